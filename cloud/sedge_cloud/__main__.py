@@ -1,0 +1,213 @@
+"""``sedge-cloud``: the coordinator's command line."""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud import administration
+from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.doctor import examine
+from sedge_cloud.fleet import VERSION
+from sedge_cloud.rounds import Summary
+from sedge_cloud.service import Service
+from sedge_cloud.store import Store
+from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.loop import Loop, lock_folder
+
+DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; 0 when it went well, 1 when the doctor found something, 2 for an error."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.call(arguments))
+    except SedgeError as exc:
+        print(f"sedge-cloud: {exc}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("sedge-cloud", description="The coordinator of a Sedge fleet.")
+    parser.add_argument("--version", action="version", version=f"sedge-cloud {VERSION}")
+    here = Path("cloud.toml")
+    default = here if here.exists() else DEFAULT_CONFIG
+    parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    init = commands.add_parser("init", help="write a first cloud.toml and mosquitto.conf")
+    init.add_argument("folder", type=Path)
+    init.add_argument("--fleet", required=True, help="the fleet's name")
+    init.add_argument("--url", default="mqtt://127.0.0.1:1883", help="where the broker will listen")
+    init.set_defaults(call=_init)
+
+    commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
+    commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
+    _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
+    _device_parser(commands.add_parser("device", help="enrol and revoke devices"))
+    return parser
+
+
+def _run_parser(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    start = commands.add_parser("start", help="begin a run")
+    start.add_argument("name")
+    start.add_argument("--bundle", type=Path, required=True, help="folder made by sedge-export")
+    start.add_argument("--run-file", type=Path, required=True, help="run.toml: strategy, rounds, …")
+    start.set_defaults(call=_run_start)
+    stop = commands.add_parser("stop", help="stop a run")
+    stop.add_argument("name")
+    stop.set_defaults(call=_run_stop)
+    commands.add_parser("list", help="every run").set_defaults(call=_run_list)
+    show = commands.add_parser("show", help="a run's rounds")
+    show.add_argument("name")
+    show.add_argument("--json", action="store_true", help="one JSON object a round")
+    show.set_defaults(call=_run_show)
+
+
+def _device_parser(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add = commands.add_parser("add", help="enrol a device and write its edge.toml and secret")
+    add.add_argument("device")
+    add.add_argument("--out", type=Path, help="new folder for the files (default: the device's id)")
+    add.set_defaults(call=_device_add)
+    revoke = commands.add_parser("revoke", help="never listen to a device again")
+    revoke.add_argument("device")
+    revoke.set_defaults(call=_device_revoke)
+    commands.add_parser("list", help="every device").set_defaults(call=_device_list)
+
+
+def _open(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
+    cloud = load_cloud(arguments.config)
+    return cloud, Store(Path(cloud.state_dir))
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.folder
+    administration.initialise(folder, arguments.fleet, arguments.url)
+    print(
+        f"Written to {folder}. Next:\n"
+        f"  mosquitto -c {folder}/mosquitto.conf\n"
+        f"  sedge-cloud -c {folder}/cloud.toml serve\n"
+        f"  sedge-cloud -c {folder}/cloud.toml device add my-first-device"
+    )
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    cloud = load_cloud(arguments.config)
+    logging.basicConfig(
+        level=cloud.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    lock = lock_folder(Path(cloud.state_dir))
+    store, loop = Store(Path(cloud.state_dir)), Loop()
+    stopping: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        stopping.append(number)
+        loop.wake()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
+    service = Service(core, broker_settings(cloud))
+    service.ready()
+    try:
+        loop.run([service], lambda: bool(stopping))
+    finally:
+        service.close()
+        store.close()
+        loop.close()
+        lock.close()
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    def tell(good: bool, text: str) -> None:
+        print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
+
+    return 0 if examine(arguments.config, tell) else 1
+
+
+def _run_start(arguments: argparse.Namespace) -> int:
+    _, store = _open(arguments)
+    administration.start_run(store, arguments.name, arguments.bundle, load_run(arguments.run_file))
+    print(f"run {arguments.name} begins as soon as its devices are online")
+    return 0
+
+
+def _run_stop(arguments: argparse.Namespace) -> int:
+    administration.stop_run(_open(arguments)[1], arguments.name)
+    print(f"run {arguments.name} is stopped")
+    return 0
+
+
+def _run_list(arguments: argparse.Namespace) -> int:
+    _, store = _open(arguments)
+    print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
+    for row in store.runs():
+        config = msgspec.msgpack.decode(row.config, type=RunConfig)
+        closed = sum(1 for r in store.rounds(row.run) if not r.open)
+        planned = config.num_rounds + config.evaluate
+        print(f"{row.run:<24} {row.status:<10} {config.strategy:<14} {closed} of {planned}")
+    return 0
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    _, store = _open(arguments)
+    if not any(row.run == arguments.name for row in store.runs()):
+        raise ConfigError("run", arguments.name, "the name of a run (see `run list`)")
+    if not arguments.json:
+        print(
+            f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} {'bytes':>10}"
+        )
+    for row in store.rounds(arguments.name):
+        if row.summary is None:
+            if not arguments.json:
+                asked = len(store.orders(row.run, row.round))
+                received = len(store.updates(row.run, row.round))
+                print(f"{row.round:>5} {row.task:<9} {received:>4}/{asked:<4} open")
+            continue
+        s = msgspec.msgpack.decode(row.summary, type=Summary)
+        if arguments.json:
+            print(json.dumps(msgspec.to_builtins(s)))
+        else:
+            print(
+                f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {s.before:>8.4f} "
+                f"{s.after:>8.4f} {s.train_loss:>8.4f} {s.update_bytes:>10}"
+            )
+    return 0
+
+
+def _device_add(arguments: argparse.Namespace) -> int:
+    cloud, store = _open(arguments)
+    folder = administration.add_device(store, cloud, arguments.device, arguments.out)
+    print(f"Copy {folder}/ to the device as it is, then: sedge-edge --config edge.toml run")
+    if cloud.broker.device_password_file is not None:
+        print("Send the broker a SIGHUP, so that it reads its password file again.")
+    return 0
+
+
+def _device_revoke(arguments: argparse.Namespace) -> int:
+    _open(arguments)[1].revoke_device(arguments.device)
+    print(f"device {arguments.device} is revoked; remove it from the broker's passwords or add its "
+          "certificate to the revocation list as well")  # fmt: skip
+    return 0
+
+
+def _device_list(arguments: argparse.Namespace) -> int:
+    print(f"{'device':<32} {'state':<9} starts")
+    for row in _open(arguments)[1].devices():
+        print(f"{row.device:<32} {'revoked' if row.revoked else 'enrolled':<9} {row.boot}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""What an operator does to a coordinator's store: runs and devices. Works beside a running service."""
+
+import base64
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.config import CloudConfig, RunConfig
+from sedge_cloud.ledger import Ledger, RunState
+from sedge_cloud.rounds import RUNNING, STOPPED
+from sedge_cloud.store import RunRow, Store
+from sedge_protocol import bundle as bundles
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.topics import check_id
+
+# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password behind it is 256 random
+# bits, so the count need not slow anyone down.
+_ITERATIONS = 101
+
+
+def start_run(store: Store, name: str, folder: Path, config: RunConfig) -> None:
+    """Begin a run of the bundle in ``folder``. Raises ``ConfigError`` for a bad or taken name."""
+    check_id(name, "run")
+    if any(row.run == name for row in store.runs()):
+        raise ConfigError("run", name, "a name that no run has yet")
+    bundle, init = bundles.load(folder)
+    blob = store.blobs.write(bundles.pack(bundle))
+    model, model_hash, _ = Ledger(store).write_model(init, config.model_values)
+    state = msgspec.msgpack.encode(RunState(model, model_hash, initial=model))
+    coded = msgspec.msgpack.encode(config)
+    store.add_run(RunRow(name, RUNNING, coded, blob, state, time.time()))
+
+
+def stop_run(store: Store, name: str) -> None:
+    """Stop a run after the updates it already has; its models and receipts stay."""
+    row = next((row for row in store.runs() if row.run == name), None)
+    if row is None or row.status != RUNNING:
+        found = "no such run" if row is None else row.status
+        raise ConfigError("run", f"{name} ({found})", "the name of a running run")
+    store.set_status(name, STOPPED)
+
+
+def add_device(store: Store, cloud: CloudConfig, device: str, folder: Path | None) -> Path:
+    """Enrol a device and write what it needs (edge.toml, secret) into a folder of its own.
+
+    Where the broker's password file is configured the device's line is added to it. The files are
+    written first: a crash leaves a folder that no device row knows, never a device without a secret.
+    """
+    check_id(device, "device")
+    if any(row.device == device for row in store.devices()):
+        raise ConfigError("device", device, "an id that is not enrolled yet")
+    secret = os.urandom(SECRET_BYTES)
+    folder = folder or Path(device)
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+        write_private(folder / "secret", secret.hex() + "\n")
+        ca = f'ca_file = "{Path(cloud.broker.ca_file).name}"\n' if cloud.broker.ca_file else ""
+        url = cloud.broker.device_url or cloud.broker.url
+        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca)
+        (folder / "edge.toml").write_text(text)
+    except FileExistsError as exc:
+        raise ConfigError("out", str(folder), "a folder that does not exist yet") from exc
+    except OSError as exc:
+        raise StorageError(f"{folder}: {exc}") from exc
+    if cloud.broker.device_password_file is not None:
+        add_password(
+            Path(cloud.broker.device_password_file), device, DeviceKeys.of(secret).password
+        )
+    store.add_device(device, secret)
+    return folder
+
+
+def add_password(path: Path, user: str, password: str) -> None:
+    """Put a user's line into a Mosquitto password file, in place of an older one."""
+    salt = os.urandom(12)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
+    coded = f"{base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+    try:
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if not line.startswith(f"{user}:")]
+        text = "\n".join([*kept, f"{user}:$7${_ITERATIONS}${coded}", ""])
+        fresh = path.with_suffix(".new")
+        write_private(fresh, text)
+        fresh.replace(path)
+    except OSError as exc:
+        raise StorageError(f"{path}: {exc}") from exc
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def initialise(folder: Path, fleet: str, url: str) -> None:
+    """Write a first cloud.toml, and a Mosquitto configuration that knows the coordinator.
+
+    For a trial on one network: passwords and ACL, no TLS. cloud/mosquitto.conf is the one with TLS.
+    Raises ``ConfigError`` when the folder already holds a cloud.toml.
+    """
+    check_id(fleet, "fleet")
+    port = url.rpartition(":")[2]
+    if not url.startswith("mqtt://") or not port.isdigit():
+        raise ConfigError("url", url, "mqtt://host:port")
+    if (folder / "cloud.toml").exists():
+        raise ConfigError("folder", str(folder), "a folder without a cloud.toml")
+    user = f"coordinator-{fleet}"
+    password = os.urandom(24).hex()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        owner = folder.owner()
+    except (OSError, KeyError) as exc:
+        raise StorageError(f"{folder}: {exc}") from exc
+    write_private(folder / "coordinator-password", password + "\n")
+    add_password(folder / "broker-passwords", user, password)
+    write_private(folder / "broker-acl", ACL.format(user=user, fleet=fleet))
+    root = folder.resolve()
+    (folder / "mosquitto.conf").write_text(MOSQUITTO.format(port=port, root=root, user=owner))
+    (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
+
+
+EDGE_TOML = """\
+# The Sedge agent of {device}. Every key: share/sedge/edge.toml.
+device = "{device}"
+fleet = "{fleet}"
+secret_file = "secret"
+state_dir = "state"
+
+[broker]
+url = "{url}"
+{ca}
+[data]
+# .npz with x and y, a folder of class folders, or "module:function"
+train = "train.npz"
+"""
+
+CLOUD_TOML = """\
+# The coordinator of one fleet. Every key: share/sedge/cloud.toml.
+fleet = "{fleet}"
+state_dir = "state"
+
+[broker]
+url = "{url}"
+password_file = "coordinator-password"
+device_password_file = "broker-passwords"
+"""
+
+ACL = """\
+user {user}
+topic readwrite sedge/1/{fleet}/#
+
+pattern write sedge/1/{fleet}/device/%u/up
+pattern read sedge/1/{fleet}/device/%u/down
+pattern read sedge/1/{fleet}/blob/#
+"""
+
+MOSQUITTO = """\
+# For a trial on one network: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
+user {user}
+per_listener_settings true
+listener {port}
+allow_anonymous false
+password_file {root}/broker-passwords
+acl_file {root}/broker-acl
+# no device may take another's session by naming its client id
+use_username_as_clientid true
+max_packet_size 400000
+max_inflight_messages 32
+max_queued_messages 200
+max_queued_bytes 2000000
+max_keepalive 120
+set_tcp_nodelay true
+persistence false
+"""

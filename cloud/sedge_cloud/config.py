@@ -1,0 +1,130 @@
+"""The coordinator's configuration (cloud.toml) and the description of a run (run.toml)."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_cloud.strategies import make_strategy
+from sedge_protocol import config
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.messages import Codec, Id, Training
+from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.sparse import ValueCoding
+
+Option = bool | int | float | str | list[str]
+
+
+class TrainingConfig(Training, frozen=True, forbid_unknown_fields=True):
+    """[training]: how each device trains (see messages.Training)."""
+
+
+class CodecConfig(Codec, frozen=True, forbid_unknown_fields=True):
+    """[codec]: how each device codes its update (see messages.Codec)."""
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One run. ``options`` are the strategy's own.
+
+    A round takes ``fraction_train`` of the devices that are online, at least ``min_train_devices``, and
+    begins once ``min_available_devices`` are. It closes when ``quorum`` (a share of the cohort) has
+    answered, or after ``deadline_s`` seconds with at least ``min_updates``. ``model_values`` codes the
+    broadcast global model; what the fleet decodes is what the cloud keeps. After ``num_rounds``, with
+    ``evaluate``, one more round measures every device that is online and changes nothing.
+    """
+
+    strategy: str
+    options: dict[str, Option] = {}
+    num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    min_train_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
+    min_available_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
+    quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    min_updates: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
+    evaluate: bool = True
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 42
+    model_values: ValueCoding = ValueCoding.FP32
+    training: TrainingConfig = TrainingConfig()
+    codec: CodecConfig = CodecConfig()
+
+    def check(self, where: str = "") -> "RunConfig":
+        """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
+        make_strategy(self.strategy, self.options)
+        if self.min_train_devices > self.min_available_devices:
+            expected = f"at least min_train_devices = {self.min_train_devices}"
+            raise ConfigError("min_available_devices", self.min_available_devices, expected, where)
+        if not math.isfinite(self.deadline_s):
+            raise ConfigError("deadline_s", self.deadline_s, "a finite number", where)
+        return self
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[broker]: how the coordinator reaches the broker, and (``device_url``) how devices do."""
+
+    url: str = "mqtt://127.0.0.1:1883"
+    device_url: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    device_password_file: str | None = None
+
+
+class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """cloud.toml; every key is described there."""
+
+    fleet: Id
+    state_dir: str = "state"
+    broker: BrokerConfig = BrokerConfig()
+    gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 300
+    log_level: str = "info"
+
+
+def load_run(path: Path) -> RunConfig:
+    """Read and check a run file. Raises ``ConfigError``."""
+    return config.load(path, RunConfig).check(str(path))
+
+
+def load_cloud(path: Path) -> CloudConfig:
+    """Read cloud.toml; relative paths in it start at its own folder. Raises ``ConfigError``."""
+    found = config.load(path, CloudConfig)
+    levels = ("debug", "info", "warning", "error")
+    if found.log_level not in levels:
+        raise ConfigError("log_level", found.log_level, f"one of {', '.join(levels)}", str(path))
+    base = path.resolve().parent
+    broker = msgspec.structs.replace(
+        found.broker,
+        **{
+            key: str(base / value)
+            for key in ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
+            if (value := getattr(found.broker, key)) is not None
+        },
+    )
+    return msgspec.structs.replace(found, broker=broker, state_dir=str(base / found.state_dir))
+
+
+def broker_settings(cloud: CloudConfig) -> BrokerSettings:
+    """How to connect. Raises ``ConfigError`` when the password file cannot be read."""
+    broker = cloud.broker
+    password = None
+    if broker.password_file is not None:
+        try:
+            password = Path(broker.password_file).read_text().strip()
+        except OSError as exc:
+            raise ConfigError(
+                "broker.password_file", broker.password_file, f"a file ({exc})"
+            ) from exc
+    client_id = f"coordinator-{cloud.fleet}"
+    return BrokerSettings(
+        broker.url,
+        client_id,
+        broker.username or client_id,
+        password,
+        broker.ca_file,
+        broker.cert_file,
+        broker.key_file,
+    )

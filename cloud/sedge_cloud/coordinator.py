@@ -1,0 +1,355 @@
+"""The coordinator: the cloud's side of every message and round, as a state machine without I/O.
+
+It is given frames and the time, and gives back effects. Whatever an effect speaks of is already in
+the store (``Store`` is durable when a method returns), so it can be killed between any two effects
+and starts again from the store alone.
+
+    hello     -> welcome, and the open order again if the device still owes an answer
+    get       -> chunks of a blob, gathered over a short window and sent once to the whole fleet
+    offer     -> the stored receipt | busy | have
+    chunk     -> written; when the last one is: validated, stored with its receipt -> committed
+    decline   -> the round does not wait for this device any more
+"""
+
+import logging
+from collections import Counter
+
+import msgspec
+
+from sedge_cloud import rounds
+from sedge_cloud.downloads import Downloads
+from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.fleet import VERSION, Device, Fleet
+from sedge_cloud.inbox import Answer, Inbox
+from sedge_cloud.ledger import Ledger, Run
+from sedge_cloud.rounds import RUNNING, OpenRound
+from sedge_cloud.store import Store
+from sedge_protocol import messages, topics
+from sedge_protocol.effects import Note, Send
+from sedge_protocol.errors import RemoteError, StorageError, VersionError
+from sedge_protocol.frame import Frame, Kind, seal
+from sedge_protocol.messages import MAX_INLINE_BYTES, Hello, Message, Order
+from sedge_protocol.transfer import describe
+
+# An order that went unanswered this long is sent again: a broker may have dropped it.
+RESEND_S = 60.0
+DISK_RETRY_S = 30.0
+
+
+class Coordinator:
+    """The cloud's core for one fleet."""
+
+    def __init__(self, fleet: str, store: Store, gather_s: float, boot: int) -> None:
+        self.fleet = fleet
+        self.store = store
+        self.ledger = Ledger(store)
+        self.counters: Counter[str] = Counter()
+        self.runs: dict[str, Run] = {}
+        self.open: dict[str, OpenRound] = {}
+        self._boot = store.next_boot(boot)
+        self.devices = Fleet(fleet, self._boot)
+        self._inbox = Inbox(store, self.ledger)
+        self._downloads = Downloads(store.blobs, gather_s)
+        self._resend_at: dict[str, float] = {}
+        self._not_before = 0.0
+        self._version: int | None = None
+
+    def load(self, now: float) -> list[CloudEffect]:
+        """Take over what the store holds: at the start, and whenever the command line changed it."""
+        version = self.store.version()
+        if version == self._version:
+            return []
+        self._version = version
+        found: list[CloudEffect] = [*self.devices.load(self.store.devices())]
+        for run_row in self.store.runs():
+            known = self.runs.get(run_row.run)
+            if known is None and run_row.status == RUNNING:
+                self.runs[run_row.run] = run = Run(run_row, self.store)
+                current = rounds.resume(run, self.store, now)
+                if current is not None:
+                    self._begin(run, current, now)
+            elif known is not None and run_row.status != RUNNING and known.status == RUNNING:
+                found += self._stop(known, run_row.status)
+        return found
+
+    def connected(self, now: float) -> list[CloudEffect]:
+        """The link is up: ask every device for a hello; their answers bring the orders out again."""
+        return [*self.devices.call()]
+
+    def disconnected(self) -> None:
+        """The link is down: nobody can be reached until their next hello."""
+        self.devices.lose()
+        self._downloads.clear()
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        rounds_due = [current.deadline for current in self.open.values()]
+        rounds_due += self._resend_at.values()
+        due = [self._downloads.timer(), self._inbox.timer()]
+        due += [max(at, self._not_before) for at in rounds_due]
+        return min((at for at in due if at is not None), default=None)
+
+    def poll(self, now: float, room: int) -> list[CloudEffect]:
+        """Everything that is due; at most ``room`` chunks."""
+        found: list[CloudEffect] = []
+        for device, transfer, have in self._inbox.poll(now):
+            found.append(self.devices[device].peer.message(have, transfer))
+        if now >= self._not_before:
+            try:
+                found += self._advance(now)
+            except StorageError as exc:
+                self._not_before = now + DISK_RETRY_S
+                found.append(self._trouble(exc))
+        return found + self._serve(now, room)
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
+        """A frame from the broker. Bad bytes are counted, noted and answered; they change nothing."""
+        try:
+            device = self.devices.sender(topic)
+        except RemoteError as exc:
+            self.counters["foreign"] += 1
+            return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")]
+        try:
+            opened = device.peer.open(payload, topic)
+            if opened is None:
+                return []
+            return self._dispatch(device, *opened, now)
+        except VersionError as exc:
+            self.counters["version"] += 1
+            return [
+                device.peer.message(messages.Refusal("version", str(exc))),
+                self._dropped(device, exc),
+            ]
+        except RemoteError as exc:
+            return [self._dropped(device, exc)]
+
+    def _dispatch(
+        self, device: Device, frame: Frame, message: Message | None, now: float
+    ) -> list[CloudEffect]:
+        name = device.row.device
+        match message:
+            case None:
+                return self._chunk(device, frame, now)
+            case Hello():
+                return self._hello(device, frame, message, now)
+            case messages.Goodbye():
+                if device.hello is not None and device.hello.nonce == message.nonce:
+                    device.online = False
+                return []
+            case messages.Get():
+                return self._get(device, frame.transfer, message, now)
+            case messages.Offer():
+                return self._offer(device, frame.transfer, message, now)
+            case messages.Decline():
+                return self._decline(device, message, now)
+            case _:
+                raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
+
+    def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
+        name = device.row.device
+        new = not device.online
+        device.hello, device.online = hello, True
+        try:
+            if frame.boot != device.row.boot:
+                self.store.heard(name, frame.boot, msgspec.msgpack.encode(hello))
+                device.row = msgspec.structs.replace(device.row, boot=frame.boot)
+        except StorageError as exc:
+            return [self._trouble(exc)]
+        found: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
+        if new:
+            found.append(Note(logging.INFO, f"device {name} is online"))
+        for current in self.open.values():
+            if current.waiting_for(name):
+                found.append(self._order(current, name, now))
+        return found
+
+    def _order(self, current: OpenRound, name: str, now: float) -> Send:
+        """A device's order, for the first time or again."""
+        row, given = current.row, current.orders[name]
+        run = self.runs[row.run]
+        order = Order(
+            run=row.run,
+            round=row.round,
+            task="evaluate" if row.task == "evaluate" else "train",
+            bundle=run.bundle,
+            model=self._downloads.manifest(row.model),
+            model_hash=row.model_hash,
+            patch=given.patch if len(given.patch) <= MAX_INLINE_BYTES else b"",
+            patch_blob=describe(given.patch) if len(given.patch) > MAX_INLINE_BYTES else None,
+            patch_hash=rounds.patch_hash(given.patch),
+            keep=msgspec.msgpack.decode(given.keep, type=tuple[str, ...]),
+            upload=given.upload,
+            training=run.config.training,
+            codec=run.config.codec,
+            seed=rounds.order_seed(run.config.seed, row.round, name),
+            deadline_ms=max(0, int((current.deadline - now) * 1000)),
+        )
+        return self.devices[name].peer.message(order)
+
+    def _get(
+        self, device: Device, transfer: bytes, get: messages.Get, now: float
+    ) -> list[CloudEffect]:
+        current = self.open.get(get.run)
+        order = current.orders.get(device.row.device) if current else None
+        if current is None or order is None or current.row.round != get.round:
+            text = "the round is over"
+            return [device.peer.message(messages.Cancel(get.run, get.round, text))]
+        shared = (self.runs[get.run].bundle, self._downloads.manifest(current.row.model))
+        self._downloads.request(transfer, get.missing, shared, order, now)
+        return []
+
+    def _serve(self, now: float, room: int) -> list[CloudEffect]:
+        found: list[CloudEffect] = []
+        for device, transfer, index, data in self._downloads.poll(now, room):
+            if device is not None:
+                found.append(self.devices[device].peer.chunk(transfer, index, data))
+                continue
+            topic = topics.blob(self.fleet, transfer)
+            frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
+            found.append(Send(topic, seal(frame, topic, None), 0))
+        return found
+
+    def _offer(
+        self, device: Device, transfer: bytes, offer: messages.Offer, now: float
+    ) -> list[CloudEffect]:
+        run = self._run(offer.run)
+        return self._answer(
+            device, transfer, self._inbox.offer(device.row.device, transfer, offer, run, now)
+        )
+
+    def _chunk(self, device: Device, frame: Frame, now: float) -> list[CloudEffect]:
+        answer = self._inbox.chunk(device.row.device, frame, self.runs, now)
+        return self._answer(device, frame.transfer, answer)
+
+    def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect]:
+        found: list[CloudEffect] = []
+        if answer.reply is not None:
+            found.append(device.peer.message(answer.reply, transfer))
+        row = answer.row
+        if row is None:
+            return found
+        current = self.open.get(row.run)
+        if current is not None and current.row.round == row.round:
+            current.settled.add(row.device)
+        if answer.report is not None:
+            if current is not None and current.row.round == row.round:
+                current.received.add(row.device)
+            self.counters["late" if row.late else "updates"] += 1
+            found.append(
+                UpdateReceived(row.run, row.round, row.device, answer.report, row.size, row.late)
+            )
+        else:
+            self.counters["rejected"] += 1
+            text = f"run {row.run}, round {row.round}: rejected the update of {row.device}: "
+            found.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
+        return found
+
+    def _decline(self, device: Device, message: messages.Decline, now: float) -> list[CloudEffect]:
+        name = device.row.device
+        current = self.open.get(message.run)
+        if current is None or current.row.round != message.round or not current.waiting_for(name):
+            return []
+        reason = f"{message.reason}: {message.detail}"
+        try:
+            self.store.decline(message.run, message.round, name, reason)
+        except StorageError as exc:
+            return [self._trouble(exc)]
+        given = current.orders[name]
+        current.orders[name] = msgspec.structs.replace(given, declined=reason)
+        current.settled.add(name)
+        self.counters["declined"] += 1
+        text = f"run {message.run}, round {message.round}: {name} declines: {reason}"
+        return [Note(logging.WARNING, text)]
+
+    def _advance(self, now: float) -> list[CloudEffect]:
+        """Open the rounds that can open, close those that can close, repeat orders left unanswered."""
+        found: list[CloudEffect] = []
+        for run in list(self.runs.values()):
+            current = self.open.get(run.name)
+            if current is not None:
+                if rounds.complete(run, current, now):
+                    found += self._close(run, current)
+                elif now >= current.deadline:
+                    found += self._extend(run, current, now)
+                elif now >= self._resend_at[run.name]:
+                    found += self._send_orders(current, now)
+            if run.status == RUNNING and run.name not in self.open:
+                found += self._open_next(run, now)
+        return found
+
+    def _open_next(self, run: Run, now: float) -> list[CloudEffect]:
+        coming = rounds.due(run)
+        if coming is None:
+            return []
+        number, task = coming
+        devices = rounds.cohort(run, number, task, self.devices.able(run))
+        if not devices:
+            return []
+        rounds.open_round(run, self.ledger, number, task, devices)
+        current = rounds.resume(run, self.store, now)
+        if current is None:
+            return []
+        self._begin(run, current, now)
+        opened = RoundOpened(run.name, number, task, tuple(devices))
+        return [opened, *self._send_orders(current, now)]
+
+    def _begin(self, run: Run, current: OpenRound, now: float) -> None:
+        self.open[run.name] = current
+        self._resend_at[run.name] = now + RESEND_S
+
+    def _send_orders(self, current: OpenRound, now: float) -> list[CloudEffect]:
+        self._resend_at[current.row.run] = now + RESEND_S
+        return [
+            self._order(current, name, now)
+            for name in current.orders
+            if current.waiting_for(name) and self.devices[name].online
+        ]
+
+    def _extend(self, run: Run, current: OpenRound, now: float) -> list[CloudEffect]:
+        """Too few updates at the deadline: wait another one, and ask again."""
+        current.deadline = now + run.config.deadline_s
+        self.counters["extended"] += 1
+        text = f"run {run.name}, round {current.row.round}: fewer than {run.config.min_updates} updates"
+        return [
+            Note(logging.WARNING, f"{text} at the deadline; extended"),
+            *self._send_orders(current, now),
+        ]
+
+    def _close(self, run: Run, current: OpenRound) -> list[CloudEffect]:
+        summary = rounds.close_round(run, self.ledger, current)
+        del self.open[run.name], self._resend_at[run.name]
+        self._downloads.clear()
+        self.ledger.collect()
+        found: list[CloudEffect] = [RoundClosed(summary)]
+        if run.status != RUNNING:
+            found.append(RunEnded(run.name, run.status))
+        return found
+
+    def _stop(self, run: Run, status: str) -> list[CloudEffect]:
+        """The operator stopped a run: its open round ends without an aggregate."""
+        run.status = status
+        current = self.open.pop(run.name, None)
+        self._resend_at.pop(run.name, None)
+        found: list[CloudEffect] = []
+        if current is not None:
+            void = messages.Cancel(run.name, 0, "the run was stopped")
+            waiting = [name for name in current.orders if current.waiting_for(name)]
+            found += [self.devices[name].peer.message(void) for name in waiting]
+        return [*found, RunEnded(run.name, status)]
+
+    def _run(self, name: str) -> Run | None:
+        """A run by name, also one that ended before this process began."""
+        if name not in self.runs:
+            row = next((row for row in self.store.runs() if row.run == name), None)
+            if row is None:
+                return None
+            self.runs[name] = Run(row, self.store)
+        return self.runs[name]
+
+    def _dropped(self, device: Device, error: RemoteError) -> Note:
+        self.counters["refused"] += 1
+        return Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
+
+    def _trouble(self, error: StorageError) -> Note:
+        self.counters["storage_errors"] += 1
+        return Note(logging.ERROR, str(error))

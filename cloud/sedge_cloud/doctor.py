@@ -1,0 +1,82 @@
+"""``sedge-cloud doctor``: finds what is wrong before it hurts."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sedge_cloud.config import broker_settings, load_cloud
+from sedge_cloud.ledger import Run
+from sedge_cloud.rounds import RUNNING
+from sedge_cloud.store import Store
+from sedge_protocol.errors import SedgeError, StorageError
+from sedge_protocol.mqtt import probe
+from sedge_protocol.topics import all_up
+
+# A clock before this software was written has not been set since boot; TLS would fail on it.
+EARLIEST_S = 1_767_225_600  # 2026-01-01
+ENOUGH_FREE_BYTES = 2**30
+
+
+def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
+    """Check everything that can be checked; ``tell`` gets each finding. True when all is well."""
+    healthy = True
+
+    def check(what: str, look: Callable[[], str]) -> None:
+        nonlocal healthy
+        try:
+            tell(True, f"{what}: {look()}")
+        except SedgeError as exc:
+            healthy = False
+            tell(False, f"{what}: {exc}")
+
+    try:
+        cloud = load_cloud(path)
+    except SedgeError as exc:
+        tell(False, f"configuration: {exc}")
+        return False
+    tell(True, f"configuration: {path}, fleet {cloud.fleet}")
+    folder = Path(cloud.state_dir)
+    check("disk", lambda: _disk(folder))
+    check("store", lambda: _store(folder))
+    check("clock", _clock)
+
+    def broker() -> str:
+        probe(broker_settings(cloud), all_up(cloud.fleet))
+        return f"{cloud.broker.url} lets the coordinator in"
+
+    check("broker", broker)
+    return healthy
+
+
+def _disk(folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        free = shutil.disk_usage(folder).free
+    except OSError as exc:
+        raise StorageError(f"{folder}: {exc}") from exc
+    if free < ENOUGH_FREE_BYTES:
+        raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 1024 MiB")
+    return f"{folder}, {free / 2**30:.1f} GiB free"
+
+
+def _store(folder: Path) -> str:
+    store = Store(folder)
+    try:
+        store.check()
+        devices, runs = store.devices(), store.runs()
+        for row in runs:
+            if row.status == RUNNING:
+                Run(row, store)
+        active = sum(1 for device in devices if not device.revoked)
+        running = sum(1 for row in runs if row.status == RUNNING)
+        return f"sound; {active} devices, {running} of {len(runs)} runs running"
+    finally:
+        store.close()
+
+
+def _clock() -> str:
+    now = time.time()
+    if now < EARLIEST_S:
+        raise StorageError(f"the clock says {time.ctime(now)}; set it, or TLS will fail")
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))

@@ -1,0 +1,208 @@
+"""A run's rounds: plan a cohort, open, collect, close. Without messages, and without I/O of its own.
+
+    run      running --num_rounds closed--> (evaluation round) --> finished
+             running --stop--> stopped
+    round    waiting --enough devices online--> open --quorum, or deadline with min_updates--> closed
+
+What is open is in the store; this file only decides. Closing is a pure function of committed rows, so
+a crash before the closing transaction repeats it with the same bytes. After a restart an open round
+goes on with its full ``deadline_s``.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from sedge_cloud.ledger import Ledger, Run
+from sedge_cloud.store import OrderRow, RoundRow, Store, UpdateRow
+from sedge_protocol.messages import EVALUATE, TRAIN
+from sedge_protocol.sparse import ValueCoding, decode, encode
+from sedge_protocol.update import Report
+
+RUNNING, STOPPED, FINISHED = "running", "stopped", "finished"
+
+
+class DeviceSummary(msgspec.Struct, frozen=True):
+    """One device's part in a closed round; accuracies in [0, 1]."""
+
+    device: str
+    num_examples: int
+    before: float
+    after: float
+    update_bytes: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A closed round. ``personal`` counts patch elements by tensor, summed over the cohort."""
+
+    run: str
+    round: int
+    task: str
+    cohort: int
+    declined: int
+    devices: tuple[DeviceSummary, ...]
+    train_loss: float
+    before: float
+    after: float
+    update_bytes: int
+    personal: dict[str, int]
+
+
+@dataclass
+class OpenRound:
+    """The open round of a run: who was asked, who has answered, until when it waits."""
+
+    row: RoundRow
+    orders: dict[str, OrderRow]
+    deadline: float
+    settled: set[str] = field(default_factory=set[str])
+    received: set[str] = field(default_factory=set[str])
+
+    def waiting_for(self, device: str) -> bool:
+        """Whether this device still owes an answer."""
+        return device in self.orders and device not in self.settled
+
+
+def due(run: Run) -> tuple[int, str] | None:
+    """Number and task of the next round, or None when the run is over."""
+    number = run.state.round + 1
+    if number <= run.config.num_rounds:
+        return number, TRAIN
+    if number == run.config.num_rounds + 1 and run.config.evaluate:
+        return number, EVALUATE
+    return None
+
+
+def cohort(run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
+    """The devices of a round, drawn from those online; the same draw for the same online devices.
+
+    Empty while fewer than ``min_available_devices`` are online. An evaluation takes every device.
+    """
+    config = run.config
+    if len(online) < config.min_available_devices:
+        return []
+    if task == EVALUATE:
+        return sorted(online)
+    size = max(config.min_train_devices, round(config.fraction_train * len(online)))
+    rng = np.random.default_rng([config.seed, number])
+    drawn = rng.choice(len(online), min(size, len(online)), replace=False)
+    return sorted(sorted(online)[i] for i in drawn)
+
+
+def order_seed(seed: int, number: int, device: str) -> int:
+    """The seed of one device's shuffles in one round, below 2**63."""
+    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def patch_hash(patch: bytes) -> bytes:
+    """The name of a coded patch; empty for none."""
+    return hashlib.sha256(patch).digest() if patch else b""
+
+
+def open_round(
+    run: Run, ledger: Ledger, number: int, task: str, devices: Sequence[str]
+) -> RoundRow:
+    """Plan every device's part and store the round with its orders, as one."""
+    state = ledger.state(run)
+    orders: list[OrderRow] = []
+    for device in devices:
+        memory = ledger.memory(run, device)
+        plan = run.strategy.plan(state, memory)
+        patch = b"" if plan.patch is None else encode(plan.patch, ValueCoding.FP32)
+        arrays = ledger.write_arrays(plan.arrays)
+        keep = msgspec.msgpack.encode(plan.keep)
+        orders.append(OrderRow(run.name, number, device, patch, keep, plan.upload, arrays))
+    row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None)
+    ledger.store.open_round(row, orders)
+    return row
+
+
+def resume(run: Run, store: Store, now: float) -> OpenRound | None:
+    """The run's open round as the store has it, with a fresh deadline."""
+    for row in store.rounds(run.name):
+        if row.open:
+            orders = {o.device: o for o in store.orders(run.name, row.round)}
+            answers = [store.update(run.name, row.round, device) for device in orders]
+            settled = {o.device for o in orders.values() if o.declined}
+            settled |= {answer.device for answer in answers if answer is not None}
+            received = {a.device for a in answers if a is not None and not a.rejected}
+            return OpenRound(row, orders, now + run.config.deadline_s, settled, received)
+    return None
+
+
+def complete(run: Run, current: OpenRound, now: float) -> bool:
+    """Whether the round can close: everyone or the quorum has answered, or time is up."""
+    received = len(current.received)
+    if len(current.settled) == len(current.orders):
+        return True
+    if received >= math.ceil(run.config.quorum * len(current.orders)):
+        return True
+    return now >= current.deadline and received >= run.config.min_updates
+
+
+def close_round(run: Run, ledger: Ledger, current: OpenRound) -> Summary:
+    """Fold the updates into the next global and store the result; ``run.state`` moves on.
+
+    Deterministic: the same rows give the same bytes, however often a crash repeats it.
+    """
+    number, store = current.row.round, ledger.store
+    summary = summarise(run, current, store.updates(run.name, number))
+    state = run.state
+    if current.row.task == TRAIN:
+        before = ledger.state(run)
+        after = run.strategy.apply(before, ledger.updates(run, number, current.row.model))
+        state = ledger.write_state(run, after)
+    state = msgspec.structs.replace(state, round=number)
+    over = number >= run.config.num_rounds + run.config.evaluate
+    status = FINISHED if over else RUNNING
+    store.close_round(
+        run.name, number, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state), status
+    )
+    run.state, run.status = state, status
+    return summary
+
+
+def summarise(run: Run, current: OpenRound, rows: Sequence[UpdateRow]) -> Summary:
+    """What a round came to: means over the devices that answered, each device counted once."""
+    reports = [(row, msgspec.msgpack.decode(row.report, type=Report)) for row in rows]
+    devices = tuple(
+        DeviceSummary(
+            row.device, report.num_examples, report.before.accuracy, report.after.accuracy, row.size
+        )
+        for row, report in reports
+    )
+    count = max(1, len(reports))
+    return Summary(
+        run=run.name,
+        round=current.row.round,
+        task=current.row.task,
+        cohort=len(current.orders),
+        declined=sum(1 for order in current.orders.values() if order.declined),
+        devices=devices,
+        train_loss=sum(report.train_loss for _, report in reports) / count,
+        before=sum(device.before for device in devices) / count,
+        after=sum(device.after for device in devices) / count,
+        update_bytes=sum(device.update_bytes for device in devices),
+        personal=personal_elements(run, list(current.orders.values())),
+    )
+
+
+def personal_elements(run: Run, orders: Sequence[OrderRow]) -> dict[str, int]:
+    """How many patch elements lie in each tensor, summed over the orders."""
+    layout = run.manifest.layout
+    offsets = [tensor.offset for tensor in layout.tensors]
+    counts = np.zeros(len(offsets), np.int64)
+    for order in orders:
+        if order.patch:
+            indices = decode(order.patch, layout.size).indices
+            if indices is None:
+                counts += [tensor.size for tensor in layout.tensors]
+            else:
+                places = np.searchsorted(offsets, indices, side="right") - 1
+                counts += np.bincount(places, minlength=len(offsets))
+    return {t.name: int(c) for t, c in zip(layout.tensors, counts, strict=True) if c}

@@ -1,0 +1,101 @@
+"""The coordinator's shell: link, clock, log and readiness. All of the cloud's I/O begins here."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
+from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.systemd import notify
+from sedge_protocol.topics import all_up
+
+RELOAD_S = 0.5
+
+
+class Service:
+    """One fleet's coordinator at work: a station of the loop. ``observe`` is told every event."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        settings: BrokerSettings,
+        observe: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self.coordinator = coordinator
+        self.link = MqttLink(settings, (all_up(coordinator.fleet),))
+        self._observe = observe
+        self._reload_at = 0.0
+        self._log = logging.getLogger("sedge.cloud")
+
+    def ready(self) -> None:
+        """Take the store over and tell the service manager that we are at work."""
+        self._do(self.coordinator.load(time.monotonic()))
+        notify("READY=1")
+
+    def fileno(self) -> int | None:
+        """The link's socket."""
+        return self.link.fileno()
+
+    def wants_write(self) -> bool:
+        """Whether the link has bytes to write."""
+        return self.link.wants_write()
+
+    def timer(self) -> float:
+        """When ``step`` wants to be called next."""
+        due = [self.link.timer(), self._reload_at]
+        at = self.coordinator.timer()
+        return min(due if at is None else [*due, at])
+
+    def step(self) -> None:
+        """Take what has happened, do what is due."""
+        now = time.monotonic()
+        if now >= self._reload_at:
+            self._reload_at = now + RELOAD_S
+            self._do(self.coordinator.load(now))
+        for event in self.link.step():
+            match event:
+                case Connected():
+                    self._log.info("connected to %s", self.link.settings.url)
+                    self._do(self.coordinator.connected(now))
+                case Disconnected():
+                    self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
+                    self.coordinator.disconnected()
+                case Received():
+                    self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
+        self._do(self.coordinator.poll(time.monotonic(), self.link.room))
+
+    def close(self) -> None:
+        """Close the link; the store needs no closing word."""
+        notify("STOPPING=1")
+        self.link.close()
+
+    def _do(self, effects: list[CloudEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.link.send(effect.topic, effect.payload, effect.qos)
+                case Note():
+                    self._log.log(effect.level, "%s", effect.text)
+                case Subscribe() | Unsubscribe():
+                    pass
+                case _:
+                    self._report(effect)
+                    self._observe(effect)
+
+    def _report(self, event: Event) -> None:
+        match event:
+            case RoundOpened():
+                where = f"run {event.run}, round {event.round}"
+                self._log.info("%s: %s on %d devices", where, event.task, len(event.cohort))
+            case RoundClosed():
+                s = event.summary
+                self._log.info(
+                    "run %s, round %d: closed with %d of %d updates, accuracy %.4f before, %.4f after",
+                    s.run, s.round, len(s.devices), s.cohort, s.before, s.after,
+                )  # fmt: skip
+            case RunEnded():
+                self._log.info("run %s: %s", event.run, event.status)
+            case _:
+                self._log.debug("update of %s, %d bytes", event.device, event.size)

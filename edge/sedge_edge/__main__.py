@@ -1,0 +1,170 @@
+"""``sedge-edge``: the agent's command line."""
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from sedge_edge import VERSION
+from sedge_edge.agent import Agent, Identity
+from sedge_edge.config import load_config
+from sedge_edge.data import load_data
+from sedge_edge.doctor import examine, installed_backends, memory_mb
+from sedge_edge.prediction import personal_model, predict_file
+from sedge_edge.runtime import Programs, Runtime
+from sedge_edge.state import SCHEMA, AgentState
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.journal import Journal
+from sedge_protocol.loop import Loop, lock_folder
+from sedge_protocol.messages import Hello
+from sedge_protocol.sparse import Compression
+from sedge_protocol.systemd import notify
+
+DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; 0 when it went well, 1 when the doctor found something, 2 for an error."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.call(arguments))
+    except SedgeError as exc:
+        print(f"sedge-edge: {exc}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("sedge-edge", description="The Sedge agent of one device.")
+    parser.add_argument("--version", action="version", version=f"sedge-edge {VERSION}")
+    here = Path("edge.toml")
+    default = here if here.exists() else DEFAULT_CONFIG
+    parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
+    once = commands.add_parser("once", help="do what is waiting, then leave")
+    once.add_argument("--timeout-s", type=float, default=600.0, help="leave after this long anyway")
+    once.set_defaults(call=_once)
+    commands.add_parser("status", help="what the device holds").set_defaults(call=_status)
+    commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
+    predict = commands.add_parser("predict", help="use the personal model, without any network")
+    predict.add_argument("inputs", type=Path, help=".npy, or .npz with x")
+    predict.add_argument("--run", help="the run whose model to use (default: the newest)")
+    predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
+    predict.set_defaults(call=_predict)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return _work(arguments.config, lambda agent: False)
+
+
+def _once(arguments: argparse.Namespace) -> int:
+    """Leave when nothing is left to do and nothing has come for a moment."""
+    deadline = time.monotonic() + arguments.timeout_s
+    quiet_since: list[float] = []
+
+    def done(agent: Agent) -> bool:
+        now = time.monotonic()
+        if now > deadline:
+            return True
+        if not (agent.welcomed and agent.idle):
+            quiet_since.clear()
+            return False
+        quiet_since.append(now)
+        return now - quiet_since[0] > 2.0  # an order follows a welcome at once
+
+    return _work(arguments.config, done)
+
+
+def _work(path: Path, done: Callable[[Agent], bool]) -> int:
+    config = load_config(path)
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    lock = lock_folder(config.state_dir)
+    examples = load_data(config.data, path.absolute().parent)
+    hello = Hello(
+        bytes(16),
+        VERSION,
+        installed_backends(),
+        tuple(Compression),
+        len(examples[0].targets),
+        len(examples[1].targets),
+        memory_mb(),
+    )
+    identity = Identity(config.device, config.fleet, config.keys(), hello)
+    journal = Journal(config.state_dir / "journal", AgentState, SCHEMA)
+    blobs = BlobFolder(config.state_dir)
+    agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
+    stopping: list[int] = []
+    loop = Loop()
+
+    def stop(number: int, frame: object) -> None:
+        stopping.append(number)
+        loop.wake()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    programs = Programs(config.backend.name, config.backend.threads)
+    with ThreadPoolExecutor(1) as pool:
+        runtime = Runtime(agent, config.broker_settings(), examples, programs, pool, loop.wake)
+        notify("READY=1")
+        try:
+            loop.run([runtime], lambda: bool(stopping) or done(agent))
+        finally:
+            notify("STOPPING=1")
+            runtime.close()
+    loop.close()
+    lock.close()
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.config)
+    state = Journal(config.state_dir / "journal", AgentState, SCHEMA).load()
+    if state is None:
+        print(f"device {config.device} of fleet {config.fleet}: has never run")
+        return 0
+    print(f"device {config.device} of fleet {config.fleet}: started {state.boot} (boot number)")
+    for run, known in state.runs.items():
+        model = "has a personal model" if known.model else "has no model of its own"
+        print(f"run {run}: last round {known.round}, {model}")
+    for order in state.orders.values():
+        print(f"run {order.run}: working on round {order.round} ({order.task})")
+    blobs = BlobFolder(config.state_dir)
+    for waiting in state.outbox:
+        size = blobs.size(waiting.blob)
+        print(f"run {waiting.run}: the update of round {waiting.round} waits, {size} bytes")
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    def tell(good: bool, text: str) -> None:
+        print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
+
+    return 0 if examine(arguments.config, tell) else 1
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.config)
+    if arguments.out is not None and arguments.out.suffix != ".npy":
+        raise ConfigError("--out", str(arguments.out), "a name that ends in .npy")
+    model = personal_model(config, arguments.run)
+    outputs = predict_file(model, arguments.inputs, config.backend)
+    if arguments.out is not None:
+        np.save(arguments.out, outputs)
+    else:
+        for row in outputs.argmax(axis=1) if model.num_classes else outputs:
+            print(row)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

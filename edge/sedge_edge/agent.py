@@ -1,0 +1,292 @@
+"""The agent: a device's side of every round, as a state machine without I/O.
+
+    order    accepted, and committed before anything else happens
+      -> fetching   the blobs it names that are not on disk yet (fetching.py)
+      -> working    one job at a time, in the shell's worker thread (work.perform)
+      -> outbox     the outcome committed: own model, residual, and the update to send
+      -> uploading  offered again after every reconnection (outbox.py)
+      -> receipt    the coordinator stored it, or never will; only then is the update dropped
+
+Every arrow is one commit (state.py), so a crash repeats at most the step it fell into. ``now`` is
+monotonic seconds. Effects go out after the state they speak of is on disk.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from sedge_edge.fetching import Fetches
+from sedge_edge.outbox import Outbox
+from sedge_edge.state import AgentState, Memory, manifests
+from sedge_edge.work import Job, Outcome
+from sedge_protocol import effects, messages, topics
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.effects import Note
+from sedge_protocol.errors import RemoteError, SedgeError, StorageError
+from sedge_protocol.frame import HEADER, Frame, open_frame
+from sedge_protocol.journal import Journal
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.messages import Message, Order
+from sedge_protocol.peer import Peer
+from sedge_protocol.transfer import SILENCE_S, backoff
+
+DISK_RETRY_S = 30.0
+# Topic, MQTT properties and our own header beside a chunk.
+PACKET_OVERHEAD = HEADER.size + 4096
+
+
+@dataclass(frozen=True)
+class Work:
+    """Do this job in the worker, then call ``finished`` or ``failed``."""
+
+    job: Job
+
+
+AgentEffect: TypeAlias = effects.Effect | Work
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the device is and what it says of itself in its hello."""
+
+    device: str
+    fleet: str
+    keys: DeviceKeys
+    hello: messages.Hello
+
+
+class Agent:
+    """The device's core. Every method that can cause something returns the effects, in order."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        blobs: BlobFolder,
+        journal: Journal[AgentState],
+        rng: np.random.Generator,
+        boot: int,
+    ) -> None:
+        self.identity = identity
+        self.blobs = blobs
+        self._memory = Memory(journal)
+        self._memory.start(boot)
+        fleet, device = identity.fleet, identity.device
+        self.peer = Peer(
+            topics.up(fleet, device),
+            identity.keys.up,
+            identity.keys.down,
+            self.state.boot,
+            self.state.coordinator_boot,
+        )
+        self._down = topics.down(fleet, device)
+        self._fetches = Fetches(fleet, blobs, self.peer, rng)
+        self._outbox = Outbox(self._memory, blobs, self.peer, rng)
+        self._rng = rng
+        self._connected = False
+        self._nonce = bytes(16)
+        self._hello_due: float | None = None
+        self._hello_attempt = 0
+        self._working: tuple[str, int] | None = None
+        self._not_before = 0.0
+
+    @property
+    def state(self) -> AgentState:
+        """What is on disk."""
+        return self._memory.state
+
+    @property
+    def welcomed(self) -> bool:
+        """Whether the coordinator has answered this connection's hello."""
+        return self._connected and self._hello_due is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is neither an order nor an update left."""
+        return not self.state.orders and not self.state.outbox
+
+    def will(self) -> tuple[str, bytes]:
+        """Topic and payload that the broker is to publish when it loses us; begins a new session."""
+        self._nonce = self._rng.bytes(16)
+        return self.peer.send_topic, self.peer.seal(messages.Goodbye(self._nonce))
+
+    def goodbye(self) -> list[AgentEffect]:
+        """Say that we leave on purpose."""
+        return [self.peer.message(messages.Goodbye(self._nonce))]
+
+    def connected(self, now: float, max_packet_bytes: int) -> list[AgentEffect]:
+        """The link is up: say hello, ask for what is missing, offer what is waiting."""
+        self._connected = True
+        self._hello_due, self._hello_attempt = now, 0
+        self._outbox.connected(now, max_packet_bytes - PACKET_OVERHEAD)
+        return [*self._fetches.connected(now), *self.poll(now)]
+
+    def disconnected(self) -> None:
+        """The link is down; work goes on without it."""
+        self._connected = False
+        self._fetches.disconnected()
+        self._outbox.disconnected()
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        due = [self._fetches.timer(), self._outbox.timer()]
+        if self._connected:
+            due.append(self._hello_due)
+        at = min((at for at in due if at is not None), default=None)
+        if not self._not_before:
+            return at
+        return self._not_before if at is None else max(at, self._not_before)
+
+    def poll(self, now: float) -> list[AgentEffect]:
+        """Everything that is due now."""
+        if now < self._not_before:
+            return []
+        self._not_before = 0.0
+        found: list[AgentEffect] = []
+        if self._connected and self._hello_due is not None and now >= self._hello_due:
+            self._hello_due = now + SILENCE_S + backoff(self._hello_attempt, self._rng)
+            self._hello_attempt += 1
+            hello = msgspec.structs.replace(self.identity.hello, nonce=self._nonce)
+            found.append(self.peer.message(hello))
+        orders = list(self.state.orders.values())
+        try:
+            found += self._fetches.sync(orders, now)
+            found += self._start_work(orders)
+            found += self._fetches.poll(orders, now)
+            found += self._outbox.poll(now)
+        except StorageError as exc:
+            found += self._wait_for_disk(exc, now)
+        return found
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
+        """A message from the broker. Bad bytes are counted and noted, and change nothing."""
+        try:
+            if topic != self._down:
+                return self._chunk(open_frame(payload, topic, None), now)
+            opened = self.peer.open(payload, topic)
+            if opened is None:
+                return []
+            frame, message = opened
+            if message is None:
+                return self._chunk(frame, now)
+            self._memory.heard(frame.boot)
+            return [*self._message(frame, message, now), *self.poll(now)]
+        except RemoteError as exc:
+            self.peer.counters["refused"] += 1
+            return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")]
+        except StorageError as exc:
+            return self._wait_for_disk(exc, now)
+
+    def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
+        """The job at hand is done: commit what it left, then offer the update."""
+        order = self.state.orders.get(outcome.run)
+        self._working = None
+        try:
+            if order is not None and order.round == outcome.round:
+                self._memory.finish(order, outcome)
+        except StorageError as exc:  # the order stands, and is done again when the disk is back
+            return self._wait_for_disk(exc, now)
+        return self.poll(now)
+
+    def failed(self, error: SedgeError, now: float) -> list[AgentEffect]:
+        """The job at hand cannot be done: tell the coordinator, unless the disk may yet recover."""
+        run, number = self._working or ("", 0)
+        self._working = None
+        if isinstance(error, StorageError):
+            return self._wait_for_disk(error, now)
+        found: list[AgentEffect] = [Note(logging.ERROR, f"run {run}, round {number}: {error}")]
+        order = self.state.orders.get(run)
+        if order is not None and order.round == number:
+            try:
+                self._memory.drop(run)
+            except StorageError as exc:
+                return [*found, *self._wait_for_disk(exc, now)]
+            reason = type(error).__name__
+            decline = messages.Decline(run, number, reason, str(error)[:1000])
+            found.append(self.peer.message(decline))
+        return [*found, *self.poll(now)]
+
+    def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
+        match message:
+            case messages.Welcome():
+                return self._welcome(message, now)
+            case Order():
+                return self._order(message)
+            case messages.Cancel():
+                return self._cancel(message)
+            case messages.Have():
+                self._outbox.have(frame.transfer, message, now)
+                return []
+            case messages.Busy():
+                self._outbox.busy(frame.transfer, message, now)
+                return []
+            case messages.Committed() | messages.Reject():
+                return self._receipt(message)
+            case messages.Refusal():
+                text = f"the coordinator refuses: {message.reason} {message.detail}"
+                return [Note(logging.ERROR, text)]
+            case _:
+                raise RemoteError(f"{type(message).__name__} is not for a device")
+
+    def _welcome(self, message: messages.Welcome, now: float) -> list[AgentEffect]:
+        if message.nonce != self._nonce:  # a coordinator that has just started and knows nobody
+            self._hello_due, self._hello_attempt = now, 0
+            return []
+        first = self._hello_due is not None
+        self._hello_due = None
+        text = f"welcomed by coordinator {message.version}"
+        return [Note(logging.INFO, text)] if first else []
+
+    def _order(self, order: Order) -> list[AgentEffect]:
+        known = self.state.orders.get(order.run)
+        done = self.state.pending(order.run, order.round)
+        if done is not None or (known is not None and known.round == order.round):
+            return []  # the coordinator asks again; the upload's own retries answer it
+        self._memory.accept(order)
+        text = f"run {order.run}, round {order.round}: {order.task}"
+        return [Note(logging.INFO, text)]
+
+    def _cancel(self, message: messages.Cancel) -> list[AgentEffect]:
+        order = self.state.orders.get(message.run)
+        if order is None or message.round not in (0, order.round):
+            return []
+        self._memory.drop(message.run)
+        return [Note(logging.INFO, f"run {message.run}: cancelled: {message.reason}")]
+
+    def _receipt(self, message: messages.Committed | messages.Reject) -> list[AgentEffect]:
+        waiting = self.state.pending(message.run, message.round)
+        if waiting is None or waiting.blob != message.sha256:
+            return []
+        self._memory.deliver(waiting)
+        if self._working is None:  # a job may be writing blobs that no state names yet
+            self.blobs.collect(self.state.blobs(), 0.0)
+        where = f"run {message.run}, round {message.round}"
+        if isinstance(message, messages.Committed):
+            late = " (late)" if message.late else ""
+            return [Note(logging.INFO, f"{where}: update stored by the coordinator{late}")]
+        text = f"{where}: update rejected: {message.reason} {message.detail}"
+        return [Note(logging.ERROR, text)]
+
+    def _chunk(self, frame: Frame, now: float) -> list[AgentEffect]:
+        found = self._fetches.chunk(frame, now)
+        return [*found, *self.poll(now)] if found else []
+
+    def _start_work(self, orders: list[Order]) -> list[AgentEffect]:
+        """Begin the oldest order whose blobs are all here."""
+        if self._working is not None:
+            return []
+        for order in orders:
+            if all(self.blobs.has(m.sha256) for m in manifests(order)):
+                run = self.state.runs.get(order.run)
+                self._working = (order.run, order.round)
+                job = Job(order, run.model if run else None, run.residual if run else None)
+                return [Work(job)]
+        return []
+
+    def _wait_for_disk(self, error: StorageError, now: float) -> list[AgentEffect]:
+        """The disk refused: nothing was lost; try again in half a minute."""
+        self._not_before = now + DISK_RETRY_S
+        self.peer.counters["storage_errors"] += 1
+        return [Note(logging.ERROR, str(error))]

@@ -1,0 +1,196 @@
+"""edge.toml: what an agent must know before it starts. Every key is explained in the file as shipped.
+
+``load_config`` checks the whole file, and the secrets and certificates it names, and gives it with
+every path made absolute: against the file's own folder, with environment variables such as systemd's
+``$CREDENTIALS_DIRECTORY`` put in. Data sets are not looked at here (data.py). No secret is ever a field.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from sedge_protocol import config
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.keys import DeviceKeys, parse_secret
+from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.topics import check_id
+
+# "package.module:function", in contrast to a path.
+FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_OTHERS = 0o007
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the broker is, and what proves us to it. ``username`` is the device id when empty.
+
+    Without ``password_file`` the password is derived from the device's secret.
+    """
+
+    url: str
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    username: str = ""
+    password_file: Path | None = None
+
+
+class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the examples are (data.py says what a source may be).
+
+    Without ``test``, the share ``test_fraction`` of the examples is set aside, drawn by ``split_seed``.
+    """
+
+    train: Annotated[str, Meta(min_length=1)]
+    test: Annotated[str, Meta(min_length=1)] | None = None
+    test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What runs the programs, and on how many threads."""
+
+    name: Literal["auto", "onnxruntime"] = "auto"
+    threads: Annotated[int, Meta(ge=1, le=64)] = 1
+
+
+class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device."""
+
+    device: str
+    fleet: str
+    secret_file: Path
+    state_dir: Path
+    broker: BrokerConfig
+    data: DataConfig
+    backend: BackendConfig = BackendConfig()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def keys(self) -> DeviceKeys:
+        """The device's keys, from its secret file. Raises ``ConfigError``."""
+        text = _read_private(self.secret_file, "secret_file")
+        return DeviceKeys.of(parse_secret(text, str(self.secret_file)))
+
+    def broker_settings(self) -> BrokerSettings:
+        """The link's settings, password included. Raises ``ConfigError``."""
+        broker = self.broker
+        if broker.password_file is None:
+            password = self.keys().password
+        else:
+            password = _read_private(broker.password_file, "broker.password_file").strip()
+        return BrokerSettings(
+            url=broker.url,
+            client_id=self.device,
+            username=broker.username or self.device,
+            password=password,
+            ca_file=_text(broker.ca_file),
+            cert_file=_text(broker.cert_file),
+            key_file=_text(broker.key_file),
+        )
+
+
+def load_config(path: Path) -> EdgeConfig:
+    """The configuration of one device, checked, its paths absolute. Raises ``ConfigError``."""
+    raw = config.load(path, EdgeConfig)
+    try:
+        edge = _resolved(raw, path.absolute().parent)
+        check_id(edge.device, "device")
+        check_id(edge.fleet, "fleet")
+        _check_tls(edge)
+        edge.broker_settings()
+        edge.keys()
+    except ConfigError as exc:
+        raise ConfigError(exc.key, exc.found, exc.expected, exc.where or str(path)) from exc
+    return edge
+
+
+def _resolved(edge: EdgeConfig, folder: Path) -> EdgeConfig:
+    broker, data = edge.broker, edge.data
+    return replace(
+        edge,
+        secret_file=_absolute(edge.secret_file, "secret_file", folder),
+        state_dir=_absolute(edge.state_dir, "state_dir", folder),
+        broker=replace(
+            broker,
+            ca_file=_optional(broker.ca_file, "broker.ca_file", folder),
+            cert_file=_optional(broker.cert_file, "broker.cert_file", folder),
+            key_file=_optional(broker.key_file, "broker.key_file", folder),
+            password_file=_optional(broker.password_file, "broker.password_file", folder),
+        ),
+        data=replace(
+            data,
+            train=_source(data.train, "data.train", folder),
+            test=None if data.test is None else _source(data.test, "data.test", folder),
+        ),
+    )
+
+
+def _absolute(path: Path, key: str, folder: Path) -> Path:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in os.environ:
+            raise ConfigError(key, str(path), f"the environment variable {name} to be set")
+        return os.environ[name]
+
+    return folder / _VARIABLE.sub(value, str(path))
+
+
+def _optional(path: Path | None, key: str, folder: Path) -> Path | None:
+    return None if path is None else _absolute(path, key, folder)
+
+
+def _source(source: str, key: str, folder: Path) -> str:
+    """A data source with its path made absolute; "module:function" stays as it is."""
+    return (
+        source if FUNCTION_SOURCE.fullmatch(source) else str(_absolute(Path(source), key, folder))
+    )
+
+
+def _check_tls(edge: EdgeConfig) -> None:
+    broker = edge.broker
+    files = {
+        "broker.ca_file": broker.ca_file,
+        "broker.cert_file": broker.cert_file,
+        "broker.key_file": broker.key_file,
+    }
+    tls = edge.broker_settings().endpoint()[2]
+    for key, path in files.items():
+        if path is None:
+            continue
+        if not tls:
+            raise ConfigError(key, str(path), f"an mqtts:// url beside it, not {broker.url}")
+        read = _read_private if key == "broker.key_file" else _read
+        read(path, key)
+    for key, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
+        if files[f"broker.{key}"] is not None and files[f"broker.{other}"] is None:
+            raise ConfigError(f"broker.{other}", None, f"a file that goes with broker.{key}")
+
+
+def _read(path: Path, key: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as exc:
+        raise ConfigError(key, str(path), f"a readable file ({exc.strerror})") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(key, str(path), "a text file") from exc
+
+
+def _read_private(path: Path, key: str) -> str:
+    """The text of a secret. A file that others may read is refused, as ssh does.
+
+    The group is let pass: systemd hands credentials over as 0440 with an access list.
+    """
+    text = _read(path, key)
+    mode = path.stat().st_mode & 0o777
+    if mode & _OTHERS:
+        raise ConfigError(key, f"{path} (mode {mode:04o})", "a file closed to others (chmod o= it)")
+    return text
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,232 @@
+"""The user's examples: from a file, a folder of images or a function, and checked against the model.
+
+A source is one of
+
+    a path to an .npz with arrays x (N, ...) and y (N,)
+    a folder of folders named by label, ``3`` or ``3-cat``, with images in them
+    "module:function", a function without arguments that returns (x, y)
+
+A class folder must say its number: devices rarely hold every class, and numbering whatever folders
+are there would give one class different labels on different devices. x becomes float32, or int64 when
+it holds whole numbers (token ids); unsigned 8-bit values are taken for pixels and scaled to [0, 1].
+Nothing is resized or normalised further. Everything wrong with the data is a ``DataError``.
+"""
+
+import importlib
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.config import FUNCTION_SOURCE, DataConfig
+from sedge_protocol.bundle import BundleManifest
+from sedge_protocol.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Inputs: TypeAlias = NDArray[np.float32 | np.int64]
+
+_CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
+_IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg"}
+_GREY_MODES = {"1", "L", "LA"}
+_DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N examples: ``inputs`` (N, ...) and ``targets`` (N,)."""
+
+    inputs: Inputs
+    targets: NDArray[np.int64]
+
+
+def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
+    """The training and the test examples that a configuration names. Raises ``DataError``."""
+    train = load_source(data.train, base)
+    if data.test is None:
+        return split(train, data.test_fraction, data.split_seed)
+    return train, load_source(data.test, base)
+
+
+def load_source(source: str, base: Path) -> Examples:
+    """The examples of one source; relative paths and modules are looked up in ``base``.
+
+    Raises ``DataError`` for a source that is missing, unreadable, or does not hold x and y.
+    """
+    if FUNCTION_SOURCE.fullmatch(source):
+        return _examples(*_call(source, base), source)
+    path = base / source
+    if path.is_dir():
+        return _read_images(path)
+    return _examples(*_read_npz(path), source)
+
+
+def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
+    """x as inputs (N, ...) of the model. Raises ``DataError`` when it cannot take them."""
+    inputs = _converted(x, where)
+    _check_inputs(inputs, manifest, f"{where}: x")
+    return inputs
+
+
+def check(examples: Examples, manifest: BundleManifest) -> None:
+    """Raise ``DataError`` unless a model can be trained and evaluated on the examples."""
+    inputs, targets = examples.inputs, examples.targets
+    if len(inputs) != len(targets):
+        raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected as many")
+    _check_inputs(inputs, manifest, "x")
+    if manifest.num_classes:
+        wrong = (targets < 0) | (targets >= manifest.num_classes)  # (N,)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"y[{row}] is {targets[row]}, the model has classes 0 to {manifest.num_classes - 1}"
+            )
+
+
+def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples, Examples]:
+    """Training and test examples; the same examples and seed always give the same split.
+
+    Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
+    """
+    count = len(examples.targets)
+    if count < 2:
+        raise DataError(f"{count} examples cannot be split, expected at least 2")
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(count)
+    num_test = min(max(1, round(test_fraction * count)), count - 1)
+    test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
+    return (
+        Examples(examples.inputs[train], examples.targets[train]),
+        Examples(examples.inputs[test], examples.targets[test]),
+    )
+
+
+def _check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
+    if len(inputs) == 0:
+        raise DataError(f"{name} has no rows, expected at least one")
+    if inputs.dtype != manifest.input.dtype:
+        raise DataError(f"{name} is {inputs.dtype}, the model expects {manifest.input.dtype}")
+    if inputs.shape[1:] != manifest.input.shape:
+        found = f"rows of shape {inputs.shape[1:]}"
+        raise DataError(f"{name} has {found}, the model expects {manifest.input.shape}")
+    # By the extremes of each row: a mask of every element would be a quarter of the data again.
+    flat = inputs.reshape(len(inputs), -1)
+    finite = np.isfinite(flat.max(axis=1)) & np.isfinite(flat.min(axis=1))  # (N,)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers")
+
+
+def _examples(x: object, y: object, where: str) -> Examples:
+    """Arrays of any kind as examples of the two kinds that programs take."""
+    inputs, targets = _converted(x, where), _array(y, where)
+    if targets.ndim != 1:
+        raise DataError(f"{where}: y has shape {targets.shape}, expected (N,)")
+    if targets.dtype.kind not in "iu":
+        raise DataError(f"{where}: y is {targets.dtype}, expected whole numbers, the labels")
+    return Examples(inputs, np.ascontiguousarray(targets, np.int64))
+
+
+def _array(value: object, where: str) -> NDArray[np.generic]:
+    try:
+        return np.asarray(value)
+    except ValueError as exc:
+        raise DataError(f"{where}: not an array: {exc}") from exc
+
+
+def _converted(x: object, where: str) -> Inputs:
+    """Any numbers as float32, or int64 when they are whole; unsigned 8-bit ones are pixels."""
+    inputs = _array(x, where)
+    if inputs.ndim == 0:
+        raise DataError(f"{where}: x is a single value, expected an array (N, ...)")
+    if inputs.dtype == np.uint8:
+        scaled = inputs.astype(np.float32)
+        scaled /= 255
+        return scaled
+    if inputs.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused
+            return np.ascontiguousarray(inputs, np.float32)
+    if inputs.dtype.kind in "iub":
+        return np.ascontiguousarray(inputs, np.int64)
+    raise DataError(f"{where}: x is {inputs.dtype}, expected numbers")
+
+
+def _read_npz(path: Path) -> tuple[object, object]:
+    try:
+        # Opened here: np.load leaves the file of a broken archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = cast(Mapping[str, object], archive)
+            return arrays["x"], arrays["y"]
+    except KeyError as exc:
+        raise DataError(f"{path}: no array {exc.args[0]}, expected x and y") from exc
+    except OSError as exc:
+        raise DataError(f"{path}: {exc.strerror or exc}") from exc
+    except (AttributeError, TypeError, ValueError, IndexError, EOFError, zipfile.BadZipFile) as exc:
+        raise DataError(f"{path}: not an .npz with plain arrays x and y: {exc}") from exc
+
+
+def _call(source: str, base: Path) -> tuple[object, object]:
+    """What the user's function returns. Any exception in it becomes a ``DataError`` with its text."""
+    module, _, name = source.partition(":")
+    sys.path.insert(0, str(base))
+    try:
+        function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
+        found = function()
+    except Exception as exc:
+        raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
+    finally:
+        sys.path.remove(str(base))
+    if not isinstance(found, tuple) or len(cast(tuple[object, ...], found)) != 2:
+        raise DataError(f"{source}: returned {type(found).__name__}, expected a tuple (x, y)")
+    return cast(tuple[object, object], found)
+
+
+def _read_images(folder: Path) -> Examples:
+    paths: list[Path] = []
+    labels: list[int] = []
+    for class_folder in sorted(p for p in folder.iterdir() if p.is_dir()):
+        match = _CLASS_FOLDER.fullmatch(class_folder.name)
+        if match is None:
+            raise DataError(
+                f"{class_folder}: the folder's name says no label; call it '<label>' or "
+                "'<label>-<name>', with the same label on every device"
+            )
+        images = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in _IMAGE_SUFFIXES)
+        paths += images
+        labels += [int(match[1])] * len(images)
+    if not paths:
+        raise DataError(f"{folder}: no images, expected <label>-<name>/*.png or *.jpg")
+    first = _read_image(paths[0])
+    inputs = np.empty((len(paths), *first.shape), np.float32)  # (N, C, H, W)
+    for row, path in enumerate(paths):
+        pixels = _read_image(path)
+        if pixels.shape != first.shape:
+            raise DataError(f"{path}: {pixels.shape}, expected {first.shape} as in {paths[0]}")
+        np.divide(pixels, np.float32(255), out=inputs[row])
+    return Examples(inputs, np.array(labels, np.int64))
+
+
+def _read_image(path: Path) -> NDArray[np.uint8]:
+    """The pixels (C, H, W) of an image, C = 1 when it is grey and 3 otherwise."""
+    try:
+        from PIL import Image
+    except ImportError as exc:
+        raise DataError(f"{path}: reading images needs pillow: pip install pillow") from exc
+    try:
+        with Image.open(path) as image:
+            return _pixels(image, path)
+    except (OSError, SyntaxError, ValueError) as exc:
+        raise DataError(f"{path}: not an image: {exc}") from exc
+
+
+def _pixels(image: "Image", path: Path) -> NDArray[np.uint8]:
+    if image.mode in _DEEP_MODES:
+        raise DataError(f"{path}: mode {image.mode}, expected 8 bits a channel")
+    pixels = np.asarray(image.convert("L" if image.mode in _GREY_MODES else "RGB"), np.uint8)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

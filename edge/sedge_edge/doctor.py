@@ -1,0 +1,123 @@
+"""``sedge-edge doctor``: finds what is wrong before it hurts."""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from sedge_edge.config import EdgeConfig, load_config
+from sedge_edge.data import load_data
+from sedge_edge.trainer import INSTALL
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.mqtt import probe
+from sedge_protocol.topics import down
+
+EARLIEST_S = 1_767_225_600  # 2026-01-01: a clock before this has not been set since boot
+ENOUGH_FREE_BYTES = 64 * 2**20
+# ONNX Runtime with a small CNN peaks under 100 MB; the system around it wants as much again.
+ENOUGH_MEMORY_MB = 200
+
+
+def installed_backends() -> tuple[str, ...]:
+    """The backends whose library is installed; none is loaded."""
+    return tuple(name for name in INSTALL if find_spec(name) is not None)
+
+
+def memory_mb() -> int:
+    """The machine's memory in MB; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
+    except (ValueError, OSError):
+        return 0
+
+
+def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
+    """Check everything that can be checked; ``tell`` gets each finding. True when all is well."""
+    try:
+        config = load_config(path)
+    except SedgeError as exc:
+        tell(False, f"configuration: {exc}")
+        return False
+    tell(True, f"configuration: {path}, device {config.device} of fleet {config.fleet}")
+    checks: dict[str, Callable[[], str]] = {
+        "disk": lambda: _disk(config),
+        "clock": _clock,
+        "memory": _memory,
+        "data": lambda: _data(config, path.absolute().parent),
+        "backend": lambda: _backend(config),
+        "torch": _torch,
+        "broker": lambda: _broker(config),
+    }
+    healthy = True
+    for what, look in checks.items():
+        try:
+            tell(True, f"{what}: {look()}")
+        except SedgeError as exc:
+            healthy = False
+            tell(False, f"{what}: {exc}")
+    return healthy
+
+
+def _disk(config: EdgeConfig) -> str:
+    folder = config.state_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe_file = folder / "doctor.tmp"
+        probe_file.write_bytes(b"\0" * 4096)
+        probe_file.unlink()
+        free = shutil.disk_usage(folder).free
+    except OSError as exc:
+        raise StorageError(f"{folder}: {exc}") from exc
+    if free < ENOUGH_FREE_BYTES:
+        raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 64 MiB")
+    return f"{folder} is writable, {free / 2**30:.1f} GiB free"
+
+
+def _clock() -> str:
+    now = time.time()
+    if now < EARLIEST_S:
+        raise StorageError(f"it says {time.ctime(now)}; set it, or TLS will fail")
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
+
+
+def _memory() -> str:
+    found = memory_mb()
+    if 0 < found < ENOUGH_MEMORY_MB:
+        raise ConfigError("memory", f"{found} MB", f"at least {ENOUGH_MEMORY_MB} MB")
+    return f"{found} MB"
+
+
+def _data(config: EdgeConfig, base: Path) -> str:
+    train, test = load_data(config.data, base)
+    shape = "x".join(str(extent) for extent in train.inputs.shape[1:])
+    return f"{len(train.targets)} examples to train on, {len(test.targets)} to test, each {shape}"
+
+
+def _backend(config: EdgeConfig) -> str:
+    found = installed_backends()
+    wanted = config.backend.name
+    if not found or wanted not in ("auto", *found):
+        raise ConfigError("backend.name", wanted, " or ".join(INSTALL.values()))
+    return ", ".join(f"{name} {version(name)}" for name in found)
+
+
+def _torch() -> str:
+    """torch is never needed on a device, and most of its wheels do harm on small ones."""
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return "not installed, and not needed"
+    if "+cu" in found and platform.machine() == "aarch64":
+        raise ConfigError(
+            "torch", found, "no torch: the agent does not use it, and this one brings CUDA"
+        )
+    return f"{found} is installed; the agent does not use it"
+
+
+def _broker(config: EdgeConfig) -> str:
+    probe(config.broker_settings(), down(config.fleet, config.device))
+    return f"{config.broker.url} lets the device in"

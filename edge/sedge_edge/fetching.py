@@ -1,0 +1,112 @@
+"""Blobs on their way to the device: what the orders need and the disk does not hold yet."""
+
+import logging
+from collections.abc import Iterable
+
+import numpy as np
+
+from sedge_edge.state import manifests
+from sedge_protocol import topics
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.effects import Effect, Note, Subscribe, Unsubscribe
+from sedge_protocol.errors import StorageError
+from sedge_protocol.frame import Frame
+from sedge_protocol.messages import Get, Order
+from sedge_protocol.peer import Peer
+from sedge_protocol.transfer import Fetch
+
+OWNER = "fleet"
+
+
+class Fetches:
+    """Every download of the device. Methods raise ``StorageError`` when the disk refuses."""
+
+    def __init__(self, fleet: str, blobs: BlobFolder, peer: Peer, rng: np.random.Generator) -> None:
+        self._fleet = fleet
+        self._blobs = blobs
+        self._peer = peer
+        self._rng = rng
+        self._active: dict[bytes, Fetch] = {}
+        self._connected = False
+
+    def connected(self, now: float) -> list[Effect]:
+        """The link is up (again): listen, and ask for what is missing."""
+        self._connected = True
+        for fetch in self._active.values():
+            fetch.connected(now)
+        return [Subscribe(self._topic(transfer)) for transfer in self._active]
+
+    def disconnected(self) -> None:
+        """The link is down."""
+        self._connected = False
+        for fetch in self._active.values():
+            fetch.disconnected()
+
+    def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
+        """Fetch what these orders need, and nothing else."""
+        wanted = {
+            m.transfer: m
+            for order in orders
+            for m in manifests(order)
+            if not self._blobs.has(m.sha256)
+        }
+        found: list[Effect] = []
+        for transfer in self._active.keys() - wanted.keys():
+            del self._active[transfer]
+            found.append(Unsubscribe(self._topic(transfer)))
+        for transfer in wanted.keys() - self._active.keys():
+            manifest = wanted[transfer]
+            fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
+            self._active[transfer] = fetch
+            found.append(Subscribe(self._topic(transfer)))
+            if self._connected:
+                fetch.connected(now)
+            if fetch.complete:  # a crash fell between the last chunk and the whole
+                found += self._complete(transfer, fetch, now)
+        return found
+
+    def chunk(self, frame: Frame, now: float) -> list[Effect]:
+        """A chunk has come; nothing for a blob that is not being fetched.
+
+        Raises ``FrameError`` for a chunk that does not fit its manifest.
+        """
+        fetch = self._active.get(frame.transfer)
+        if fetch is None:
+            return []
+        if fetch.chunk(frame.index, frame.body, now):
+            try:
+                self._blobs.write_part(OWNER, fetch.manifest, frame.index, frame.body)
+            except StorageError:
+                fetch.have.discard(frame.index)
+                raise
+        return self._complete(frame.transfer, fetch, now) if fetch.complete else []
+
+    def poll(self, orders: Iterable[Order], now: float) -> list[Effect]:
+        """Ask for what is due."""
+        found: list[Effect] = []
+        for order in orders:
+            for manifest in manifests(order):
+                fetch = self._active.get(manifest.transfer)
+                missing = fetch.poll(now) if fetch is not None else None
+                if missing is not None:
+                    get = Get(order.run, order.round, missing)
+                    found.append(self._peer.message(get, manifest.transfer))
+        return found
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        due = [fetch.timer() for fetch in self._active.values()]
+        return min((at for at in due if at is not None), default=None)
+
+    def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:
+        """Every chunk is there: make a blob of them, or start over when the whole is damaged."""
+        if not self._blobs.finish_part(OWNER, fetch.manifest):
+            fetch.have.clear()
+            if self._connected:
+                fetch.connected(now)
+            return [Note(logging.WARNING, "a blob was damaged on disk; fetching it again")]
+        del self._active[transfer]
+        return [Unsubscribe(self._topic(transfer))]
+
+    def _topic(self, transfer: bytes) -> str:
+        return topics.blob(self._fleet, transfer)

@@ -1,0 +1,91 @@
+"""Updates on their way to the coordinator: offered until there is a receipt, chunk by chunk."""
+
+import numpy as np
+
+from sedge_edge.state import Memory, Pending
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.effects import Effect, Send
+from sedge_protocol.messages import MAX_INLINE_BYTES, Busy, Have, Offer
+from sedge_protocol.peer import Peer
+from sedge_protocol.transfer import MIN_CHUNK_BYTES, Upload, describe
+
+
+class Outbox:
+    """Every upload of the device, one for each pending update of the state."""
+
+    def __init__(
+        self, memory: Memory, blobs: BlobFolder, peer: Peer, rng: np.random.Generator
+    ) -> None:
+        self._memory = memory
+        self._blobs = blobs
+        self._peer = peer
+        self._rng = rng
+        self._uploads: dict[Pending, Upload] = {}
+        self._connected = False
+        self._largest = memory.state.chunk_bytes
+
+    def connected(self, now: float, room: int) -> None:
+        """The link is up (again), and carries frames of at most ``room`` bytes: offer everything."""
+        self._connected = True
+        self._largest = self._memory.state.chunk_bytes
+        while self._largest > max(room, MIN_CHUNK_BYTES):
+            self._largest //= 2
+        for waiting, upload in list(self._uploads.items()):
+            upload.connected(now)
+            if upload.manifest.chunk_bytes > self._largest:
+                del self._uploads[waiting]
+
+    def disconnected(self) -> None:
+        """The link is down."""
+        self._connected = False
+        for upload in self._uploads.values():
+            upload.disconnected()
+
+    def have(self, transfer: bytes, message: Have, now: float) -> None:
+        """The coordinator says what it holds. Raises ``FrameError`` for a malformed bitmap."""
+        for upload in self._uploads.values():
+            if upload.manifest.transfer == transfer:
+                upload.receive(message.number, message.bitmap, message.credit, now)
+
+    def busy(self, transfer: bytes, message: Busy, now: float) -> None:
+        """The coordinator cannot take it now."""
+        for upload in self._uploads.values():
+            if upload.manifest.transfer == transfer:
+                upload.busy(message.retry_ms / 1000, now)
+
+    def poll(self, now: float) -> list[Effect]:
+        """Send what is due. Raises ``StorageError`` when an update cannot be read."""
+        for waiting in self._uploads.keys() - set(self._memory.state.outbox):
+            del self._uploads[waiting]
+        found: list[Effect] = []
+        for waiting in self._memory.state.outbox:
+            found += self._push(waiting, now)
+        return found
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        due = [upload.timer() for upload in self._uploads.values()]
+        return min((at for at in due if at is not None), default=None)
+
+    def _push(self, waiting: Pending, now: float) -> list[Effect]:
+        upload = self._uploads.get(waiting)
+        if upload is not None and upload.wants_smaller_chunks:
+            self._memory.cut(upload.manifest.chunk_bytes // 2)
+            self._largest = self._memory.state.chunk_bytes
+            upload = None
+        if upload is None:
+            upload = Upload(describe(self._blobs.read(waiting.blob), self._largest), self._rng)
+            self._uploads[waiting] = upload
+            if self._connected:
+                upload.connected(now)
+        return [self._frame(waiting, upload, index) for index in upload.poll(now)]
+
+    def _frame(self, waiting: Pending, upload: Upload, index: int | None) -> Send:
+        manifest = upload.manifest
+        if index is not None:
+            data = self._blobs.read_span(manifest.sha256, *manifest.span(index))
+            return self._peer.chunk(manifest.transfer, index, data)
+        small = manifest.size <= MAX_INLINE_BYTES
+        data = self._blobs.read(waiting.blob) if small else b""
+        offer = Offer(waiting.run, waiting.round, manifest, upload.number, data)
+        return self._peer.message(offer, manifest.transfer)

@@ -1,0 +1,140 @@
+"""The agent's shell: link, worker thread, clock and log. All of the device's I/O begins here."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from threading import Lock
+
+from sedge_edge.agent import Agent, AgentEffect, Work
+from sedge_edge.data import Examples
+from sedge_edge.trainer import Trainer, open_trainer
+from sedge_edge.work import Outcome, Workplace, perform
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.bundle import Bundle, unpack
+from sedge_protocol.effects import Note, Send, Subscribe
+from sedge_protocol.errors import LocalError, SedgeError
+from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.topics import down
+
+
+@dataclass
+class Programs:
+    """Opened bundles by hash. Devices that live in one process share them."""
+
+    backend: str
+    threads: int
+    kept: int = 2
+    _open: dict[bytes, tuple[Bundle, Trainer]] = field(
+        default_factory=dict[bytes, tuple[Bundle, Trainer]]
+    )
+    _lock: Lock = field(default_factory=Lock)
+
+    def open(self, blobs: BlobFolder, sha256: bytes) -> tuple[Bundle, Trainer]:
+        """A bundle that lies in the blob folder, ready to run."""
+        with self._lock:
+            if sha256 not in self._open:
+                bundle = unpack(blobs.read(sha256))
+                while len(self._open) >= self.kept:
+                    del self._open[next(iter(self._open))]
+                self._open[sha256] = (bundle, open_trainer(bundle, self.backend, self.threads))
+            return self._open[sha256]
+
+
+class Runtime:
+    """One device at work: a station of the loop.
+
+    ``pool`` runs jobs; ``wake`` is called from its threads when one is done.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        settings: BrokerSettings,
+        examples: tuple[Examples, Examples],
+        programs: Programs,
+        pool: Executor,
+        wake: Callable[[], None],
+    ) -> None:
+        identity = agent.identity
+        self.agent = agent
+        self.link = MqttLink(settings, (down(identity.fleet, identity.device),), agent.will)
+        self._place = Workplace(
+            agent.blobs,
+            *examples,
+            lambda sha256: programs.open(agent.blobs, sha256),
+            lambda: self._closing,
+            time.monotonic,
+        )
+        self._pool = pool
+        self._wake = wake
+        self._job: Future[Outcome] | None = None
+        self._closing = False
+        self._log = logging.getLogger(f"sedge.edge.{identity.device}")
+
+    def fileno(self) -> int | None:
+        """The link's socket."""
+        return self.link.fileno()
+
+    def wants_write(self) -> bool:
+        """Whether the link has bytes to write."""
+        return self.link.wants_write()
+
+    def timer(self) -> float:
+        """When ``step`` wants to be called next."""
+        if self._job is not None and self._job.done():
+            return 0.0
+        due = self.agent.timer()
+        return self.link.timer() if due is None else min(due, self.link.timer())
+
+    def step(self) -> None:
+        """Take what has happened, do what is due."""
+        for event in self.link.step():
+            now = time.monotonic()
+            match event:
+                case Connected():
+                    self._log.info("connected to %s", self.link.settings.url)
+                    self._do(self.agent.connected(now, event.max_packet_bytes))
+                case Disconnected():
+                    self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
+                    self.agent.disconnected()
+                case Received():
+                    self._do(self.agent.receive(event.topic, event.payload, now))
+        if self._job is not None and self._job.done():
+            self._finish(self._job)
+        self._do(self.agent.poll(time.monotonic()))
+
+    def close(self) -> None:
+        """Stop the job at hand, say goodbye, close the link."""
+        self._closing = True
+        if self._job is not None:
+            self._job.exception()
+        self._do(self.agent.goodbye())
+        self.link.close()
+
+    def _finish(self, job: Future[Outcome]) -> None:
+        self._job = None
+        error = job.exception()
+        now = time.monotonic()
+        if error is None:
+            self._do(self.agent.finished(job.result(), now))
+        elif isinstance(error, SedgeError) and not isinstance(error, LocalError):
+            self._do(self.agent.failed(error, now))
+        else:  # our own bug: a crash that the service manager restarts and reports beats a silent loop
+            raise error
+
+    def _do(self, effects: list[AgentEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.link.send(effect.topic, effect.payload, effect.qos)
+                case Subscribe():
+                    self.link.subscribe(effect.topic, 0)
+                case Note():
+                    self._log.log(effect.level, "%s", effect.text)
+                case Work():
+                    self._job = self._pool.submit(perform, effect.job, self._place)
+                    self._job.add_done_callback(lambda _: self._wake())
+                case _:
+                    self.link.unsubscribe(effect.topic)

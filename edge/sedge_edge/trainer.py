@@ -1,0 +1,82 @@
+"""What a backend must do, and the choice of one. Backends load their library only when opened."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.data import Examples, Inputs
+from sedge_protocol.bundle import Bundle
+from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Training
+from sedge_protocol.update import Metrics
+
+AUTO = "auto"
+ONNXRUNTIME = "onnxruntime"
+# The backends this version has, and what installs each.
+INSTALL = {ONNXRUNTIME: "pip install 'sedge-fl[onnx]'"}
+
+
+class TrainingStopped(SedgeError):
+    """Whoever asked for the training asked it to stop; nothing is wrong."""
+
+
+class TrainingDiverged(SedgeError):
+    """The model or its loss is no longer finite: the settings do not suit this device's data."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of a training: theta (n,), the mean loss per example over the last epoch, and its steps."""
+
+    theta: Theta
+    loss: float
+    steps: int
+
+
+class Trainer(Protocol):
+    """One bundle, ready to run. May be used by several threads at once."""
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> Trained:
+        """Train from theta (n,), which stays as it is; ``stopped`` is asked before every step.
+
+        Raises ``TrainingStopped``, ``TrainingDiverged``, or ``CodecError`` for a program that fails.
+        """
+        ...
+
+    def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
+        """Mean loss and accuracy of theta (n,). Raises ``TrainingDiverged`` when the loss is not finite."""
+        ...
+
+    def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
+        """The model's outputs (N, C) for inputs (N, ...)."""
+        ...
+
+
+def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
+    """A trainer for the bundle on ``backend``; "auto" is the bundle's first that is installed.
+
+    Raises ``ConfigError`` when there is none, ``CodecError`` for a program that cannot be loaded.
+    """
+    offered = bundle.backends()
+    wanted = offered if backend == AUTO else (backend,)
+    for name in wanted:
+        if name in offered and name in INSTALL and find_spec(name) is not None:
+            # Here, not above: the backend's module needs this one.
+            from sedge_edge.backend_onnx import OnnxTrainer
+
+            return OnnxTrainer(bundle, threads)
+    ways = [f"{name} ({INSTALL[name]})" for name in wanted if name in INSTALL and name in offered]
+    expected = " or ".join(ways) or f"one of those in the bundle: {', '.join(offered)}"
+    raise ConfigError("backend.name", backend, f"an installed backend: {expected}")

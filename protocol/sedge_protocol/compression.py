@@ -1,0 +1,70 @@
+"""Sections of a coded vector made smaller, and brought back to a length known beforehand.
+
+Both compressors are general ones that every platform has: zstd where its library is at hand, zlib where
+only the standard library is (Android's ``java.util.zip.Inflater``).
+"""
+
+import zlib
+from enum import StrEnum
+
+import zstandard
+
+from sedge_protocol import zstd
+from sedge_protocol.errors import CodecError
+
+# Level 19 takes 60 times the time of level 3 for 1 to 4 % fewer bytes.
+ZSTD_LEVEL = 3
+
+
+class Compression(StrEnum):
+    """What a peer can decompress; each device says which it knows."""
+
+    ZSTD = "zstd"
+    ZLIB = "zlib"
+    NONE = "none"
+
+
+def shrink(data: bytes, compression: Compression) -> bytes:
+    """``data`` compressed where that is shorter, else ``data`` itself."""
+    if compression is Compression.ZSTD:
+        # No checksum: the frame around a coded vector has a MAC and each chunk a hash.
+        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False).compress(data)
+    elif compression is Compression.ZLIB:
+        # Runs and Huffman codes alone: on value planes and masks of real updates within 15 % of what
+        # matching gives at level 6, often smaller, in a sixth to a tenth of its time.
+        compressor = zlib.compressobj(strategy=zlib.Z_RLE)
+        packed = compressor.compress(data) + compressor.flush()
+    else:
+        return data
+    return packed if len(packed) < len(data) else data
+
+
+def grow(data: memoryview, compression: Compression, limit: int) -> bytes:
+    """The bytes that ``shrink`` compressed, never more than ``limit``.
+
+    Raises ``CodecError`` for damaged, truncated or trailing bytes and for a result over the limit.
+    """
+    if compression is Compression.ZSTD:
+        return zstd.decompress(data, limit)
+    if compression is Compression.ZLIB:
+        return _inflate(data, limit)
+    if len(data) > limit:
+        raise CodecError(f"section: {len(data)} bytes, the limit is {limit}")
+    return bytes(data)
+
+
+def _inflate(data: memoryview, limit: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        # One byte more than allowed tells a result of exactly ``limit`` bytes from a longer one, and
+        # keeps max_length from being 0, which zlib takes for "no limit".
+        result = inflater.decompress(data, limit + 1)
+    except zlib.error as exc:
+        raise CodecError(f"zlib: {exc}") from exc
+    if len(result) > limit:
+        raise CodecError(f"zlib: over {limit} bytes, the limit")
+    if not inflater.eof:
+        raise CodecError("zlib: the stream is truncated")
+    if inflater.unused_data:
+        raise CodecError(f"zlib: {len(inflater.unused_data)} bytes after the end of the stream")
+    return result

@@ -1,0 +1,91 @@
+"""The few steps by which bytes get onto a disk so that they survive a power cut.
+
+A file that must be whole or absent is written under another name, fsynced, renamed over its own
+name, and its folder is fsynced: without the last step the rename itself may be lost (LWN 457667).
+This is the one place that translates ``OSError``; blobs.py and journal.py build on it.
+"""
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+from sedge_protocol.errors import StorageError
+
+# Thetas and secrets are nobody else's business on a shared machine.
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+
+
+@contextlib.contextmanager
+def translated(doing: str, path: Path) -> Generator[None]:
+    """Turn every ``OSError`` inside into a ``StorageError`` that says what was done, and where."""
+    try:
+        yield
+    except OSError as exc:
+        raise StorageError(f"{doing} {path}: {exc.strerror or exc}") from exc
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Generator[int]:
+    """A file descriptor that is closed at the end; a created file is for its owner only."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names inside a folder durable. Raises ``OSError``."""
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder, for its owner only, durable together with every parent it needed.
+
+    Raises ``StorageError`` when it cannot be made, or cannot be written to.
+    """
+    with translated("make folder", folder):
+        for path in reversed([p for p in (folder, *folder.parents) if not p.is_dir()]):
+            path.mkdir(FOLDER_MODE, exist_ok=True)  # another thread may have been faster
+            sync_folder(path.parent)
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise StorageError(f"folder {folder}: not readable and writable by this user")
+
+
+def write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all of ``data`` at ``offset``: the kernel may take less at once. Raises ``OSError``."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """``length`` bytes at ``offset``, fewer only at the end of the file. Raises ``OSError``."""
+    pieces: list[bytes] = []
+    while length > 0 and (piece := os.pread(descriptor, length, offset)):
+        pieces.append(piece)
+        length, offset = length - len(piece), offset + len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def replace_file(path: Path, data: bytes, temporary: Path) -> None:
+    """Make ``data`` the content of ``path``, wholly or not at all, and durable on return.
+
+    ``temporary`` is a name on the same file system; it is gone afterwards. Raises ``OSError``.
+    """
+    try:
+        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            write_at(descriptor, data, 0)
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        # The content of a file whose fsync failed is unknown for ever: a second fsync would
+        # report success for pages the kernel has already given up.
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)

@@ -1,0 +1,48 @@
+"""One secret per device, and the keys that follow from it.
+
+Each direction has its own MAC key, so a frame can never be played back to its sender, and the
+broker's password is derived too, so that a device has exactly one thing to keep secret. HKDF-SHA256
+(RFC 5869) with an empty salt: the secret is 32 uniformly random bytes already.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from sedge_protocol.errors import ConfigError
+
+SECRET_BYTES = 32
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    """32 bytes for one purpose, by HKDF-SHA256 with ``info = "sedge/1 " + purpose``."""
+    extracted = hmac.digest(bytes(32), secret, hashlib.sha256)
+    return hmac.digest(extracted, f"sedge/1 {purpose}".encode() + b"\x01", hashlib.sha256)
+
+
+@dataclass(frozen=True)
+class DeviceKeys:
+    """The keys of one device: ``up`` seals what it sends, ``down`` what it receives."""
+
+    up: bytes = field(repr=False)
+    down: bytes = field(repr=False)
+    password: str = field(repr=False)
+
+    @classmethod
+    def of(cls, secret: bytes) -> "DeviceKeys":
+        """Derive all keys of a device. Raises ``ConfigError`` for a secret that is not 32 bytes."""
+        if len(secret) != SECRET_BYTES:
+            raise ConfigError("secret", f"{len(secret)} bytes", f"{SECRET_BYTES} bytes")
+        password = derive(secret, "mqtt password").hex()
+        return cls(derive(secret, "up"), derive(secret, "down"), password)
+
+
+def parse_secret(text: str, where: str) -> bytes:
+    """A secret from its 64 hexadecimal digits. Raises ``ConfigError``, never showing the digits."""
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        raise ConfigError("secret", "no hexadecimal number", "64 hex digits", where) from None
+    if len(secret) != SECRET_BYTES:
+        raise ConfigError("secret", f"{len(secret)} bytes", "64 hex digits", where)
+    return secret

@@ -1,0 +1,150 @@
+"""Where every tensor of a model lies inside its one flat float32 vector.
+
+A model is ``theta``, shape (n,). The layout names its slices. Two peers agree on a model's shape
+exactly when their layouts have the same hash; the values never enter the hash.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import CodecError
+
+Theta: TypeAlias = NDArray[np.float32]
+
+# 2**28 parameters are 1 GiB of float32, the largest vector a 512 MB device could ever be sent by
+# mistake and the largest whose byte offsets stay far below 2**31.
+MAX_PARAMETERS = 2**28
+MAX_TENSORS = 4096
+
+
+class Role(StrEnum):
+    """What a tensor is for: ``statistic`` tensors (BatchNorm's) are neither scored nor averaged."""
+
+    PARAMETER = "parameter"
+    STATISTIC = "statistic"
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """One named slice of theta."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    role: Role = Role.PARAMETER
+
+    @property
+    def size(self) -> int:
+        """Number of elements (1 for a scalar)."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def slice(self) -> slice:
+        """The tensor's place in theta."""
+        return slice(self.offset, self.offset + self.size)
+
+
+class Layout(msgspec.Struct, frozen=True, dict=True):
+    """The tensors of a model in order, without gaps.
+
+    Raises ``CodecError`` on construction when names repeat, an extent is not positive, offsets
+    leave gaps, or a limit is exceeded, so a decoded layout is always sound.
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.tensors) <= MAX_TENSORS:
+            raise CodecError(f"layout: {len(self.tensors)} tensors, expected 1 to {MAX_TENSORS}")
+        offset = 0
+        names: set[str] = set()
+        for i, tensor in enumerate(self.tensors):
+            if tensor.name in names:
+                raise CodecError(f"layout.tensors[{i}]: name {tensor.name!r} repeats")
+            if any(extent < 1 for extent in tensor.shape):
+                raise CodecError(f"layout.tensors[{i}]: shape {tensor.shape} has an empty extent")
+            if tensor.offset != offset:
+                raise CodecError(f"layout.tensors[{i}]: offset {tensor.offset}, expected {offset}")
+            names.add(tensor.name)
+            offset += tensor.size
+            if offset > MAX_PARAMETERS:
+                raise CodecError(f"layout: more than {MAX_PARAMETERS} parameters")
+
+    @classmethod
+    def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], Role]]) -> "Layout":
+        """Lay the named shapes out one after the other."""
+        tensors: list[Tensor] = []
+        offset = 0
+        for name, shape, role in shapes:
+            tensors.append(Tensor(name, shape, offset, role))
+            offset += tensors[-1].size
+        return cls(tuple(tensors))
+
+    @cached_property
+    def size(self) -> int:
+        """n, the number of elements of theta."""
+        return self.tensors[-1].offset + self.tensors[-1].size
+
+    @cached_property
+    def hash(self) -> bytes:
+        """SHA-256 over names, shapes and roles (32 bytes)."""
+        rows = [(t.name, t.shape, t.role.value) for t in self.tensors]
+        return hashlib.sha256(msgspec.msgpack.encode(rows)).digest()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Tensor]:
+        """The tensors by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the tensors with role ``statistic``."""
+        return tuple(t.name for t in self.tensors if t.role is Role.STATISTIC)
+
+    @cached_property
+    def head(self) -> tuple[str, ...]:
+        """Names of the last module's parameters: the classifier of the usual network."""
+        parameters = [t.name for t in self.tensors if t.role is Role.PARAMETER]
+        module = parameters[-1].rpartition(".")[0]
+        return tuple(name for name in parameters if name.rpartition(".")[0] == module)
+
+    def mask(self, names: Iterable[str]) -> NDArray[np.bool_]:
+        """A boolean (n,), true inside the named tensors. Raises ``CodecError`` for an unknown name."""
+        mask = np.zeros(self.size, np.bool_)
+        for name in names:
+            if name not in self.by_name:
+                raise CodecError(f"layout: no tensor named {name!r}")
+            mask[self.by_name[name].slice] = True
+        return mask
+
+    def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
+        """The named tensors as views of theta (n,), each in its own shape."""
+        self.check(theta)
+        return {t.name: theta[t.slice].reshape(t.shape) for t in self.tensors}
+
+    def flatten(self, tensors: Mapping[str, NDArray[np.float32]]) -> Theta:
+        """One vector (n,) from named arrays. Raises ``CodecError`` for a missing name or wrong shape."""
+        theta = np.empty(self.size, np.float32)
+        for t in self.tensors:
+            if t.name not in tensors:
+                raise CodecError(f"layout: tensor {t.name!r} is missing")
+            if tensors[t.name].shape != t.shape:
+                raise CodecError(
+                    f"layout: {t.name!r} has shape {tensors[t.name].shape}, expected {t.shape}"
+                )
+            theta[t.slice] = tensors[t.name].reshape(-1)
+        return theta
+
+    def check(self, theta: Theta) -> None:
+        """Raise ``CodecError`` unless theta is a float32 vector of shape (n,)."""
+        if theta.shape != (self.size,) or theta.dtype != np.float32:
+            raise CodecError(f"theta: {theta.dtype} {theta.shape}, expected float32 ({self.size},)")

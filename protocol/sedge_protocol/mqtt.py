@@ -1,0 +1,409 @@
+"""The one file that owns paho-mqtt, the socket and the clock of a link; both sides use it.
+
+A link reconnects by itself, with jitter, and promises nothing else: a message handed to ``send`` may
+be lost, repeated or late, and the cores above repair that. So every connection gets a fresh paho
+client (its in-memory queue would resend what the cores send again anyway), over a persistent
+session. MQTT 5 first, 3.1.1 where a broker refuses it. Callbacks only append to a list.
+"""
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
+
+KEEPALIVE_S = 30
+CONNECT_TIMEOUT_S = 10.0
+# A convenience that saves round trips after a short cut; correctness never needs the session.
+SESSION_EXPIRY_S = 3600
+RECONNECT_FIRST_S = 1.0
+RECONNECT_MAX_S = 300.0
+# Frames handed to paho and not yet written to the socket; more wait in the core, where they are
+# still indices of chunks and not copies of them.
+WINDOW = 16
+# Room for topic, properties and header beside the largest body.
+DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
+READS_PER_STEP = 64
+UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
+_TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """Where the broker is and who we are there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``."""
+
+    url: str
+    client_id: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def endpoint(self) -> tuple[str, int, bool]:
+        """Host, port and whether TLS is used. Raises ``ConfigError`` for a malformed url."""
+        expected = "mqtt://host[:port] or mqtts://host[:port]"
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port
+        except ValueError:
+            raise ConfigError("broker.url", self.url, expected) from None
+        if (
+            parts.scheme not in ("mqtt", "mqtts")
+            or not parts.hostname
+            or parts.path not in ("", "/")
+        ):
+            raise ConfigError("broker.url", self.url, expected)
+        tls = parts.scheme == "mqtts"
+        return parts.hostname, port or (8883 if tls else 1883), tls
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker accepted us; ``max_packet_bytes`` is the largest packet it takes."""
+
+    max_packet_bytes: int
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """There is no link; ``reason`` says why in one line."""
+
+    reason: str
+    retry_s: float
+
+
+@dataclass(frozen=True)
+class Received:
+    """One message."""
+
+    topic: str
+    payload: bytes
+
+
+LinkEvent = Connected | Disconnected | Received
+
+
+@dataclass
+class LinkCounters:
+    """Bytes as the kernel counted them at the socket (TCP payload), and messages."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    connections: int = 0
+    oversize: int = 0
+
+
+class MqttLink:
+    """A link to the broker, driven by ``step``; single-threaded.
+
+    ``subscriptions`` are made on every connection. ``will`` is asked for a (topic, payload) before
+    every connection, or is None.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        subscriptions: tuple[str, ...],
+        will: Callable[[], tuple[str, bytes]] | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.settings = settings
+        self.counters = LinkCounters()
+        self._host, self._port, self._tls = settings.endpoint()
+        self._subscriptions = subscriptions
+        self._will = will
+        self._rng = rng or np.random.default_rng()
+        self._client: paho.Client | None = None
+        self._events: list[LinkEvent] = []
+        self._up = False
+        self._unwritten = 0
+        self._failures = 0
+        self._retry_at = 0.0
+        self._connack_by = 0.0
+        self._version = MQTTProtocolVersion.MQTTv5
+        self._max_packet = DEFAULT_MAX_PACKET
+        self._refused = ""
+        self._closed_sent = self._closed_received = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker has accepted the present connection."""
+        return self._up
+
+    @property
+    def room(self) -> int:
+        """How many more frames may be handed over before the socket is the bottleneck."""
+        return max(0, WINDOW - self._unwritten) if self._up else 0
+
+    def fileno(self) -> int | None:
+        """The socket to wait on, or None."""
+        sock = self._client.socket() if self._client else None
+        return None if sock is None else sock.fileno()
+
+    def wants_write(self) -> bool:
+        """Whether bytes wait for the socket to take them."""
+        return self._client is not None and self._client.want_write()
+
+    def timer(self) -> float:
+        """When ``step`` must run even if the socket is silent (``time.monotonic``)."""
+        return self._retry_at if self._client is None else time.monotonic() + 1.0
+
+    def step(self) -> list[LinkEvent]:
+        """Connect if it is time, read, write, keep alive; what happened, in order."""
+        now = time.monotonic()
+        if self._client is None:
+            if now >= self._retry_at:
+                self._connect(now)
+        else:
+            self._serve(self._client, now)
+        events, self._events = self._events, []
+        return events
+
+    def send(self, topic: str, payload: bytes, qos: int) -> None:
+        """Hand one message over; dropped when there is no link, as any message may be."""
+        if self._client is None or not self._up:
+            return
+        if len(payload) + len(topic) + 64 > self._max_packet:
+            self.counters.oversize += 1  # the broker would cut us off, and again after every retry
+            return
+        self._unwritten += 1
+        self.counters.frames_sent += 1
+        self._client.publish(topic, payload, qos)
+
+    def subscribe(self, topic: str, qos: int) -> None:
+        """Listen to one more topic for as long as this connection lives."""
+        if self._client is not None and self._up:
+            self._client.subscribe(topic, qos)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop listening to a topic."""
+        if self._client is not None and self._up:
+            self._client.unsubscribe(topic)
+
+    def close(self) -> None:
+        """Leave in order, after what was handed over has been written; the will is not sent."""
+        client, deadline = self._client, time.monotonic() + 2.0
+        while client is not None and client.want_write() and time.monotonic() < deadline:
+            client.loop_write()
+            time.sleep(0.005)
+        self._failures = 0
+        if client is not None:
+            client.disconnect()
+            self._drop("closed")
+        self._events.clear()
+
+    def _connect(self, now: float) -> None:
+        client = self._new_client()
+        self._connack_by = now + CONNECT_TIMEOUT_S
+        options: dict[str, Any] = {}
+        if self._version == MQTTProtocolVersion.MQTTv5:
+            session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            session.SessionExpiryInterval = SESSION_EXPIRY_S
+            options = {"clean_start": False, "properties": session}
+        try:
+            self._client = client
+            client.connect(self._host, self._port, KEEPALIVE_S, **options)
+        except (OSError, ValueError) as exc:  # ssl.SSLError and socket.gaierror are OSErrors
+            self._drop(f"cannot reach {self.settings.url}: {exc}")
+
+    def _new_client(self) -> paho.Client:
+        old = self._version != MQTTProtocolVersion.MQTTv5
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=self.settings.client_id,
+            clean_session=False if old else None,
+            protocol=self._version,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        client.username_pw_set(self.settings.username, self.settings.password)
+        if self._tls:
+            self._set_tls(client)
+        if self._will is not None:
+            topic, payload = self._will()
+            client.will_set(topic, payload, qos=1)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
+        client.on_socket_close = self._on_socket_close
+        return client
+
+    def _set_tls(self, client: paho.Client) -> None:
+        try:
+            client.tls_set(self.settings.ca_file, self.settings.cert_file, self.settings.key_file)
+        except (OSError, ssl.SSLError, ValueError) as exc:
+            files = [self.settings.ca_file, self.settings.cert_file, self.settings.key_file]
+            raise ConfigError("broker", files, f"readable certificate files ({exc})") from exc
+
+    def _serve(self, client: paho.Client, now: float) -> None:
+        for _ in range(READS_PER_STEP):
+            if self._client is not client or not _readable(client.socket()):
+                break
+            client.loop_read()
+        if self._client is client and client.want_write():
+            client.loop_write()
+        if self._client is client:
+            client.loop_misc()
+        if self._client is client and not self._up and now > self._connack_by:
+            self._drop(f"{self.settings.url} accepted the connection but did not answer")
+
+    def _drop(self, reason: str) -> None:
+        """Forget the connection and choose when to try again (full jitter)."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._count(client.socket())
+            client.on_disconnect = client.on_socket_close = None
+            client.disconnect()
+            client.loop_misc()
+        was_up, self._up, self._unwritten = self._up, False, 0
+        self._failures = 0 if was_up else self._failures + 1
+        ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 9))
+        delay = float(self._rng.uniform(0.1 * ceiling, ceiling))
+        self._retry_at = time.monotonic() + delay
+        self._events.append(Disconnected(reason, delay))
+
+    def _on_connect(
+        self,
+        client: paho.Client,
+        userdata: object,
+        flags: paho.ConnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if reason.is_failure:
+            if str(reason) in UNSUPPORTED_VERSION:
+                self._version = MQTTProtocolVersion.MQTTv311
+            self._refused = f"{self.settings.url} refused {self.settings.client_id!r}: {reason}"
+            return
+        self._up, self._failures = True, 0
+        self.counters.connections += 1
+        limit = getattr(properties, "MaximumPacketSize", None)
+        self._max_packet = min(limit, DEFAULT_MAX_PACKET) if limit else DEFAULT_MAX_PACKET
+        for topic in self._subscriptions:
+            client.subscribe(topic, qos=1)
+        self._events.append(Connected(self._max_packet))
+
+    def _on_subscribe(
+        self,
+        client: paho.Client,
+        userdata: object,
+        mid: int,
+        reasons: list[ReasonCode],
+        properties: Properties | None,
+    ) -> None:
+        for reason in reasons:
+            if reason.is_failure:
+                self._refused = f"{self.settings.url} refused a subscription: {reason}"
+                client.disconnect()
+
+    def _on_disconnect(
+        self,
+        client: paho.Client,
+        userdata: object,
+        flags: paho.DisconnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if self._client is client:
+            refused, self._refused = self._refused, ""
+            self._drop(refused or f"{self.settings.url}: {reason}")
+
+    def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
+        self.counters.frames_received += 1
+        self._events.append(Received(message.topic, bytes(message.payload)))
+
+    def _on_publish(
+        self,
+        client: paho.Client,
+        userdata: object,
+        mid: int,
+        reason: ReasonCode,
+        properties: Properties,
+    ) -> None:
+        self._unwritten = max(0, self._unwritten - 1)
+
+    def _on_socket_close(self, client: paho.Client, userdata: object, sock: Any) -> None:
+        self._count(sock)
+
+    def measure(self) -> LinkCounters:
+        """The counters, brought up to date with the open socket."""
+        counters = self.counters
+        sock = self._client.socket() if self._client else None
+        sent, received = (0, 0) if sock is None else socket_bytes(sock)
+        counters.bytes_sent = self._closed_sent + sent
+        counters.bytes_received = self._closed_received + received
+        return counters
+
+    def _count(self, sock: Any) -> None:
+        """Take over the counts of a socket that is about to close."""
+        if sock is not None:
+            sent, received = socket_bytes(sock)
+            self._closed_sent += sent
+            self._closed_received += received
+
+
+def probe(settings: BrokerSettings, topic: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    """Connect once and listen to a topic, for a doctor. Raises ``LinkError`` saying why it failed."""
+    link = MqttLink(settings, (topic,))
+    deadline = time.monotonic() + timeout_s
+    settled = deadline
+    try:
+        while time.monotonic() < min(deadline, settled):
+            for event in link.step():
+                if isinstance(event, Disconnected):
+                    raise LinkError(event.reason)
+                if isinstance(event, Connected):  # half a second more for a refused subscription
+                    settled = time.monotonic() + 0.5
+            time.sleep(0.02)
+        if not link.up:
+            raise LinkError(f"{settings.url} did not answer within {timeout_s:.0f} s")
+    finally:
+        link.close()
+
+
+def socket_bytes(sock: Any) -> tuple[int, int]:
+    """TCP payload bytes sent and received, from Linux's TCP_INFO; zeros where there is none.
+
+    Offsets of ``tcpi_bytes_sent`` (kernel 4.19) and ``tcpi_bytes_received`` (4.1) in struct tcp_info.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return 0, 0
+    try:
+        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        return 0, 0
+    if len(info) < _TCP_INFO_SENT + 8:
+        return 0, 0
+    sent: int = struct.unpack_from("<Q", info, _TCP_INFO_SENT)[0]
+    received: int = struct.unpack_from("<Q", info, _TCP_INFO_RECEIVED)[0]
+    return sent, received
+
+
+def _readable(sock: Any) -> bool:
+    """Whether reading would give something: bytes in the kernel, or already decrypted by TLS."""
+    if sock is None:
+        return False
+    if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        return True
+    poll = select.poll()  # select() cannot take descriptors from 1024 on
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,65 @@
+"""One end of a device's control channel: seals what it sends, opens and judges what it receives.
+
+Both cores use it, with the keys and topics the other way round.
+"""
+
+from collections import Counter
+
+from sedge_protocol.effects import Send
+from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, ReplayWindow, open_frame, seal
+from sedge_protocol.messages import KINDS, Message, decode_body, encode_body
+
+
+class Peer:
+    """The channel to one peer.
+
+    ``boot`` is our own start count, ``peer_boot`` the newest of the peer's that we have stored.
+    """
+
+    def __init__(
+        self,
+        send_topic: str,
+        send_key: bytes,
+        receive_key: bytes,
+        boot: int,
+        peer_boot: int,
+    ) -> None:
+        self.send_topic = send_topic
+        self.counters: Counter[str] = Counter()
+        self.window = ReplayWindow(peer_boot)
+        self._send_key = send_key
+        self._receive_key = receive_key
+        self._boot = boot
+        self._seq = 0
+
+    def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
+        """A control frame, at QoS 1."""
+        return Send(self.send_topic, self.seal(message, transfer), 1)
+
+    def seal(self, message: Message, transfer: bytes = NO_TRANSFER) -> bytes:
+        """The bytes of a control frame."""
+        self._seq += 1
+        kind = KINDS[type(message)]
+        frame = Frame(kind, encode_body(message), self._boot, self._seq, transfer)
+        return seal(frame, self.send_topic, self._send_key)
+
+    def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
+        """A chunk frame, at QoS 0. Chunks are idempotent and carry no sequence number."""
+        frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
+        return Send(self.send_topic, seal(frame, self.send_topic, self._send_key), 0)
+
+    def open(self, payload: bytes, topic: str) -> tuple[Frame, Message | None] | None:
+        """The frame and its message (None for a chunk), or None for a replay.
+
+        Raises ``FrameError`` for anything that is not a frame of our peer. A goodbye is sealed when
+        its connection begins and sent when it ends, so it stands outside the window; its nonce, not
+        its number, says which session it ends.
+        """
+        frame = open_frame(payload, topic, self._receive_key)
+        self.counters[frame.kind.name.lower()] += 1
+        if frame.kind is Kind.CHUNK:
+            return frame, None
+        if frame.kind is not Kind.GOODBYE and not self.window.accept(frame):
+            self.counters["replayed"] += 1
+            return None
+        return frame, decode_body(frame.kind, frame.body)

@@ -1,0 +1,261 @@
+"""A sparse float32 vector, and the coded vector that carries it between device and cloud.
+
+A coded vector is a header that states every length, the mask section (``positions``), and the byte
+planes of the values (``values``), each compressed when that is shorter. ``decode`` checks each limit
+before it takes memory for what the limit is about. No pickle, no I/O; byte for byte: WIRE.md.
+
+n = elements of the vector, k = elements kept.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.compression import Compression, grow, shrink
+from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.layout import MAX_PARAMETERS, Theta
+from sedge_protocol.positions import (
+    MaskForm,
+    decode_positions,
+    encode_positions,
+    max_mask_bytes,
+)
+from sedge_protocol.selection import largest
+from sedge_protocol.values import (
+    ValueCoding,
+    decoded_values,
+    from_planes,
+    plane_sizes,
+    to_planes,
+)
+
+__all__ = [
+    "Compression",
+    "SparseVector",
+    "ValueCoding",
+    "decode",
+    "decoded_values",
+    "encode",
+    "top_k",
+]
+
+VERSION = 1
+# version, mask tag, value tag, reserved, n, k; then the length of the mask section and of each plane.
+_HEAD = struct.Struct("<BBBBII")
+# A tag holds what in its low and the compression in its high four bits; a code is never given twice.
+_COMPRESSIONS = (Compression.NONE, Compression.ZLIB, Compression.ZSTD)
+_CODINGS = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseVector:
+    """``values`` (k,) at ``indices`` (k,), sorted, of a vector (n,); ``indices`` None means all n.
+
+    Raises ``LocalError`` on construction when types, shapes or ``size`` do not fit.
+    """
+
+    size: int
+    indices: NDArray[np.uint32] | None
+    values: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.size <= MAX_PARAMETERS:
+            raise LocalError(f"sparse: n={self.size} is not within 1 to {MAX_PARAMETERS}")
+        expected = self.size if self.indices is None else len(self.indices)
+        if self.values.dtype != np.float32 or self.values.shape != (expected,):
+            raise LocalError(
+                f"sparse.values: {self.values.dtype} {self.values.shape}, expected float32 ({expected},)"
+            )
+        if self.indices is not None and (
+            self.indices.dtype != np.uint32 or self.indices.ndim != 1 or expected > self.size
+        ):
+            raise LocalError(
+                f"sparse.indices: {self.indices.dtype} {self.indices.shape}, "
+                f"expected uint32 (k,) with k at most n={self.size}"
+            )
+
+    @property
+    def count(self) -> int:
+        """k, the number of elements kept."""
+        return self.values.size
+
+    def dense(self) -> Theta:
+        """A new vector (n,) with the values, and zeros elsewhere."""
+        theta = np.zeros(self.size, np.float32)
+        self.scatter_into(theta)
+        return theta
+
+    def add_to(self, theta: Theta) -> None:
+        """Add the values to theta (n,) in place. Raises ``LocalError`` for another shape."""
+        self._check_target(theta)
+        if self.indices is None:
+            theta += self.values
+        else:
+            theta[self.indices] += self.values
+
+    def scatter_into(self, theta: Theta) -> None:
+        """Write the values over theta (n,) in place. Raises ``LocalError`` for another shape."""
+        self._check_target(theta)
+        theta[slice(None) if self.indices is None else self.indices] = self.values
+
+    def _check_target(self, theta: Theta) -> None:
+        if theta.dtype != np.float32 or theta.shape != (self.size,):
+            raise LocalError(f"theta: {theta.dtype} {theta.shape}, expected float32 ({self.size},)")
+
+
+def encode(
+    vector: SparseVector,
+    values: ValueCoding = ValueCoding.BF16,
+    compression: Compression = Compression.ZSTD,
+) -> bytes:
+    """The coded vector.
+
+    Raises ``LocalError`` for indices that do not strictly increase below n, and for a value that is
+    not finite or would not be after ``values`` rounds it.
+    """
+    _check_indices(vector)
+    form, mask_compression, mask = _encode_mask(vector, compression)
+    raw = to_planes(np.ascontiguousarray(vector.values), values)
+    planes = [shrink(plane.tobytes(), compression) for plane in raw]
+    head = _HEAD.pack(
+        VERSION,
+        form | _COMPRESSIONS.index(mask_compression) << 4,
+        _CODINGS.index(values) | _COMPRESSIONS.index(compression) << 4,
+        0,
+        vector.size,
+        vector.count,
+    )
+    lengths = struct.pack(f"<{1 + len(planes)}I", len(mask), *map(len, planes))
+    return b"".join((head, lengths, mask, *planes))
+
+
+def decode(data: bytes | memoryview, size: int) -> SparseVector:
+    """The vector in a coded vector whose receiver expects n = ``size``.
+
+    Raises ``CodecError`` for everything that is not a whole, sound, finite vector of that size.
+    """
+    header, sections = _sections(memoryview(data), size)
+    planes = [
+        _grow_plane(section, header.compression, raw_bytes, place)
+        for place, (section, raw_bytes) in enumerate(
+            zip(sections[1:], plane_sizes(header.coding, header.kept), strict=True)
+        )
+    ]
+    return SparseVector(size, _decode_mask(header, sections[0]), from_planes(planes, header.coding))
+
+
+def top_k(vector: Theta, k: int) -> SparseVector:
+    """The ``k`` elements of ``vector`` (n,) with the largest magnitude, without zeros.
+
+    Of equal magnitudes the lowest index is kept first. Raises ``LocalError`` for a negative k and for
+    a value that is not finite.
+    """
+    indices = largest(vector, k)
+    if indices.size == vector.size:
+        return SparseVector(vector.size, None, vector.copy())
+    return SparseVector(vector.size, indices, vector[indices])
+
+
+class _Header(NamedTuple):
+    size: int
+    kept: int
+    form: MaskForm
+    mask_compression: Compression
+    coding: ValueCoding
+    compression: Compression
+
+
+def _check_indices(vector: SparseVector) -> None:
+    indices = vector.indices
+    if indices is None or not indices.size:
+        return
+    rising = indices[1:] > indices[:-1]
+    if not rising.all():
+        at = int(np.argmin(rising)) + 1
+        raise LocalError(f"sparse.index[{at}]: {indices[at]} is not above {indices[at - 1]}")
+    if indices[-1] >= vector.size:
+        raise LocalError(f"sparse.index: {indices[-1]} is not below n={vector.size}")
+
+
+def _encode_mask(
+    vector: SparseVector, compression: Compression
+) -> tuple[MaskForm, Compression, bytes]:
+    if vector.count == 0:
+        return MaskForm.EMPTY, Compression.NONE, b""
+    if vector.indices is None or vector.count == vector.size:
+        return MaskForm.DENSE, Compression.NONE, b""
+    return encode_positions(vector.indices, vector.size, compression)
+
+
+def _sections(data: memoryview, size: int) -> tuple[_Header, list[memoryview]]:
+    """The checked header and the sections, mask first, none longer than n and k allow."""
+    header = _read_head(data, size)
+    raw_bytes = plane_sizes(header.coding, header.kept)
+    start = _HEAD.size + 4 * (1 + len(raw_bytes))
+    if len(data) < start:
+        raise CodecError(f"coded vector: {len(data)} bytes, the header has {start}")
+    lengths = struct.unpack_from(f"<{1 + len(raw_bytes)}I", data, _HEAD.size)
+    if len(data) != start + sum(lengths):
+        raise CodecError(
+            f"coded vector: {len(data)} bytes, the header states {start + sum(lengths)}"
+        )
+    limits = (max_mask_bytes(size) if 0 < header.kept < size else 0, *raw_bytes)
+    for place, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
+        if length > limit:
+            raise CodecError(f"section {place}: {length} bytes, the limit is {limit}")
+    sections: list[memoryview] = []
+    for length in lengths:
+        sections.append(data[start : start + length])
+        start += length
+    return header, sections
+
+
+def _read_head(data: memoryview, size: int) -> _Header:
+    if len(data) and data[0] != VERSION:
+        raise CodecError(f"coded vector: version {data[0]}, this codec reads {VERSION}")
+    if len(data) < _HEAD.size:
+        raise CodecError(f"coded vector: {len(data)} bytes, the header has at least {_HEAD.size}")
+    _, mask_tag, value_tag, reserved, stated_size, count = _HEAD.unpack_from(data)
+    if reserved:
+        raise CodecError(f"coded vector: byte 3 is {reserved}, expected 0")
+    if stated_size != size or not 0 < size <= MAX_PARAMETERS:
+        raise CodecError(f"coded vector: n={stated_size}, expected {size}")
+    if count > size:
+        raise CodecError(f"coded vector: k={count} is above n={size}")
+    try:
+        return _Header(
+            size,
+            count,
+            MaskForm(mask_tag & 15),
+            _COMPRESSIONS[mask_tag >> 4],
+            _CODINGS[value_tag & 15],
+            _COMPRESSIONS[value_tag >> 4],
+        )
+    except (ValueError, IndexError) as exc:
+        raise CodecError(f"coded vector: unknown tag, mask {mask_tag}, values {value_tag}") from exc
+
+
+def _decode_mask(header: _Header, section: memoryview) -> NDArray[np.uint32] | None:
+    expected = {0: MaskForm.EMPTY, header.size: MaskForm.DENSE}.get(header.kept)
+    if expected is None:
+        return decode_positions(
+            header.form, header.mask_compression, section, header.size, header.kept
+        )
+    if header.form is not expected or header.mask_compression is not Compression.NONE:
+        raise CodecError(
+            f"mask: form {header.form.name.lower()} with {header.mask_compression} "
+            f"for k={header.kept}, n={header.size}"
+        )
+    return None if expected is MaskForm.DENSE else np.empty(0, np.uint32)
+
+
+def _grow_plane(section: memoryview, compression: Compression, raw_bytes: int, place: int) -> bytes:
+    if len(section) == raw_bytes:  # compressed planes are always shorter
+        return bytes(section)
+    plane = grow(section, compression, raw_bytes)
+    if len(plane) != raw_bytes:
+        raise CodecError(f"plane {place}: {len(plane)} bytes, expected {raw_bytes}")
+    return plane

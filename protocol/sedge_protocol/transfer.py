@@ -1,0 +1,336 @@
+"""Resumable transfer of blobs, both ways, without I/O.
+
+A blob is described by a ``Manifest``: its size, its SHA-256, and a 128-bit digest of every chunk. The
+same bytes cut the same way always make the same transfer, so a transfer finds itself again after any
+loss of either side. The receiver drives: it says what it has (``Have``) or misses (``Get``); what it
+holds is read off the digests of the bytes on its disk, never off a note beside them.
+
+    Upload  (device -> coordinator)       offline -> offered -> sending -> (receipt)
+    Intake  (coordinator's end of it)     every good chunk sets a bit; answers Have
+    Fetch   (coordinator -> device)       asks for what is missing until nothing is
+    Serving (coordinator's end of it)     gathers the requests of many devices, sends the union once
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from sedge_protocol.errors import FrameError
+
+DIGEST_BYTES = 16
+MIN_CHUNK_BYTES = 2**12
+DEFAULT_CHUNK_BYTES = 2**16
+MAX_CHUNK_BYTES = 2**18
+# 4096 digests of 16 bytes are 64 KiB of manifest, and 4096 chunks of 256 KiB are 1 GiB of blob.
+MAX_CHUNKS = 4096
+
+# Chunks a receiver wants on their way at once. Four of 64 KiB keep a 25 Mbit/s link with 80 ms round
+# trip busy, and a cut loses at most that much.
+CREDIT = 4
+SILENCE_S = 2.0
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 60.0
+
+
+class Manifest(msgspec.Struct, frozen=True, dict=True):
+    """A blob's identity and the digests by which each chunk is checked when it arrives."""
+
+    sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    size: Annotated[int, Meta(ge=1, le=MAX_CHUNKS * MAX_CHUNK_BYTES)]
+    chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)]
+    digests: Annotated[bytes, Meta(min_length=16, max_length=MAX_CHUNKS * DIGEST_BYTES)]
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes & (self.chunk_bytes - 1):
+            raise ValueError(f"chunk_bytes {self.chunk_bytes} is not a power of two")
+        if len(self.digests) != self.count * DIGEST_BYTES:
+            raise ValueError(f"{len(self.digests)} digest bytes for {self.count} chunks")
+
+    @property
+    def count(self) -> int:
+        """Number of chunks."""
+        return -(-self.size // self.chunk_bytes)
+
+    @cached_property
+    def transfer(self) -> bytes:
+        """The transfer id (16 bytes): a hash of the manifest itself."""
+        return hashlib.sha256(msgspec.msgpack.encode(self)).digest()[:16]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Offset and length of a chunk, in bytes."""
+        offset = index * self.chunk_bytes
+        return offset, min(self.chunk_bytes, self.size - offset)
+
+    def matches(self, index: int, data: bytes) -> bool:
+        """Whether ``data`` is chunk ``index``."""
+        expected = self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+        return hashlib.sha256(data).digest()[:DIGEST_BYTES] == expected
+
+    def check(self, index: int, data: bytes) -> None:
+        """Raise ``FrameError`` unless ``data`` is chunk ``index`` of this blob."""
+        if index >= self.count:
+            raise FrameError(f"chunk {index} of a blob of {self.count} chunks")
+        if len(data) != self.span(index)[1]:
+            raise FrameError(f"chunk {index}: {len(data)} bytes, expected {self.span(index)[1]}")
+        if not self.matches(index, data):
+            raise FrameError(f"chunk {index}: the digest does not match")
+
+
+def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
+    """The manifest of a blob; chunks grow where 4096 of ``chunk_bytes`` would not hold it."""
+    while len(blob) > MAX_CHUNKS * chunk_bytes:
+        chunk_bytes *= 2
+    digests = b"".join(
+        hashlib.sha256(blob[i : i + chunk_bytes]).digest()[:DIGEST_BYTES]
+        for i in range(0, len(blob), chunk_bytes)
+    )
+    return Manifest(hashlib.sha256(blob).digest(), len(blob), chunk_bytes, digests)
+
+
+def to_bitmap(indices: Iterable[int], count: int) -> bytes:
+    """A bitmap of ``count`` bits, least significant bit first, with these bits set."""
+    bits = np.zeros(count, np.bool_)
+    bits[list(indices)] = True
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def from_bitmap(bitmap: bytes, count: int) -> set[int]:
+    """The set bits. Raises ``FrameError`` for a wrong length or bits past the end."""
+    if len(bitmap) != -(-count // 8):
+        raise FrameError(f"bitmap of {len(bitmap)} bytes for {count} chunks")
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    if bits[count:].any():
+        raise FrameError(f"bitmap has bits past its {count} chunks")
+    return set(np.flatnonzero(bits).tolist())
+
+
+def backoff(attempt: int, rng: np.random.Generator) -> float:
+    """Seconds before retry ``attempt`` (0, 1, …): full jitter under a doubling, capped ceiling.
+
+    Full jitter spreads a fleet that was cut off at once (AWS, "Exponential backoff and jitter", 2015);
+    the floor of a tenth keeps one device from hammering.
+    """
+    ceiling = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(attempt, 10))
+    return float(rng.uniform(0.1 * ceiling, ceiling))
+
+
+class Upload:
+    """The sending end of one blob.
+
+    ``poll`` gives what to send now: ``None`` stands for the offer, a number for that chunk. The pipe
+    keeps its order while it lives. So a chunk that is missing when one sent after it has arrived is
+    lost, and every chunk missing from the answer to the newest offer is lost too.
+    """
+
+    def __init__(self, manifest: Manifest, rng: np.random.Generator) -> None:
+        self.manifest = manifest
+        self.number = 0
+        self.fruitless = 0
+        self._rng = rng
+        self._due: float | None = None
+        self._attempt = 0
+        self._answered = False
+        self._progress = True
+        self._credit = 0
+        self._have: set[int] = set()
+        self._in_flight: list[int] = []
+
+    @property
+    def wants_smaller_chunks(self) -> bool:
+        """Two connections in a row brought nothing: no whole chunk gets through (fault N7)."""
+        return self.fruitless >= 2 and self.manifest.chunk_bytes > MIN_CHUNK_BYTES
+
+    def connected(self, now: float) -> None:
+        """The link is up (again): offer at once."""
+        self.fruitless = 0 if self._progress else self.fruitless + 1
+        self._progress = False
+        self._attempt = self._credit = 0
+        self._due = now
+
+    def disconnected(self) -> None:
+        """The link is down: what was in flight is lost, and nothing is due until it is back."""
+        self._due = None
+        self._credit = 0
+        self._in_flight.clear()
+
+    def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:
+        """The receiver said what it holds. Raises ``FrameError`` for a malformed bitmap."""
+        held = from_bitmap(bitmap, self.manifest.count)
+        if self._due is None:
+            return
+        if held - self._have:
+            self._progress, self._attempt = True, 0
+        if number == self.number and not self._answered:
+            self._answered = True
+            self._have = held
+            self._in_flight.clear()
+        else:
+            self._have |= held
+            arrived = [p for p, index in enumerate(self._in_flight) if index in held]
+            self._in_flight = self._in_flight[max(arrived, default=-1) + 1 :]
+        self._credit = credit
+        self._due = now + SILENCE_S
+
+    def busy(self, retry_s: float, now: float) -> None:
+        """The receiver cannot take it now: offer again after ``retry_s``."""
+        self._credit = 0
+        self._due = now + retry_s
+
+    def poll(self, now: float) -> list[int | None]:
+        """What to send now."""
+        if self._due is None:
+            return []
+        if now >= self._due:
+            self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
+            self._attempt += 1
+            self.number += 1
+            self._credit, self._answered = 0, False
+            return [None]
+        skip = self._have.union(self._in_flight)
+        room = max(0, self._credit - len(self._in_flight))
+        missing = (i for i in range(self.manifest.count) if i not in skip)
+        chunks = list(itertools.islice(missing, room))
+        self._in_flight += chunks
+        return list(chunks)
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return self._due
+
+
+class Intake:
+    """The receiving end of an upload. The caller writes each new chunk to disk before ``poll``."""
+
+    QUIET_S = 1.0
+
+    def __init__(self, manifest: Manifest, have: set[int]) -> None:
+        self.manifest = manifest
+        self.have = have
+        self._unreported = 0
+        self._due: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is there."""
+        return len(self.have) == self.manifest.count
+
+    def bitmap(self) -> bytes:
+        """What is held, for a ``Have``."""
+        return to_bitmap(self.have, self.manifest.count)
+
+    def chunk(self, index: int, data: bytes, now: float) -> bool:
+        """Whether this chunk is good and new. Raises ``FrameError`` for a bad one, changing nothing."""
+        self.manifest.check(index, data)
+        self._due = now + self.QUIET_S
+        if index in self.have:
+            return False
+        self.have.add(index)
+        self._unreported += 1
+        return True
+
+    def poll(self, now: float) -> bool:
+        """Whether a progress report is due: half a window of news, or silence after a chunk."""
+        quiet = self._due is not None and now >= self._due
+        if not quiet and self._unreported < CREDIT // 2:
+            return False
+        self._unreported, self._due = 0, None
+        return True
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return self._due
+
+
+class Fetch:
+    """The receiving end of a download: asks for what is missing, again after every silence."""
+
+    def __init__(self, manifest: Manifest, have: set[int], rng: np.random.Generator) -> None:
+        self.manifest = manifest
+        self.have = have
+        self._rng = rng
+        self._attempt = 0
+        self._due: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is there."""
+        return len(self.have) == self.manifest.count
+
+    def connected(self, now: float) -> None:
+        """The link is up (again): ask at once."""
+        self._attempt = 0
+        self._due = now
+
+    def disconnected(self) -> None:
+        """The link is down: ask nothing until it is back."""
+        self._due = None
+
+    def chunk(self, index: int, data: bytes, now: float) -> bool:
+        """Whether this chunk is good and new. Raises ``FrameError`` for a bad one, changing nothing."""
+        self.manifest.check(index, data)
+        if self._due is not None:
+            self._attempt = 0
+            self._due = now + SILENCE_S
+        if index in self.have:
+            return False
+        self.have.add(index)
+        return True
+
+    def poll(self, now: float) -> bytes | None:
+        """The bitmap of missing chunks when it is time to ask for them."""
+        if self._due is None or self.complete or now < self._due:
+            return None
+        self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
+        self._attempt += 1
+        return to_bitmap(set(range(self.manifest.count)) - self.have, self.manifest.count)
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return None if self.complete else self._due
+
+
+class Serving:
+    """The sending end of downloads: many devices ask, the union of what they miss goes out once."""
+
+    def __init__(self, manifest: Manifest, gather_s: float) -> None:
+        self.manifest = manifest
+        self._gather_s = gather_s
+        self._wanted: set[int] = set()
+        self._due: float | None = None
+
+    def request(self, missing: bytes, now: float) -> None:
+        """A device misses these chunks. Raises ``FrameError`` for a malformed bitmap."""
+        self._wanted |= from_bitmap(missing, self.manifest.count)
+        if self._wanted and self._due is None:
+            self._due = now + self._gather_s
+
+    def poll(self, now: float, room: int) -> list[int]:
+        """Up to ``room`` chunks to send now, lowest index first."""
+        if self._due is None or now < self._due:
+            return []
+        chunks = sorted(self._wanted)[:room]
+        self._wanted.difference_update(chunks)
+        if not self._wanted:
+            self._due = None
+        return chunks
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return self._due
+
+
+def held_chunks(manifest: Manifest, part: bytes | memoryview) -> set[int]:
+    """Which chunks a partly written file already holds, by their digests."""
+    held: set[int] = set()
+    for index in range(manifest.count):
+        offset, length = manifest.span(index)
+        data = bytes(part[offset : offset + length])
+        if len(data) == length and manifest.matches(index, data):
+            held.add(index)
+    return held

@@ -1,0 +1,359 @@
+"""OnnxTrainer on hand-built programs, against a numpy twin.
+
+The programs are a softmax regression written node by node with onnx.helper, so that nothing here
+depends on the exporter. theta is W (F, C) and b (C,), flat.
+"""
+
+import hashlib
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from sedge_edge.backend_onnx import OnnxTrainer
+from sedge_edge.batches import batches
+from sedge_edge.data import Examples
+from sedge_edge.trainer import TrainingDiverged, TrainingStopped
+from sedge_protocol.bundle import FORMAT, Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.messages import LastBatch, Training
+
+F, C, B = 5, 3, 4
+N = F * C + C
+STEP = {"theta": [N], "velocity": [N], "x": [B, F], "y": [B], "w": [B]}
+RATES: dict[str, list[int]] = {"learning_rate": [], "momentum": []}
+PROX = {"prox": [], "anchor": [N]}
+
+# name: (inputs, outputs, nodes); a node is "output = Op input input"; W, b and logits come first.
+MODEL = """
+flat = Slice theta zero cut first
+W = Reshape flat shape
+b = Slice theta cut end first
+product = MatMul x W
+logits = Add product b
+"""
+ROWS = """
+probabilities = Softmax logits
+wanted = OneHot y depth onoff
+logs = Log probabilities
+picked = Mul logs wanted
+negative = ReduceSum picked one
+losses = Neg negative
+"""
+TRAIN = """
+weighted = Mul losses w
+total = ReduceSum weighted first
+weight = ReduceSum w first
+loss = Div total weight
+error = Sub probabilities wanted
+column = Reshape w column_shape
+scaled = Mul error column
+mean = Div scaled weight
+turned = Transpose x
+gradient_W = MatMul turned mean
+gradient_b = ReduceSum mean first
+gradient_flat = Reshape gradient_W minus_one
+gradient = Concat gradient_flat gradient_b
+{pull}
+decayed = Mul momentum velocity
+velocity_next = Add decayed {slope}
+change = Mul learning_rate velocity_next
+theta_next = Sub theta change
+"""
+PULL = "away = Sub theta anchor\npull = Mul prox away\nslope = Add gradient pull"
+EVALUATE = """
+weighted = Mul losses w
+loss_sum = ReduceSum weighted first
+weight_sum = ReduceSum w first
+guess = ArgMax logits
+right = Equal guess y
+right_number = Cast right
+right_weighted = Mul right_number w
+correct_count = ReduceSum right_weighted first
+"""
+ATTRIBUTES = {
+    "ReduceSum": {"keepdims": 0},
+    "ArgMax": {"axis": 1, "keepdims": 0},
+    "Cast": {"to": TensorProto.FLOAT},
+    "Concat": {"axis": 0},
+    "Softmax": {"axis": 1},
+    "Transpose": {"perm": [1, 0]},
+}
+CONSTANTS = {
+    "zero": np.array([0]),
+    "first": np.array([0]),
+    "one": np.array([1]),
+    "cut": np.array([F * C]),
+    "end": np.array([N]),
+    "shape": np.array([F, C]),
+    "column_shape": np.array([B, 1]),
+    "minus_one": np.array([-1]),
+    "depth": np.array([C]),
+    "onoff": np.array([0, 1], np.float32),
+}
+
+
+def program(text: str, inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> bytes:
+    """The bytes of an ONNX model."""
+    nodes: list[onnx.NodeProto] = []
+    for line in text.strip().splitlines():
+        name, call = line.split(" = ")
+        operator, *arguments = call.split()
+        attributes = ATTRIBUTES.get(operator, {})
+        nodes.append(helper.make_node(operator, arguments, [name], **attributes))  # type: ignore[arg-type]
+    kinds = {"y": TensorProto.INT64}
+    infos = [
+        [
+            helper.make_tensor_value_info(n, kinds.get(n, TensorProto.FLOAT), s)
+            for n, s in part.items()
+        ]
+        for part in (inputs, outputs)
+    ]
+    used = {argument for node in nodes for argument in node.input}
+    constants = [numpy_helper.from_array(v, k) for k, v in CONSTANTS.items() if k in used]
+    graph = helper.make_graph(nodes, "test", infos[0], infos[1], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.checker.check_model(model, full_check=True)
+    return bytes(model.SerializeToString())
+
+
+def programs() -> dict[str, bytes]:
+    after: dict[str, list[int]] = {"theta_next": [N], "velocity_next": [N], "loss": []}
+    sums: dict[str, list[int]] = {"loss_sum": [], "correct_count": [], "weight_sum": []}
+    plain = TRAIN.format(pull="", slope="gradient").replace("\n\n", "\n")
+    pulled = TRAIN.format(pull=PULL, slope="slope")
+    evaluated = {k: v for k, v in STEP.items() if k != "velocity"}
+    return {
+        "train": program(MODEL + ROWS.strip() + plain, STEP | RATES, after),
+        "train_prox": program(MODEL + ROWS.strip() + pulled, STEP | RATES | PROX, after),
+        "evaluate": program(MODEL + ROWS.strip() + EVALUATE, evaluated, sums),
+        "predict": program(MODEL, {"theta": [N], "x": [B, F]}, {"logits": [B, C]}),
+    }
+
+
+def bundle(files: dict[str, bytes], uses_batch_statistics: bool = False) -> Bundle:
+    listed = tuple(
+        Program(name, "onnxruntime", name, hashlib.sha256(data).hexdigest())
+        for name, data in files.items()
+    )
+    shapes = [("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)]
+    return Bundle(
+        BundleManifest(
+            format=FORMAT,
+            name="softmax",
+            layout=Layout.of(shapes),
+            batch_size=B,
+            input=TensorSpec("float32", (F,)),
+            target=TensorSpec("int64", ()),
+            num_classes=C,
+            optimizer="sgd",
+            uses_batch_statistics=uses_batch_statistics,
+            programs=listed,
+            verification=Verification(0.0, 0.0, 1.0, {}),
+        ),
+        files,
+    )
+
+
+FILES = programs()
+
+
+@pytest.fixture(scope="module")
+def trainer() -> OnnxTrainer:
+    return OnnxTrainer(bundle(FILES), threads=1)
+
+
+def examples(count: int, seed: int = 0) -> Examples:
+    rng = np.random.default_rng(seed)
+    return Examples(
+        rng.standard_normal((count, F)).astype(np.float32), rng.integers(0, C, count, np.int64)
+    )
+
+
+def start(seed: int = 1) -> Theta:
+    return np.random.default_rng(seed).standard_normal(N).astype(np.float32)
+
+
+def never() -> bool:
+    return False
+
+
+def twin_losses(
+    theta: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Loss of each row (B,), and probabilities (B, C)."""
+    logits = x @ theta[: F * C].reshape(F, C) + theta[F * C :]
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+    return -np.log(probabilities[np.arange(len(y)), y]), probabilities
+
+
+def twin(
+    theta: Theta, data: Examples, training: Training, seed: int, safe: bool
+) -> tuple[NDArray[np.float64], float, int]:
+    """The same training in float64 numpy, written from the definition of momentum and FedProx."""
+    current, velocity = theta.astype(np.float64), np.zeros(N)
+    steps, losses, weights = 0, 0.0, 0.0
+    found = batches(len(data.targets), B, training.local_epochs, training.last_batch, seed, safe)
+    for batch in found:
+        x, y = data.inputs[batch.indices].astype(np.float64), data.targets[batch.indices]
+        w = batch.weights.astype(np.float64)
+        rows, probabilities = twin_losses(current, x, y)
+        error = (probabilities - np.eye(C)[y]) * w[:, None] / w.sum()  # (B, C)
+        gradient = np.concatenate([(x.T @ error).ravel(), error.sum(axis=0)])
+        gradient += training.prox * (current - theta)
+        velocity = training.momentum * velocity + gradient
+        if batch.epoch == training.local_epochs - 1:
+            losses += float((rows * w).sum())
+            weights += float(w.sum())
+        current = current - training.learning_rate * velocity
+        steps += 1
+    return current, losses / weights, steps
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
+@pytest.mark.parametrize("count", [2, 8, 11])
+@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.5), (0.5, 0.1)])
+def test_training_agrees_with_the_twin(
+    trainer: OnnxTrainer, last_batch: LastBatch, count: int, momentum: float, prox: float
+) -> None:
+    training = Training(3, 0.1, momentum, prox, last_batch)
+    theta, data = start(), examples(count)
+    before = theta.copy()
+    trained = trainer.train(theta, data, training, 7, never)
+    expected, loss, steps = twin(theta, data, training, 7, safe=True)
+    np.testing.assert_array_equal(theta, before)
+    np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
+    assert trained.loss == pytest.approx(loss, abs=2e-6)
+    assert trained.steps == steps
+    assert trained.theta.dtype == np.float32
+
+
+def test_batch_statistics_turn_padding_into_filling() -> None:
+    trainer = OnnxTrainer(bundle(FILES, uses_batch_statistics=True), threads=1)
+    theta, data, training = start(), examples(6), Training(2, 0.1)
+    expected = twin(theta, data, training, 7, safe=False)[0]
+    trained = trainer.train(theta, data, training, 7, never)
+    np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
+    assert not np.allclose(expected, twin(theta, data, training, 7, safe=True)[0], atol=1e-4)
+
+
+def test_the_seed_decides_the_order(trainer: OnnxTrainer) -> None:
+    runs = [
+        trainer.train(start(), examples(11), Training(2, 0.5), s, never).theta for s in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_evaluation_and_prediction(trainer: OnnxTrainer, count: int) -> None:
+    theta, data = start(), examples(count)
+    rows, _ = twin_losses(theta.astype(np.float64), data.inputs.astype(np.float64), data.targets)
+    logits = data.inputs @ theta[: F * C].reshape(F, C) + theta[F * C :]
+    metrics = trainer.evaluate(theta, data)
+    assert metrics.loss == pytest.approx(rows.mean(), abs=1e-5)
+    assert metrics.accuracy == pytest.approx((logits.argmax(axis=1) == data.targets).mean())
+    assert metrics.num_examples == count
+    found = trainer.predict(theta, data.inputs)
+    assert found.shape == (count, C)
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+
+
+def test_stopping_at_each_step(trainer: OnnxTrainer) -> None:
+    data, training = examples(11), Training(2, 0.1)  # 3 steps an epoch
+    for allowed in range(6):
+        asked: list[None] = []
+
+        def stopped(asked: list[None] = asked, allowed: int = allowed) -> bool:
+            asked.append(None)
+            return len(asked) > allowed
+
+        epoch = allowed // 3 + 1
+        with pytest.raises(TrainingStopped, match=f"epoch {epoch} of 2, step {allowed + 1}"):
+            trainer.train(start(), data, training, 0, stopped)
+        assert len(asked) == allowed + 1
+
+
+def test_divergence_names_epoch_and_step(trainer: OnnxTrainer) -> None:
+    with pytest.raises(TrainingDiverged, match=r"epoch 1 of 2, step 2: the loss is"):
+        trainer.train(start(), examples(11), Training(2, 1000.0), 0, never)
+    with pytest.raises(TrainingDiverged, match="evaluation: the mean loss is"):
+        trainer.evaluate(start() * np.float32(1e30), examples(4))
+
+
+def test_parameters_beyond_float32_after_the_last_step(trainer: OnnxTrainer) -> None:
+    """The loss of the step is still finite; only theta shows it."""
+    data = examples(4)
+    huge = Examples(data.inputs * np.float32(1e37), data.targets)
+    with pytest.raises(
+        TrainingDiverged, match=r"epoch 1 of 1, step 1: \d+ parameters are not finite"
+    ):
+        trainer.train(np.zeros(N, np.float32), huge, Training(1, 1000.0), 0, never)
+
+
+def test_threads_share_one_trainer() -> None:
+    shared = OnnxTrainer(bundle(FILES), threads=1)
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> tuple[Theta, float]:
+        barrier.wait()  # all threads open the sessions at once
+        trained = shared.train(
+            start(seed), examples(30, seed), Training(5, 0.1, 0.5, 0.1), seed, never
+        )
+        return trained.theta, shared.evaluate(trained.theta, examples(30, seed)).loss
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(work, range(4)))
+    barrier = threading.Barrier(1)
+    for seed, (theta, loss) in enumerate(together):
+        alone = work(seed)
+        np.testing.assert_array_equal(theta, alone[0])
+        assert loss == alone[1]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train": b""}, "cannot be loaded"),
+        ({"train": b"not onnx"}, "cannot be loaded"),
+        ({"train": FILES["train"][:-100]}, "cannot be loaded"),
+        ({"train": FILES["predict"]}, "takes theta, x and gives logits, expected theta, velocity"),
+        ({"evaluate": FILES["evaluate"]}, "no program 'train'"),
+    ],
+)
+def test_a_bad_train_program_is_refused_at_once(files: dict[str, bytes], message: str) -> None:
+    with pytest.raises(CodecError, match=f"bundle 'softmax'.*{message}"):
+        OnnxTrainer(bundle(files), threads=1)
+
+
+def test_a_missing_program_is_refused_when_needed() -> None:
+    trainer = OnnxTrainer(bundle({"train": FILES["train"]}), threads=1)
+    with pytest.raises(CodecError, match="no program 'train_prox'"):
+        trainer.train(start(), examples(4), Training(prox=1.0), 0, never)
+    with pytest.raises(CodecError, match="no program 'evaluate'"):
+        trainer.evaluate(start(), examples(4))
+
+
+def test_wrong_arrays_are_refused(trainer: OnnxTrainer) -> None:
+    with pytest.raises(CodecError, match="theta"):
+        trainer.train(start()[:-1], examples(4), Training(), 0, never)
+    narrow = Examples(examples(4).inputs[:, :3], examples(4).targets)
+    with pytest.raises(CodecError, match="program 'train' failed"):
+        trainer.train(start(), narrow, Training(), 0, never)
+
+
+def test_importing_loads_no_machine_learning_library() -> None:
+    code = (
+        "import sys, sedge_edge, sedge_edge.trainer, sedge_edge.backend_onnx, sedge_edge.data\n"
+        "print(*[m for m in ('torch', 'onnxruntime', 'executorch', 'onnx', 'PIL') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""

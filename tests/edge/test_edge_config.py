@@ -1,0 +1,201 @@
+"""edge.toml: the file as shipped, and every way to get one wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from sedge_edge.config import BackendConfig, DataConfig, load_config
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.keys import DeviceKeys
+
+SHIPPED = Path(__file__).parents[2] / "edge" / "edge.toml"
+SECRET = bytes(range(32))
+MINIMAL = """
+device = "pi-1"
+fleet = "demo"
+secret_file = "secret"
+state_dir = "state"
+[broker]
+url = "mqtt://localhost"
+[data]
+train = "train.npz"
+"""
+TLS = MINIMAL.replace("mqtt://", "mqtts://")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_private(tmp_path / "secret", SECRET.hex() + "\n")
+    for name in ("ca.pem", "device.pem", "device.key"):
+        write_private(tmp_path / name, "PEM")
+    return tmp_path
+
+
+def write_private(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o400)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "edge.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_file_as_shipped_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_private(tmp_path / "sedge-secret", SECRET.hex())
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    config = load_config(SHIPPED)
+    assert config.secret_file == tmp_path / "sedge-secret"
+    assert config.state_dir == Path("/var/lib/sedge")
+    assert config.broker_settings().endpoint() == ("broker.example.org", 8883, True)
+
+
+def test_the_defaults_in_the_shipped_comments_are_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uncommenting "# key = value" of a key with a default changes nothing."""
+    write_private(tmp_path / "sedge-secret", SECRET.hex())
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    keys = ("log_level", "username", "test_fraction", "split_seed", "name", "threads")
+    lines = SHIPPED.read_text().splitlines()
+    uncommented = [
+        line.removeprefix("# ") if line.startswith(tuple(f"# {key} = " for key in keys)) else line
+        for line in lines
+    ]
+    assert sum(a != b for a, b in zip(lines, uncommented, strict=True)) == len(keys)
+    text = "\n".join(uncommented)
+    shipped = load_config(SHIPPED)
+    changed = load_config(write(tmp_path, text))
+    assert (changed.backend, changed.log_level) == (shipped.backend, shipped.log_level)
+    assert changed.broker == shipped.broker
+    assert changed.data.test_fraction == shipped.data.test_fraction
+    assert changed.data.split_seed == shipped.data.split_seed
+
+
+def test_a_minimal_file(folder: Path) -> None:
+    config = load_config(write(folder, MINIMAL))
+    assert (config.device, config.fleet, config.log_level) == ("pi-1", "demo", "info")
+    assert config.state_dir == folder / "state"
+    assert config.data == DataConfig(str(folder / "train.npz"))
+    assert config.backend == BackendConfig("auto", 1)
+    settings = config.broker_settings()
+    keys = DeviceKeys.of(SECRET)
+    assert config.keys() == keys
+    assert (settings.client_id, settings.username) == ("pi-1", "pi-1")
+    assert settings.password == keys.password
+    assert settings.endpoint() == ("localhost", 1883, False)
+    assert SECRET.hex() not in repr(config) + repr(settings)
+    assert keys.password not in repr(config) + repr(settings)
+
+
+def test_every_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "deep")
+    write_private(folder / "password", " swordfish\n")
+    broker = (
+        'ca_file = "ca.pem"\ncert_file = "device.pem"\nkey_file = "device.key"\n'
+        'username = "someone"\npassword_file = "password"\n'
+    )
+    data = 'test = "${WHERE}/$WHERE/test.npz"\ntest_fraction = 0.5\nsplit_seed = 3\n'
+    text = TLS.replace("[data]", broker + "[data]") + data
+    config = load_config(
+        write(folder, 'log_level = "debug"\n' + text + '[backend]\nname="onnxruntime"\nthreads = 2')
+    )
+    settings = config.broker_settings()
+    assert settings.ca_file == str(folder / "ca.pem")
+    assert settings.cert_file == str(folder / "device.pem")
+    assert settings.key_file == str(folder / "device.key")
+    assert (settings.username, settings.password) == ("someone", "swordfish")
+    assert config.data.test == str(folder / "deep" / "deep" / "test.npz")
+    assert config.backend == BackendConfig("onnxruntime", 2)
+
+
+def test_a_function_source_is_no_path(folder: Path) -> None:
+    config = load_config(write(folder, MINIMAL.replace("train.npz", "my.data:load")))
+    assert config.data.train == "my.data:load"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MINIMAL.replace('"pi-1"', '"Pi 1"'), "device: found 'Pi 1', expected 1 to 48 of a-z"),
+        (MINIMAL.replace('"demo"', '"-"'), "fleet: found '-', expected 1 to 48 of a-z"),
+        (
+            MINIMAL.replace('"secret"', '"no"'),
+            "secret_file: found .*/no', expected a readable file",
+        ),
+        (
+            MINIMAL.replace('"secret"', '"$NOWHERE/x"'),
+            r"secret_file: found '\$NOWHERE/x', expected the environment variable NOWHERE to be set",
+        ),
+        (MINIMAL.replace('"secret"', "1"), "secret_file: found 1, expected a string"),
+        (
+            MINIMAL.replace("mqtt:", "http:"),
+            r"broker.url: found 'http://localhost', expected mqtt://",
+        ),
+        (MINIMAL.replace("localhost", "h:99999"), "broker.url: found"),
+        (
+            MINIMAL.replace("url =", 'ca_file = "ca.pem"\nurl ='),
+            "broker.ca_file: .* an mqtts:// url",
+        ),
+        (TLS.replace("url =", 'ca_file = "no.pem"\nurl ='), "broker.ca_file: .* a readable file"),
+        (TLS.replace("url =", 'cert_file = "device.pem"\nurl ='), "broker.key_file: found None"),
+        (TLS.replace("url =", 'key_file = "device.key"\nurl ='), "broker.cert_file: found None"),
+        (
+            MINIMAL.replace("url =", 'password_file = "no"\nurl ='),
+            "broker.password_file: .* a readable file",
+        ),
+        (MINIMAL.replace('"train.npz"', '""'), "data.train: found '', .* of length >= 1"),
+        (MINIMAL + "test_fraction = 1.0", "data.test_fraction: found 1.0, expected a number < 1.0"),
+        (MINIMAL + "batch = 3", "data.batch: found an unknown key"),
+        (
+            MINIMAL + '[backend]\nname = "torch"',
+            "backend.name: found 'torch', expected one of 'auto'",
+        ),
+        (
+            MINIMAL + "[backend]\nthreads = 0",
+            "backend.threads: found 0, expected a whole number >= 1",
+        ),
+        (
+            MINIMAL.replace("[data]", "").replace("train =", "#"),
+            "data: found nothing, expected a table",
+        ),
+    ],
+)
+def test_a_wrong_file(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"edge\.toml: {message}"):
+        load_config(write(folder, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("secret", "secret_file"),
+        ("device.key", "broker.key_file"),
+        ("password", "broker.password_file"),
+    ],
+)
+@pytest.mark.parametrize("mode", [0o404, 0o444, 0o402, 0o401])
+def test_a_secret_that_others_can_read(folder: Path, name: str, key: str, mode: int) -> None:
+    write_private(folder / "password", "x")
+    text = TLS.replace(
+        "url =",
+        'cert_file = "device.pem"\nkey_file = "device.key"\npassword_file = "password"\nurl =',
+    )
+    path = write(folder, text)
+    (folder / name).chmod(0o440)
+    load_config(path)
+    (folder / name).chmod(mode)
+    with pytest.raises(ConfigError, match=rf"{key}: found .*mode {mode:04o}.*closed to others"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "00" * 31, "00" * 33, "zz" * 32, "\udcff"])
+def test_a_secret_that_is_none(folder: Path, text: str) -> None:
+    (folder / "secret").unlink()
+    (folder / "secret").write_bytes(text.encode(errors="surrogateescape"))
+    (folder / "secret").chmod(0o400)
+    with pytest.raises(ConfigError) as error:
+        load_config(write(folder, MINIMAL))
+    assert "secret" in str(error.value)
+    assert len(text) < 4 or text not in str(error.value)

@@ -1,0 +1,267 @@
+"""Examples from files, images and functions, and the check against a model."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from sedge_edge.config import DataConfig
+from sedge_edge.data import Examples, as_inputs, check, load_data, load_source, split
+from sedge_protocol.bundle import FORMAT, BundleManifest, TensorSpec, Verification
+from sedge_protocol.errors import DataError
+from sedge_protocol.layout import Layout, Role
+
+X = np.arange(12, dtype=np.float32).reshape(6, 2)
+Y = np.array([0, 1, 2, 0, 1, 2])
+
+
+def manifest(
+    dtype: str = "float32", shape: tuple[int, ...] = (2,), classes: int = 3
+) -> BundleManifest:
+    return BundleManifest(
+        format=FORMAT,
+        name="test",
+        layout=Layout.of([("w", (6,), Role.PARAMETER)]),
+        batch_size=4,
+        input=TensorSpec(dtype, shape),
+        target=TensorSpec("int64", ()),
+        num_classes=classes,
+        optimizer="sgd",
+        uses_batch_statistics=False,
+        programs=(),
+        verification=Verification(0.0, 0.0, 1.0, {}),
+    )
+
+
+def write_npz(folder: Path, **arrays: NDArray[Any]) -> str:
+    np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]  # keyword arrays
+    return "data.npz"
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (X, X),
+        (X.astype(np.float64), X),
+        (X.astype(np.float16), X),
+        (X.astype(np.int32), X.astype(np.int64)),
+        (X.astype(np.uint16), X.astype(np.int64)),
+        (X > 3, (X > 3).astype(np.int64)),
+        (X.astype(np.uint8), X / np.float32(255)),
+        (np.asfortranarray(X), X),
+        (np.full((6, 2), 1e300), np.full((6, 2), np.inf, np.float32)),
+    ],
+)
+def test_npz_becomes_float32_or_int64(
+    tmp_path: Path, x: NDArray[Any], expected: NDArray[Any]
+) -> None:
+    examples = load_source(write_npz(tmp_path, x=x, y=Y.astype(np.uint8)), tmp_path)
+    assert examples.inputs.dtype == expected.dtype
+    np.testing.assert_array_equal(examples.inputs, expected)
+    assert examples.inputs.flags.c_contiguous
+    assert examples.targets.dtype == np.int64
+    np.testing.assert_array_equal(examples.targets, Y)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "no array .*y.*, expected x and y"),
+        ({"y": Y}, "no array .*x.*, expected x and y"),
+        ({"x": X, "y": Y.astype(np.float32)}, "y is float32, expected whole numbers"),
+        ({"x": X, "y": Y[:, None]}, r"y has shape \(6, 1\), expected \(N,\)"),
+        ({"x": np.float32(1), "y": Y}, "x is a single value"),
+        ({"x": np.array(["a"] * 6), "y": Y}, "x is <U1, expected numbers"),
+        ({"x": X.astype(complex), "y": Y}, "x is complex128, expected numbers"),
+        ({"x": np.array([{}] * 6, object), "y": Y}, "plain arrays"),
+    ],
+)
+def test_an_npz_without_examples(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_source(write_npz(tmp_path, **arrays), tmp_path)
+
+
+def test_files_that_are_no_npz(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.npz: No such file"):
+        load_source("none.npz", tmp_path)
+    np.save(tmp_path / "array.npy", X)
+    whole = (tmp_path / write_npz(tmp_path, x=X, y=Y)).read_bytes()
+    for name, data in {
+        "text": b"x,y\n1,2",
+        "empty": b"",
+        "cut": whole[:300],
+        "zip": whole[:-30],
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    for name in ("array.npy", "text", "empty", "cut", "zip"):
+        with pytest.raises(DataError, match=name):
+            load_source(name, tmp_path)
+
+
+def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sedge_user_data.py").write_text(
+        "import numpy as np\n"
+        "def load(): return np.ones((3, 2)), [0, 1, 2]\n"
+        "def broken(): raise RuntimeError('sensor is off')\n"
+        "def lonely(): return np.ones((3, 2))\n"
+        "def ragged(): return [[1], [1, 2]], [0, 1]\n"
+    )
+    before = list(sys.path)
+    examples = load_source("sedge_user_data:load", tmp_path)
+    assert examples.inputs.shape == (3, 2)
+    assert examples.targets.tolist() == [0, 1, 2]
+    for name, message in {
+        "broken": "RuntimeError: sensor is off",
+        "lonely": "returned ndarray, expected a tuple",
+        "ragged": "not an array",
+        "missing": "AttributeError",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            load_source(f"sedge_user_data:{name}", tmp_path)
+    with pytest.raises(DataError, match="ModuleNotFoundError"):
+        load_source("sedge_no_such_module:load", tmp_path)
+    assert sys.path == before
+    del sys.modules["sedge_user_data"]
+
+
+def write_images(folder: Path, names: list[str], size: tuple[int, int] = (3, 2)) -> None:
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        mode = "L" if "grey" in name else "RGB"
+        colour: Any = 51 * number if mode == "L" else (51 * number, 0, 255)
+        Image.new(mode, size, colour).save(folder / name)
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", ["7-dog/a.png", "7-dog/b.PNG", "2/c.png", "10_ox/d.png"])
+    (tmp_path / "images" / "2" / "notes.txt").write_text("not an image")
+    (tmp_path / "images" / "0-empty").mkdir()
+    examples = load_source("images", tmp_path)
+    assert examples.targets.tolist() == [10, 2, 7, 7]
+    assert examples.inputs.shape == (4, 3, 2, 3)
+    assert examples.inputs.dtype == np.float32
+    np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
+    check(examples, manifest(shape=(3, 2, 3), classes=11))
+
+
+def test_grey_images_have_one_channel(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", ["0/grey-a.png", "1/grey-b.jpg"], (28, 28))
+    examples = load_source("images", tmp_path)
+    assert examples.inputs.shape == (2, 1, 28, 28)
+    np.testing.assert_allclose(examples.inputs[1], 0.2, atol=0.01)
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
+def test_other_modes_are_converted(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "images" / "0").mkdir(parents=True)
+    name = "a.jpg" if mode == "CMYK" else "a.png"
+    Image.new(mode, (4, 4)).save(tmp_path / "images" / "0" / name)
+    channels = 1 if mode in ("LA", "1") else 3
+    assert load_source("images", tmp_path).inputs.shape == (1, channels, 4, 4)
+
+
+def test_folders_that_hold_no_images(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    with pytest.raises(DataError, match="no images"):
+        load_source("images", tmp_path)
+    write_images(folder, ["1/a.png"])
+    write_images(folder, ["1/b.png"], (2, 2))
+    with pytest.raises(DataError, match=r"b\.png: \(3, 2, 2\), expected \(3, 2, 3\)"):
+        load_source("images", tmp_path)
+    (folder / "1" / "b.png").write_bytes((folder / "1" / "a.png").read_bytes()[:50])
+    with pytest.raises(DataError, match=r"b\.png: not an image"):
+        load_source("images", tmp_path)
+    Image.new("I;16", (3, 2)).save(folder / "1" / "b.png")
+    with pytest.raises(DataError, match="mode I;16, expected 8 bits"):
+        load_source("images", tmp_path)
+    (folder / "1" / "b.png").unlink()
+    (folder / "cat").mkdir()
+    with pytest.raises(DataError, match="cat: the folder's name says no label"):
+        load_source("images", tmp_path)
+
+
+def test_without_pillow_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "images", ["1/a.png"])
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match="pip install pillow"):
+        load_source("images", tmp_path)
+
+
+@dataclass
+class Wrong:
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    message: str
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Wrong(X[:5], Y, "x has 5 rows and y 6"),
+        Wrong(X[:0], Y[:0], "x has no rows"),
+        Wrong(X.astype(np.int64), Y, "x is int64, the model expects float32"),
+        Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), the model expects \(2,\)"),
+        Wrong(X[:, 0], Y, r"shape \(\), the model expects \(2,\)"),
+        Wrong(np.where(X == 5, np.nan, X).astype(np.float32), Y, r"x\[2\] holds NaN"),
+        Wrong(np.where(X == 6, np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
+        Wrong(np.where(X == 7, -np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
+        Wrong(X, np.array([0, 1, 2, 3, 4, 0]), r"y\[3\] is 3, the model has classes 0 to 2"),
+        Wrong(X, np.array([0, 1, 2, 0, 0, -1]), r"y\[5\] is -1"),
+    ],
+    ids=lambda wrong: wrong.message,
+)
+def test_check_names_what_is_wrong(wrong: Wrong) -> None:
+    with pytest.raises(DataError, match=wrong.message):
+        check(Examples(wrong.x, wrong.y), manifest())
+
+
+def test_check_lets_good_examples_pass() -> None:
+    check(Examples(X, Y), manifest())
+    check(Examples(X, Y + 100), manifest(classes=0))
+    check(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
+    check(Examples(X[:, 0], Y), manifest(shape=()))
+
+
+def test_inputs_alone_are_converted_and_checked() -> None:
+    np.testing.assert_array_equal(as_inputs(X.astype(np.float64), manifest(), "in.npy"), X)
+    with pytest.raises(DataError, match=r"in\.npy: x has rows of shape \(1,\)"):
+        as_inputs(X[:, :1], manifest(), "in.npy")
+    with pytest.raises(DataError, match=r"in\.npy: x is <U1"):
+        as_inputs(["a", "b"], manifest(), "in.npy")
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "num_test"), [(10, 0.2, 2), (2, 0.9, 1), (3, 0.01, 1)]
+)
+def test_split_parts_the_examples(count: int, fraction: float, num_test: int) -> None:
+    examples = Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
+    train, test = split(examples, fraction, 7)
+    assert (len(train.targets), len(test.targets)) == (count - num_test, num_test)
+    assert sorted([*train.targets.tolist(), *test.targets.tolist()]) == list(range(count))
+    np.testing.assert_array_equal(train.inputs[:, 0], train.targets)
+    np.testing.assert_array_equal(test.inputs[:, 0], test.targets)
+
+
+def test_split_depends_on_the_seed_alone() -> None:
+    examples = Examples(np.zeros((50, 1), np.float32), np.arange(50))
+    tests = [split(examples, 0.2, seed)[1].targets.tolist() for seed in (1, 1, 2)]
+    assert tests[0] == tests[1]
+    assert tests[0] != tests[2]
+    with pytest.raises(DataError, match="1 examples cannot be split"):
+        split(Examples(X[:1], Y[:1]), 0.2, 0)
+
+
+def test_load_data_splits_only_without_a_test_set(tmp_path: Path) -> None:
+    source = write_npz(tmp_path, x=X, y=Y)
+    train, test = load_data(DataConfig(source, test_fraction=0.5), tmp_path)
+    assert (len(train.targets), len(test.targets)) == (3, 3)
+    train, test = load_data(DataConfig(source, source), tmp_path)
+    assert (len(train.targets), len(test.targets)) == (6, 6)

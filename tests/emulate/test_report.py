@@ -1,0 +1,58 @@
+"""The end of an emulation: the written report and the table in the terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from sedge_emulate.page import page
+from sedge_emulate.report import print_table, write_report
+from sedge_emulate.result import read_json
+from sedge_protocol.errors import StorageError
+
+_SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
+
+
+def printed(width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    print_table(read_json(_SAMPLE), console, Path("runs/demo/report.html"))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_report_is_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "report.html"
+    result = read_json(_SAMPLE)
+    write_report(result, path)
+    assert path.read_text("utf-8") == page(result)
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+    with pytest.raises(StorageError):
+        write_report(result, path / "below-a-file.html")
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    lines = printed()
+    rows = [" ".join(line.split()) for line in lines]
+    assert "local 85.1 % 31.0 % 90.0 % 90.0 % 120 kB (<1 %) 12.0 MB (60 %) 1:15" in rows
+    assert "fedavg 70.8 % 25.0 % 93.0 % 60.0 % 120 kB (<1 %) 12.0 MB (60 %) 1:15" in rows
+    assert "fedobp 90.0 % 35.0 % 94.2 % 80.0 % 120 kB (<1 %) 12.0 MB (60 %) 1:15" in rows
+
+
+def test_the_worst_devices_and_the_reports_place_are_named() -> None:
+    lines = printed(40)
+    assert "worst under local: dev-03, 31.0 % -> 90.0 %" in lines
+    assert "worst under fedavg: dev-07, 25.0 % -> 60.0 %" in lines
+    assert "worst under fedobp: dev-11, 35.0 % -> 95.5 %" in lines
+    assert lines[-1] == "report: runs/demo/report.html"
+
+
+def test_names_are_not_markup() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    result = read_json(_SAMPLE)
+    sly = replace(result, strategies=[replace(result.strategies[0], name="[red]x[/y]")])
+    print_table(sly, console, Path("[b].html"))
+    assert isinstance(console.file, io.StringIO)
+    assert "[red]x[/y]" in console.file.getvalue()
+    assert "report: [b].html" in console.file.getvalue()

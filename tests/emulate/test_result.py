@@ -1,0 +1,120 @@
+"""The schema of result.json: round trips, what it refuses, and the figures derived from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from sedge_emulate.result import Spread, headline, read_json, spread, write_json
+from sedge_protocol.errors import LocalError, StorageError
+
+# Three strategies on twelve devices; the worst are dev-03, dev-07 and dev-11.
+_SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.5], Spread(0.5, 0.5, 0.5, 0.5)),
+        ([1.0] * 9 + [0.0], Spread(0.9, 0.0, 0.0, 1.0)),
+        ([0.25] + [0.75] * 18, Spread(13.75 / 19, 0.25, 0.25, 0.75)),
+        ([0.25, 0.75] + [1.0] * 18, Spread(0.95, 0.5, 0.25, 1.0)),
+        ([1.0] * 7, Spread(1.0, 1.0, 1.0, 1.0)),
+    ],
+)
+def test_spread(values: list[float], expected: Spread) -> None:
+    found = spread(values)
+    assert (found.mean, found.worst_tenth) == pytest.approx((expected.mean, expected.worst_tenth))
+    assert (found.min, found.max) == (expected.min, expected.max)
+    assert spread(values[::-1]) == found
+
+
+def test_a_mean_never_leaves_the_ends() -> None:
+    # 0.1 + 0.1 + 0.1 is 0.30000000000000004: the mean of equal values must still be that value.
+    for value in (0.1, 0.7, 1 / 3, 1.0):
+        assert spread([value] * 3).mean == value
+
+
+def test_no_devices_have_no_spread() -> None:
+    with pytest.raises(LocalError, match="spread"):
+        spread([])
+
+
+def test_headline() -> None:
+    row = headline(read_json(_SAMPLE).strategies[1])
+    # Two rounds of 60,000 bytes; two updates each and one late in round 1: five of 4,000,000 bytes.
+    assert (row.up, row.down) == (120_000, 12_000_000)
+    assert (row.up_of_dense, row.down_of_dense) == (0.006, 0.6)
+    assert (row.worst.device, row.worst.before, row.worst.after) == ("dev-07", 0.25, 0.6)
+
+
+def test_headline_without_rounds_or_devices() -> None:
+    strategy = read_json(_SAMPLE).strategies[0]
+    assert headline(replace(strategy, rounds=[])).up_of_dense == 0
+    with pytest.raises(LocalError, match="local: a result without devices"):
+        headline(replace(strategy, devices=[]))
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "result.json"
+    whole = read_json(_SAMPLE)
+    for result in (whole, replace(whole, strategies=[])):
+        write_json(result, path)
+        assert read_json(path) == result
+    assert [file.name for file in path.parent.iterdir()] == ["result.json"]
+
+
+def test_a_result_of_format_1_is_written_as_it_always_was(tmp_path: Path) -> None:
+    write_json(read_json(_SAMPLE), tmp_path / "result.json")
+    assert (tmp_path / "result.json").read_bytes() == _SAMPLE.read_bytes()
+
+
+def test_the_public_schema() -> None:
+    """Readers of format 1 rely on these names."""
+    found = json.loads(_SAMPLE.read_text())
+    strategy = found["strategies"][2]
+    names = {
+        "format created command dataset split devices seed model machine strategies": found,
+        "name parameters dense_bytes": found["model"],
+        "cpus platform python versions": found["machine"],
+        "name options rounds before after devices bytes seconds personal": strategy,
+        "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down": (
+            strategy["rounds"][0]
+        ),
+        "mean worst_tenth min max": strategy["before"],
+        "device num_train num_test num_classes before after": strategy["devices"][0],
+        "device_up device_down coordinator_up coordinator_down update_payload_mean dense_update": (
+            strategy["bytes"]
+        ),
+        "tensor elements share": strategy["personal"][0],
+    }
+    for expected, part in names.items():
+        assert list(part) == expected.split(" ")
+    assert found["format"] == 1
+    options = {"local_epochs": 5, "learning_rate": 0.01, "codec": "int8", "feedback": True}
+    assert strategy["options"] == options
+
+
+def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    whole = _SAMPLE.read_bytes()
+    broken = {
+        "format 2, expected 1": whole.replace(b'"format": 1', b'"format": 2'),
+        r"expected a result.*": whole[:-20],
+        "<= 1": whole.replace(b'"share": 0.18', b'"share": 1.18'),
+        "missing required field `split`": whole.replace(b'"split"', b'"spilt"'),
+        "expected a result of format 1": b"\xff\xfe",
+    }
+    for message, content in broken.items():
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match=message):
+            read_json(path)
+
+
+def test_the_disk_says_no(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        write_json(read_json(_SAMPLE), tmp_path / "file" / "result.json")
+    with pytest.raises(StorageError, match="absent"):
+        read_json(tmp_path / "absent.json")

@@ -1,0 +1,106 @@
+"""Sections: shrink and grow, and what a hostile section may cost."""
+
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+import zstandard
+
+from sedge_protocol.compression import Compression, grow, shrink
+from sedge_protocol.errors import CodecError
+
+BOTH = [Compression.ZSTD, Compression.ZLIB]
+SIZES = [1, 2, 63, 1000, 131_072, 131_073, 400_000]
+NOISE = np.random.default_rng(0).bytes(400_000)
+
+
+def _text(size: int) -> bytes:
+    return (b"sedge " * (size // 6 + 1))[:size]
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("size", SIZES)
+def test_round_trip_with_the_exact_limit(compression: Compression, size: int) -> None:
+    packed = shrink(bytes(size), compression)
+    if compression is Compression.NONE or size < 20:
+        assert packed == bytes(size)
+    else:
+        assert len(packed) < size
+        assert grow(memoryview(packed), compression, size) == bytes(size)
+        assert grow(memoryview(packed), compression, size + 1) == bytes(size)
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("size", SIZES)
+def test_noise_stays_as_it_is(compression: Compression, size: int) -> None:
+    assert shrink(NOISE[:size], compression) == NOISE[:size]
+
+
+@pytest.mark.parametrize("compression", BOTH)
+def test_one_byte_over_the_limit_is_refused(compression: Compression) -> None:
+    packed = memoryview(shrink(_text(1000), compression))
+    with pytest.raises(CodecError, match="limit"):
+        grow(packed, compression, 999)
+    with pytest.raises(CodecError):
+        grow(packed, compression, 0)
+
+
+def test_plain_bytes_over_the_limit_are_refused() -> None:
+    assert grow(memoryview(b"abc"), Compression.NONE, 3) == b"abc"
+    with pytest.raises(CodecError, match="limit"):
+        grow(memoryview(b"abc"), Compression.NONE, 2)
+
+
+@pytest.mark.parametrize("compression", BOTH)
+def test_every_prefix_and_every_extension_is_refused(compression: Compression) -> None:
+    packed = shrink(_text(500), compression)
+    for length in range(len(packed)):
+        with pytest.raises(CodecError):
+            grow(memoryview(packed)[:length], compression, 500)
+    for tail in (b"\x00", packed, b"\xff" * 40):
+        with pytest.raises(CodecError):
+            grow(memoryview(packed + tail), compression, 10_000)
+
+
+@pytest.mark.parametrize("compression", BOTH)
+def test_every_flipped_bit_ends_in_bytes_within_the_limit_or_in_a_refusal(
+    compression: Compression,
+) -> None:
+    packed = shrink(_text(300) + NOISE[:100], compression)
+    for bit in range(8 * len(packed)):
+        flipped = bytearray(packed)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            assert len(grow(memoryview(flipped), compression, 400)) <= 400
+        except CodecError:
+            continue
+
+
+def _bombs() -> list[tuple[str, Compression, bytes]]:
+    zeros = bytes(2**26)
+    wide = zstandard.ZstdCompressionParameters(window_log=27, compression_level=3)
+    sized = zstandard.ZstdCompressor().compress(zeros)
+    streamed = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    unsized = streamed.compress(zeros) + streamed.flush()
+    return [
+        ("zstd that states its size", Compression.ZSTD, sized),
+        ("zstd without a size, window 128 MiB", Compression.ZSTD, unsized),
+        ("two zstd frames", Compression.ZSTD, sized + sized),
+        ("zlib", Compression.ZLIB, zlib.compress(zeros)),
+        ("zlib twice", Compression.ZLIB, zlib.compress(zlib.compress(zeros))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "compression", "bomb"), _bombs(), ids=lambda value: str(value)[:40]
+)
+def test_bomb_takes_no_memory(name: str, compression: Compression, bomb: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CodecError):
+            grow(memoryview(bomb), compression, 10_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000, name

@@ -1,0 +1,156 @@
+"""Mask forms: round trips, the choice among them, and the promised sizes."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sedge_protocol.compression import Compression
+from sedge_protocol.positions import (
+    MaskForm,
+    decode_positions,
+    encode_positions,
+    max_mask_bytes,
+)
+
+Indices = NDArray[np.uint32]
+LARGE = 582_026  # the CNN that PURIN and OBP are measured on
+BOTH = [Compression.ZSTD, Compression.ZLIB]
+
+
+def _random(seed: int, size: int, count: int) -> Indices:
+    chosen = np.random.default_rng(seed).choice(size, count, replace=False)
+    return np.sort(chosen).astype(np.uint32)
+
+
+def _entropy_bytes(size: int, count: int) -> float:
+    """n·H(k/n)/8."""
+    share = count / size
+    return -(share * math.log2(share) + (1 - share) * math.log2(1 - share)) * size / 8
+
+
+def _coded_bytes(indices: Indices, size: int, compression: Compression) -> int:
+    """The section's length, after a check that it decodes."""
+    form, used, data = encode_positions(indices, size, compression)
+    found = decode_positions(form, used, memoryview(data), size, indices.size)
+    assert found.dtype == np.uint32
+    assert np.array_equal(found, indices)
+    assert len(data) <= max_mask_bytes(size) <= size / 8 + 1
+    return len(data)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_small_masks_round_trip(compression: Compression) -> None:
+    rng = np.random.default_rng(1)
+    for size in (2, 3, 7, 8, 9, 63, 64, 65, 129, 1000):
+        for count in {1, 2, size // 3, size // 2, size // 2 + 1, size - 2, size - 1}:
+            if 0 < count < size:
+                indices = _random(int(rng.integers(2**32)), size, count)
+                bound = min(size / 8, 1.07 * _entropy_bytes(size, count)) + 16
+                assert _coded_bytes(indices, size, compression) <= bound
+
+
+@pytest.mark.parametrize("position", [0, 1, 127, 128, 2**14, 2**21, 2**28 - 1])
+def test_one_position_of_the_largest_vector(position: int) -> None:
+    """Decoded only: encoding would make the 32 MiB bitmap first."""
+    varint, rice = memoryview(_varint(position)), memoryview(_rice(position, 27))
+    for form, section in ((MaskForm.GAPS, varint), (MaskForm.RICE, rice)):
+        found = decode_positions(form, Compression.NONE, section, 2**28, 1)
+        assert found.tolist() == [position]
+
+
+def _varint(gap: int) -> bytes:
+    data = b""
+    while gap >= 128:
+        data += bytes([gap & 127 | 128])
+        gap >>= 7
+    return data + bytes([gap])
+
+
+def _rice(gap: int, bits: int) -> bytes:
+    unary, low = 1 << (gap >> bits), gap & (1 << bits) - 1
+    return bytes([bits, unary]) + low.to_bytes(-(-bits // 8), "little")
+
+
+def test_exactly_half_counts_the_kept_ones() -> None:
+    for first in (0, 1):
+        indices = np.arange(first, first + 20, dtype=np.uint32)
+        form, used, data = encode_positions(indices, 40, Compression.NONE)
+        assert form is MaskForm.RICE
+        found = decode_positions(form, used, memoryview(data), 40, 20)
+        assert np.array_equal(found, indices)
+
+
+DENSITIES = [0.5, 0.45, 0.382, 0.3, 0.21, 0.1, 0.01, 0.0005, 3 / LARGE, 0.62, 0.9, 0.999]
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+def test_random_masks_stay_within_seven_percent_of_their_entropy(density: float) -> None:
+    count = round(density * LARGE)
+    indices = _random(count, LARGE, count)
+    bound = min(LARGE / 8, 1.07 * _entropy_bytes(LARGE, count)) + 16
+    for compression in (Compression.NONE, Compression.ZSTD):
+        assert _coded_bytes(indices, LARGE, compression) <= bound
+
+
+def _structured(density: float) -> list[tuple[str, Indices]]:
+    """Masks as layers make them: runs, rows, columns, and rows of different densities."""
+    rng = np.random.default_rng(11)
+    n = LARGE
+    place = np.arange(n)
+    row_density = np.minimum(1, rng.gamma(0.5, 2 * density, n // 1024 + 1))
+    kept = {
+        "one run": (place > n // 3) & (place <= n // 3 + max(1, round(n * density))),
+        "columns": place % 1024 < max(1, round(1024 * density)),
+        "every so many": place % max(2, round(1 / density)) == 0,
+        "gaps in eights": np.isin(place // 8, rng.choice(n // 8, round(n * density / 8) + 1))
+        & (place % 8 == 3),
+        "uneven rows": rng.random(n) < row_density[place // 1024],
+    }
+    found = [(name, np.flatnonzero(mask).astype(np.uint32)) for name, mask in kept.items()]
+    return [(name, indices) for name, indices in found if 0 < indices.size < n]
+
+
+@pytest.mark.parametrize("density", [0.5, 0.1, 0.01, 0.0005])
+def test_structured_masks_keep_the_same_bound(density: float) -> None:
+    for name, indices in _structured(density):
+        bound = min(LARGE / 8, 1.07 * _entropy_bytes(LARGE, indices.size)) + 16
+        for compression in BOTH:
+            assert _coded_bytes(indices, LARGE, compression) <= bound, name
+
+
+def test_uncompressed_masks_of_any_kind_stay_within_eleven_percent() -> None:
+    for share in (2, 3, 4, 5, 6, 7, 9, 10, 17, 33, 1000):
+        indices = np.arange(share - 1, LARGE, share, dtype=np.uint32)
+        bound = min(LARGE / 8, 1.11 * _entropy_bytes(LARGE, indices.size)) + 16
+        assert _coded_bytes(indices, LARGE, Compression.NONE) <= bound, share
+
+
+def test_real_looking_masks_fall_below_the_entropy_of_random_ones() -> None:
+    """Uneven rows cost less than n·H: the reason to compress bitmaps and varints at all."""
+    for density in (0.5, 0.1):
+        indices = dict(_structured(density))["uneven rows"]
+        for compression in BOTH:
+            assert _coded_bytes(indices, LARGE, compression) < 0.9 * _entropy_bytes(
+                LARGE, indices.size
+            )
+
+
+def test_each_form_is_chosen_where_it_is_the_smallest() -> None:
+    def form(indices: Indices, size: int, compression: Compression) -> MaskForm:
+        return encode_positions(indices, size, compression)[0]
+
+    rows = np.flatnonzero(np.arange(100_000) // 400 % 2).astype(np.uint32)
+    assert form(_random(1, 10_000, 5_000), 10_000, Compression.ZSTD) is MaskForm.BITMAP
+    assert form(_random(1, 10_000, 1_500), 10_000, Compression.ZSTD) is MaskForm.RICE
+    assert form(_random(1, 10_000, 9_900), 10_000, Compression.NONE) is MaskForm.RICE
+    assert form(np.array([5], np.uint32), 10_000, Compression.ZSTD) is MaskForm.GAPS
+    assert encode_positions(rows, 100_000, Compression.ZSTD)[:2] == (
+        MaskForm.BITMAP,
+        Compression.ZSTD,
+    )
+    assert encode_positions(rows[::40] * 9, 900_000, Compression.ZLIB)[:2] == (
+        MaskForm.GAPS,
+        Compression.ZLIB,
+    )

@@ -1,0 +1,71 @@
+"""The largest magnitudes, against a full sort in plain Python."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import LocalError
+from sedge_protocol.selection import largest
+from sedge_protocol.sparse import top_k
+
+Floats = NDArray[np.float32]
+
+
+def _by_sorting(vector: Floats, k: int) -> list[int]:
+    order = sorted(range(vector.size), key=lambda i: (-abs(float(vector[i])), i))
+    return sorted(i for i in order[:k] if vector[i] != 0)
+
+
+def _vectors() -> list[tuple[str, Floats]]:
+    rng = np.random.default_rng(5)
+    normal = rng.normal(size=257).astype(np.float32)
+    return [
+        ("normal", normal),
+        ("many ties", rng.integers(-3, 4, 200).astype(np.float32)),
+        ("all equal", np.full(100, -0.25, np.float32)),
+        ("one bucket", np.nextafter(np.full(90, 1, np.float32), normal[:90]).astype(np.float32)),
+        ("zeros", np.zeros(50, np.float32)),
+        ("minus zeros", np.array([-0.0, 0.0, 1.0, -0.0], np.float32)),
+        ("denormals", (rng.integers(-9, 9, 80) * 1e-45).astype(np.float32)),
+        ("whole range", (normal * 10.0 ** rng.integers(-40, 38, 257)).astype(np.float32)),
+        ("largest finite", np.array([3.4028235e38, -3.4028235e38, 1], np.float32)),
+        ("one", np.ones(1, np.float32)),
+    ]
+
+
+@pytest.mark.parametrize(("name", "vector"), _vectors(), ids=lambda value: str(value)[:14])
+def test_agrees_with_sorting_for_every_k(name: str, vector: Floats) -> None:
+    for k in (*range(min(vector.size, 40)), *range(vector.size - 3, vector.size + 2)):
+        if k >= 0:
+            assert largest(vector, k).tolist() == _by_sorting(vector, k), (name, k)
+
+
+def test_the_result_is_a_sparse_vector_of_the_same_values() -> None:
+    vector = np.array([0.5, 0, -2, 0.5, 3, -0.5], np.float32)
+    kept = top_k(vector, 3)
+    assert kept.indices is not None
+    assert kept.indices.dtype == np.uint32
+    assert kept.indices.tolist() == [0, 2, 4]
+    assert kept.values.tolist() == [0.5, -2, 3]
+    assert top_k(vector, 0).count == 0
+    assert top_k(vector, 100).dense().tolist() == vector.tolist()
+    assert top_k(vector, 100).count == 5
+
+
+def test_a_full_vector_has_no_indices_and_its_own_values() -> None:
+    vector = np.array([1, -2, 3], np.float32)
+    kept = top_k(vector, 3)
+    vector[:] = 0
+    assert kept.indices is None
+    assert kept.values.tolist() == [1, -2, 3]
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
+    with pytest.raises(LocalError, match=r"vector\[2\]"):
+        top_k(np.array([1, 2, bad, np.nan], np.float32), 1)
+
+
+def test_a_negative_k_is_refused() -> None:
+    with pytest.raises(LocalError, match="k=-1"):
+        top_k(np.ones(3, np.float32), -1)

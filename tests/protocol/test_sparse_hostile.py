@@ -1,0 +1,159 @@
+"""Bytes that no honest peer sends: refused with ``CodecError`` alone, and without taking memory."""
+
+import itertools
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import zstandard
+
+from sedge_protocol.errors import CodecError
+from sedge_protocol.sparse import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decode,
+    encode,
+)
+
+Coded = tuple[bytes, int]
+
+
+def _honest() -> list[Coded]:
+    """Small coded vectors of every form, coding and compression."""
+    rng = np.random.default_rng(1)
+    found: list[Coded] = []
+    for coding, compression in itertools.product(ValueCoding, Compression):
+        for size, count in ((40, 0), (20, 20), (100, 50), (2000, 40), (600, 170), (300, 280)):
+            kept = np.sort(rng.choice(size, count, replace=False)).astype(np.uint32)
+            values = rng.choice([0.5, -0.25, 0.125, 1e-3], count).astype(np.float32)
+            indices = None if count == size else kept
+            found.append((encode(SparseVector(size, indices, values), coding, compression), size))
+    rows = np.flatnonzero(np.arange(800) // 50 % 2).astype(np.uint32)
+    for compression in Compression:
+        for size, indices in ((800, rows), (32_000, rows * 40)):
+            vector = SparseVector(size, indices, np.ones(rows.size, np.float32))
+            found.append((encode(vector, ValueCoding.BF16, compression), size))
+    return found
+
+
+HONEST = _honest()
+
+
+def _decodes(data: bytes, size: int) -> bool:
+    """Whether ``data`` is accepted; what is accepted must be sound."""
+    try:
+        vector = decode(data, size)
+    except CodecError:
+        return False
+    assert np.isfinite(vector.values).all()
+    if vector.indices is not None and vector.count:
+        assert (np.diff(vector.indices.astype(np.int64)) > 0).all()
+        assert vector.indices[-1] < size
+        assert vector.indices.size == vector.values.size
+    return True
+
+
+def _flipped(data: bytes, rng: np.random.Generator) -> bytes:
+    """One byte changed, mostly in the first 40, where the structure is."""
+    place = int(rng.integers(min(len(data), 40) if rng.random() < 0.5 else len(data)))
+    return data[:place] + bytes([data[place] ^ int(rng.integers(1, 256))]) + data[place + 1 :]
+
+
+def _mangled(data: bytes, rng: np.random.Generator) -> bytes:
+    """Several changes at once: bytes replaced, removed, repeated, or lengths set to odd numbers."""
+    mangled = bytearray(data)
+    for _ in range(int(rng.integers(1, 5))):
+        place = int(rng.integers(len(mangled)))
+        match int(rng.integers(4)):
+            case 0:
+                mangled[place] = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))
+            case 1:
+                del mangled[place : place + int(rng.integers(1, 4))]
+            case 2:
+                mangled[place:place] = mangled[place : place + 3]
+            case _:
+                word = int(rng.choice([0, 1, 2**31, 2**32 - 1]))
+                place = 4 * int(rng.integers(1, 6))
+                mangled[place : place + 4] = struct.pack("<I", word)
+        mangled = mangled or bytearray(1)
+    return bytes(mangled)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fifty_thousand_changed_bytes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    accepted = 0
+    for _ in range(12_500):
+        data, size = HONEST[int(rng.integers(len(HONEST)))]
+        accepted += _decodes(_flipped(data, rng), size)
+    assert 0 < accepted < 12_500  # a changed mantissa is a vector like any other; a header is not
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fifty_thousand_mangled_vectors(seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(12_500):
+        data, size = HONEST[int(rng.integers(len(HONEST)))]
+        _decodes(_mangled(data, rng), size)
+
+
+def test_random_bytes_behind_a_sound_header() -> None:
+    """The lengths fit, so that sections of noise reach the mask and value decoders."""
+    rng = np.random.default_rng(7)
+    for _ in range(6000):
+        size = int(rng.integers(2, 500))
+        count = int(rng.integers(1, size))
+        form = int(rng.choice([2, 3, 4, 0x12, 0x22, 0x13, 0x23]))
+        mask = rng.bytes(int(rng.integers(0, -(-size // 8) + 1)))
+        if form == 4 and mask:
+            mask = bytes([int(rng.integers(0, 9))]) + mask[1:]
+        head = struct.pack("<BBBBII3I", 1, form, 2, 0, size, count, len(mask), count, count)
+        _decodes(head + mask + bytes(count) + b"\x3f" * count, size)
+
+
+def _peak_bytes(data: bytes, size: int) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CodecError):
+            decode(data, size)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_changed_byte_takes_memory() -> None:
+    """Every vector here has n <= 32,000: 1.5 MB is what honest ones and this test itself need."""
+    rng = np.random.default_rng(9)
+    tracemalloc.start()
+    try:
+        for data, size in HONEST * 8:
+            _decodes(_flipped(data, rng), size)
+        for data, size in HONEST * 8:
+            _decodes(_mangled(data, rng), size)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_500_000
+
+
+def test_a_header_that_claims_much_takes_nothing() -> None:
+    size = 2**28
+    for count, mask, lengths in (
+        (size, b"", (0, size, size)),
+        (size, b"", (0, 0, 0)),
+        (size // 2, b"\x01", (1, size // 2, size // 2)),
+        (size // 2, b"\x04\xff", (2, 0, 0)),
+        (1, b"\x1b" + bytes(20), (21, 1, 1)),
+    ):
+        head = struct.pack("<BBBBII3I", 1, 1 if count == size else 4, 2, 0, size, count, *lengths)
+        assert _peak_bytes(head + mask + b"\x00\x00", size) < 100_000
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_plane_that_is_a_bomb_is_refused_by_its_header(stated: bool) -> None:
+    bomb = zstandard.ZstdCompressor(write_content_size=stated).compress(bytes(2**26))
+    size = 10_000
+    head = struct.pack("<BBBBII3I", 1, 1, 0x22, 0, size, size, 0, size, len(bomb))
+    assert _peak_bytes(head + bytes(size) + bomb, size) < 100_000

@@ -1,0 +1,159 @@
+"""Value codings: exactness, rounding, range, planes."""
+
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.values import (
+    INT8_BLOCK,
+    ValueCoding,
+    decoded_values,
+    from_planes,
+    plane_sizes,
+    to_planes,
+)
+
+Floats = NDArray[np.float32]
+
+
+def _finite(seed: int, count: int) -> Floats:
+    """Random bit patterns: every exponent, denormals and both zeros included."""
+    bits = np.random.default_rng(seed).integers(0, 2**32, count, np.uint32)
+    values = bits.view(np.float32)
+    return np.concatenate(
+        [values[np.isfinite(values)], np.array([0.0, -0.0, 1e-45, -1e-45], np.float32)]
+    )
+
+
+def _usual(seed: int, count: int) -> Floats:
+    return np.random.default_rng(seed).normal(0, 1e-3, count).astype(np.float32)
+
+
+@pytest.mark.parametrize("coding", ValueCoding)
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 128, 1000])
+def test_planes_have_their_sizes_and_hold_the_decoded_values(
+    coding: ValueCoding, count: int
+) -> None:
+    values = _usual(1, count)
+    planes = to_planes(values, coding)
+    assert tuple(len(plane) for plane in planes) == plane_sizes(coding, count)
+    found = from_planes([plane.tobytes() for plane in planes], coding)
+    assert found.dtype == np.float32
+    assert found.tobytes() == decoded_values(values, coding).tobytes()
+
+
+@pytest.mark.parametrize("coding", [ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16])
+def test_coding_twice_changes_nothing_more(coding: ValueCoding) -> None:
+    once = decoded_values(_usual(2, 5000), coding)
+    assert decoded_values(once, coding).tobytes() == once.tobytes()
+
+
+def test_fp32_is_exact() -> None:
+    values = _finite(3, 5000)
+    assert decoded_values(values, ValueCoding.FP32).tobytes() == values.tobytes()
+
+
+def test_fp32_planes_are_the_bytes_of_the_floats() -> None:
+    values = _usual(4, 9)
+    joined = b"".join(struct.pack("<f", value) for value in values)
+    for place, plane in enumerate(to_planes(values, ValueCoding.FP32)):
+        assert plane.tobytes() == joined[place::4]
+
+
+def _float(bits: int) -> Floats:
+    return np.array([bits], np.uint32).view(np.float32)
+
+
+def _nearest_bf16(value: np.float32) -> Floats:
+    """By exact arithmetic: the nearer neighbour, of two equally near the one with an even mantissa."""
+    bits = int.from_bytes(struct.pack("<f", value), "little") & 0xFFFF0000
+    near = [_float(bits), _float(bits + 0x10000)]
+    exact = [abs(Fraction(float(n[0])) - Fraction(float(value))) for n in near]
+    if exact[0] == exact[1]:
+        return near[bits >> 16 & 1]
+    return near[exact[1] < exact[0]]
+
+
+def test_bf16_rounds_to_nearest_even() -> None:
+    values = _finite(5, 3000)
+    values = values[np.abs(values) < 3.38e38]
+    ties = np.arange(0x3F800000, 0x3F900000, 0x8000, dtype=np.uint32).view(np.float32)
+    for value, found in zip(values, decoded_values(values, ValueCoding.BF16), strict=True):
+        assert found.tobytes() == _nearest_bf16(value).tobytes(), value
+    for value, found in zip(ties, decoded_values(ties, ValueCoding.BF16), strict=True):
+        assert found.tobytes() == _nearest_bf16(value).tobytes(), value
+
+
+def test_fp16_is_what_struct_packs() -> None:
+    values = _finite(6, 3000)
+    values = values[np.abs(values) < 65_519]
+    expected = [struct.unpack("<e", struct.pack("<e", value))[0] for value in values]
+    assert decoded_values(values, ValueCoding.FP16).tolist() == expected
+
+
+def test_int8_errs_by_half_a_step_of_its_block() -> None:
+    for values in (_usual(7, 6400), _finite(8, 6000)[:5952]):
+        values = values[np.abs(values) < 3e38][: values.size // 64 * 64 - 64]
+        blocks = values[: values.size // 64 * 64].reshape(-1, INT8_BLOCK)
+        found = decoded_values(blocks.reshape(-1), ValueCoding.INT8).reshape(blocks.shape)
+        # bf16 has 8 bits: the scale, rounded up, is at most 1/128 above max/127; 2**-133 is the least.
+        step = np.abs(blocks).max(1).astype(np.float64) / 127 * (1 + 1 / 128) + 2.0**-133
+        error = np.abs(found.astype(np.float64) - blocks).max(1)
+        assert (error <= step * (0.5 + 1e-5)).all()
+
+
+def test_int8_keeps_zero_blocks_and_short_blocks() -> None:
+    values = np.zeros(130, np.float32)
+    values[128:] = [1e-30, -1e-30]
+    found = decoded_values(values, ValueCoding.INT8)
+    assert (found[:128] == 0).all()
+    assert np.allclose(found[128:], values[128:], rtol=0.01, atol=0)
+
+
+LIMITS = [
+    (ValueCoding.FP32, 3.4028235e38, np.inf),
+    (ValueCoding.FP16, 65_519.0, 65_520.0),
+    (ValueCoding.BF16, 3.3961e38, 3.3962e38),
+    (ValueCoding.INT8, 3.4028235e38, np.inf),
+]
+
+
+@pytest.mark.parametrize(("coding", "most", "over"), LIMITS)
+def test_a_value_over_the_range_is_the_encoders_error(
+    coding: ValueCoding, most: float, over: float
+) -> None:
+    values = np.array([0.5, most, -1.0, -most], np.float32)
+    assert np.isfinite(decoded_values(values, coding)).all()
+    values[3] = -over
+    with pytest.raises(LocalError, match=r"value\[3\]"):
+        to_planes(values, coding)
+    with pytest.raises(LocalError, match=r"value\[3\]"):
+        decoded_values(values, coding)
+
+
+@pytest.mark.parametrize("coding", ValueCoding)
+@pytest.mark.parametrize("bits", [0x7FC00000, 0xFF800001, 0x7F800001, 0x7F800000, 0xFF800000])
+def test_a_value_that_is_not_finite_is_named(coding: ValueCoding, bits: int) -> None:
+    values = np.ones(100, np.float32)
+    values[70] = 3.4e38  # larger, but not the one at fault
+    values[77:78].view(np.uint32)[0] = bits
+    with pytest.raises(LocalError, match=r"value\[77\]"):
+        to_planes(values, coding)
+
+
+@pytest.mark.parametrize("coding", ValueCoding)
+def test_random_planes_give_finite_values_or_a_codec_error(coding: ValueCoding) -> None:
+    rng = np.random.default_rng(9)
+    sound = 0
+    for count in rng.integers(1, 70, 400):
+        planes = [rng.bytes(size) for size in plane_sizes(coding, int(count))]
+        try:
+            assert np.isfinite(from_planes(planes, coding)).all()
+            sound += 1
+        except CodecError:
+            continue
+    assert 0 < sound < 400

@@ -1,0 +1,433 @@
+"""Agent and coordinator joined by a hostile link, under a virtual clock, killed between any two writes.
+
+Nothing here is mocked but the wire, the clock and the training itself (softmax regression in numpy,
+deterministic). The one invariant says it all: whatever the faults, the run ends with exactly the bytes
+of the run without faults, so no update was lost, counted twice, or computed from a wrong start.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sedge_cloud.administration import start_run
+from sedge_cloud.config import CodecConfig, RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.ledger import RunState
+from sedge_cloud.rounds import Summary
+from sedge_cloud.store import Store
+from sedge_edge.agent import Agent, Identity, Work
+from sedge_edge.data import Examples
+from sedge_edge.state import SCHEMA, AgentState
+from sedge_edge.trainer import Trained
+from sedge_edge.work import Workplace, perform
+from sedge_protocol import bundle as bundles
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.effects import Send, Subscribe, Unsubscribe
+from sedge_protocol.errors import StorageError
+from sedge_protocol.journal import Journal
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.messages import Hello, Training
+from sedge_protocol.sparse import ValueCoding
+from sedge_protocol.topics import all_up, device_of, down
+from sedge_protocol.update import Metrics
+
+INPUTS, CLASSES = 40, 1200  # n = 49,200: three 64 KiB chunks of float32, so transfers have a middle
+FLEET = "sim"
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class SoftmaxTrainer:
+    """A trainer without a runtime: one full-batch step an epoch."""
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> Trained:
+        """Deterministic in all arguments but ``stopped``."""
+        current = theta.copy()
+        for _ in range(training.local_epochs):
+            error = softmax(current, examples.inputs)
+            error[np.arange(len(error)), examples.targets] -= 1.0
+            weight = error.T @ examples.inputs.astype(np.float32) / len(error)
+            gradient = np.concatenate([weight.reshape(-1), error.mean(axis=0)])
+            current -= np.float32(training.learning_rate) * gradient.astype(np.float32)
+        return Trained(current, 1.0, training.local_epochs)
+
+    def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
+        """Accuracy of theta (n,)."""
+        right = softmax(theta, examples.inputs).argmax(axis=1) == examples.targets
+        return Metrics(1.0, float(right.mean()), len(right))
+
+    def predict(self, theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Class probabilities (N, C)."""
+        return softmax(theta, inputs)
+
+
+def softmax(theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Probabilities (N, C)."""
+    weight = theta[: INPUTS * CLASSES].reshape(CLASSES, INPUTS)
+    logits = inputs.astype(np.float32) @ weight.T + theta[INPUTS * CLASSES :]
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: NDArray[np.float32] = exponents / exponents.sum(axis=1, keepdims=True)
+    return result
+
+
+def make_bundle(folder: Path) -> None:
+    """A bundle whose program is a name only: the simulation trains in numpy."""
+    layout = Layout.of(
+        [
+            ("body.weight", (CLASSES, INPUTS), Role.PARAMETER),
+            ("head.bias", (CLASSES,), Role.PARAMETER),
+        ]
+    )
+    sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # of no bytes
+    program = bundles.Program("train", "onnxruntime", "train.onnx", sha256)
+    manifest = bundles.BundleManifest(
+        format=bundles.FORMAT,
+        name="softmax",
+        layout=layout,
+        batch_size=8,
+        input=bundles.TensorSpec("float32", (INPUTS,)),
+        target=bundles.TensorSpec("int64", ()),
+        num_classes=CLASSES,
+        optimizer="sgd",
+        uses_batch_statistics=False,
+        programs=(program,),
+        verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
+    )
+    init = np.random.default_rng(1).normal(0, 0.1, layout.size).astype(np.float32)
+    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": b""}), init)
+
+
+class Crashing:
+    """Wraps a store, journal or blob folder: now and then the process dies just before or after a call."""
+
+    def __init__(self, inner: object, faults: "Faults") -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> object:
+        attribute = getattr(self._inner, name)
+        if name == "blobs":
+            return Crashing(attribute, self._faults)
+        if not callable(attribute) or name == "close":
+            return attribute
+
+        def call(*args: object, **kwargs: object) -> object:
+            self._faults.maybe_crash()
+            result = attribute(*args, **kwargs)
+            self._faults.maybe_crash()
+            return result
+
+        return call
+
+
+class Faults:
+    """Seeded bad luck; stops after a while so that every run can end."""
+
+    def __init__(self, seed: int, crash: float, drop: float, corrupt: float, disk: float) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.crash, self.drop, self.corrupt, self.disk = crash, drop, corrupt, disk
+        self.active = True
+        self.crashes = self.dropped = self.corrupted = self.full = 0
+
+    def hit(self, chance: float) -> bool:
+        """Whether it happens now."""
+        return self.active and chance > 0 and self.rng.random() < chance
+
+    def maybe_crash(self) -> None:
+        """Die, or find the disk full."""
+        if self.hit(self.crash):
+            self.crashes += 1
+            raise Crash
+        if self.hit(self.disk):
+            self.full += 1
+            raise StorageError("the disk is full (simulated)")
+
+    def deliver(self, payload: bytes) -> list[bytes]:
+        """What becomes of a message: lost, damaged, doubled or whole."""
+        if self.hit(self.drop):
+            self.dropped += 1
+            return []
+        if self.hit(self.corrupt):
+            self.corrupted += 1
+            damaged = bytearray(payload)
+            damaged[int(self.rng.integers(len(damaged)))] ^= 1 << int(self.rng.integers(8))
+            return [bytes(damaged[: int(self.rng.integers(1, len(damaged) + 1))])]
+        return [payload, payload] if self.hit(self.drop) else [payload]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A run's last state, the bytes of its global model, and its rounds."""
+
+    state: RunState
+    model: bytes
+    rounds: list[Summary]
+
+
+class World:
+    """A coordinator and its devices, a virtual clock, and a link that obeys ``Faults``."""
+
+    def __init__(self, folder: Path, config: RunConfig, devices: int, faults: Faults) -> None:
+        self.folder, self.faults, self.now = folder, faults, 0.0
+        self.names = [f"d{i}" for i in range(devices)]
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = 0
+        self.subscriptions: dict[str, set[str]] = {name: set() for name in self.names}
+        make_bundle(folder / "bundle")
+        store = Store(folder / "cloud")
+        start_run(store, "run", folder / "bundle", config)
+        for i, name in enumerate(self.names):
+            store.add_device(name, bytes([i]) * 32)
+        store.close()
+        self.starts = 0
+        self.cloud = self.boot_cloud()
+        self.agents = {name: self.boot_agent(name) for name in self.names}
+
+    def boot_cloud(self) -> Coordinator:
+        """A coordinator from what is on disk."""
+        while True:
+            self.starts += 1
+            store = Store(self.folder / "cloud")
+            store._db.execute("PRAGMA synchronous=OFF")  # no power is lost here, only processes
+            try:
+                core = Coordinator(FLEET, Crashing(store, self.faults), 0.1, self.starts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+                self.do_cloud([*core.load(self.now), *core.connected(self.now)], core)
+                return core
+            except (Crash, StorageError):
+                store.close()
+
+    def boot_agent(self, name: str) -> Agent:
+        """An agent from what is on disk."""
+        secret = bytes([self.names.index(name)]) * 32
+        hello = Hello(bytes(16), "sim", ("onnxruntime",), ("zstd",), 10, 10)
+        identity = Identity(name, FLEET, DeviceKeys.of(secret), hello)
+        home = self.folder / name
+        rng = np.random.default_rng([7, self.starts, len(self.queue)])
+        while True:
+            self.starts += 1
+            try:
+                blobs = Crashing(BlobFolder(home), self.faults)
+                journal = Crashing(Journal(home / "journal", AgentState, SCHEMA), self.faults)
+                agent = Agent(identity, blobs, journal, rng, self.starts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+                agent.will()
+                self.subscriptions[name].clear()
+                self.agents_do(name, agent, agent.connected(self.now, 400_000))
+                return agent
+            except (Crash, StorageError):
+                continue
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something at a virtual time; first in, first out among equals."""
+        self.order += 1
+        self.queue.append((self.now + delay_s, self.order, action))
+
+    def do_cloud(self, effects: list[object], core: Coordinator) -> None:
+        """Carry the coordinator's effects out."""
+        for effect in effects:
+            self.faults.maybe_crash()
+            if isinstance(effect, Send):
+                self.publish(effect, 0.01)
+
+    def agents_do(self, name: str, agent: Agent, effects: list[object]) -> None:
+        """Carry an agent's effects out."""
+        for effect in effects:
+            self.faults.maybe_crash()
+            if isinstance(effect, Send):
+                self.publish(effect, 0.01)
+            elif isinstance(effect, Subscribe):
+                self.subscriptions[name].add(effect.topic)
+            elif isinstance(effect, Unsubscribe):
+                self.subscriptions[name].discard(effect.topic)
+            elif isinstance(effect, Work):
+                self.later(0.5, lambda e=effect: self.work(name, agent, e))  # type: ignore[misc]
+
+    def publish(self, send: Send, delay_s: float) -> None:
+        """Hand a message to whoever listens when it arrives."""
+        for payload in self.faults.deliver(send.payload):
+            if all_up(FLEET).replace("+", "") in send.topic.replace(self.sender(send.topic), ""):
+                self.later(delay_s, lambda p=payload: self.to_cloud(send.topic, p))  # type: ignore[misc]
+            for name in self.names:
+                if send.topic == down(FLEET, name) or "/blob/" in send.topic:
+                    self.later(delay_s, lambda n=name, p=payload: self.to_agent(n, send.topic, p))  # type: ignore[misc]
+
+    def sender(self, topic: str) -> str:
+        """The device in an up topic, or something that is in no topic."""
+        return device_of(topic) if topic.endswith("/up") else "\0"
+
+    def to_cloud(self, topic: str, payload: bytes) -> None:
+        """A message reaches the coordinator."""
+        self.guard_cloud(lambda: self.cloud.receive(topic, payload, self.now))
+
+    def to_agent(self, name: str, topic: str, payload: bytes) -> None:
+        """A message reaches a device, if it listens."""
+        if "/blob/" in topic and topic not in self.subscriptions[name]:
+            return
+        self.guard_agent(name, lambda agent: agent.receive(topic, payload, self.now))
+
+    def guard_cloud(self, act: Callable[[], list[object]]) -> None:
+        """Let the coordinator act; restart it when it dies."""
+        try:
+            self.do_cloud(act(), self.cloud)
+        except (Crash, StorageError):
+            self.cloud.store.close()
+            self.cloud = self.boot_cloud()
+
+    def guard_agent(self, name: str, act: Callable[[Agent], list[object]]) -> None:
+        """Let an agent act; restart it when it dies."""
+        agent = self.agents[name]
+        try:
+            self.agents_do(name, agent, act(agent))
+        except (Crash, StorageError):
+            self.agents[name] = self.boot_agent(name)
+
+    def work(self, name: str, agent: Agent, effect: Work) -> None:
+        """The worker thread's job; lost with its process."""
+        if self.agents[name] is not agent:
+            return
+        examples = data_of(self.names.index(name))
+        loaded, _ = bundles.load(self.folder / "bundle")
+        place = Workplace(
+            agent.blobs,
+            examples,
+            examples,
+            lambda sha256: (loaded, SoftmaxTrainer()),
+            lambda: False,
+            lambda: 0.0,
+        )
+        try:
+            outcome = perform(effect.job, place)
+        except StorageError as exc:
+            error = exc
+            self.guard_agent(name, lambda a: a.failed(error, self.now))
+            return
+        except Crash:
+            self.agents[name] = self.boot_agent(name)
+            return
+        self.guard_agent(name, lambda a: a.finished(outcome, self.now))
+
+    def run(self, until_s: float) -> None:
+        """Let time pass until the run has ended."""
+        while not self.ended():
+            assert self.now < until_s, f"the run has not ended after {until_s} virtual seconds"
+            if self.faults.hit(0.002):
+                self.cut(str(self.faults.rng.choice(self.names)))
+            self.queue.sort(key=lambda item: item[:2])
+            timers = [a.timer() for a in self.agents.values()] + [self.cloud.timer()]
+            due = min((t for t in timers if t is not None), default=self.now + 1.0)
+            step = min(due, self.now + 0.25)
+            if self.queue and self.queue[0][0] <= step:
+                at, _, action = self.queue.pop(0)
+                self.now = max(self.now, at)
+                action()
+                continue
+            self.now = max(self.now + 0.001, step)
+            self.guard_cloud(lambda: self.cloud.poll(self.now, 8))
+            for name in self.names:
+                self.guard_agent(name, lambda agent: agent.poll(self.now))
+
+    def cut(self, name: str) -> None:
+        """A device loses its link for a moment, and what was on the way with it."""
+        agent = self.agents[name]
+        agent.disconnected()
+        self.subscriptions[name].clear()
+        agent.will()
+        self.guard_agent(name, lambda a: a.connected(self.now, 400_000))
+
+    def ended(self) -> bool:
+        """Whether the store says so; an event may fall into a crash."""
+        if self.cloud.open:
+            return False
+        store = Store(self.folder / "cloud")
+        try:
+            return store.runs()[0].status != "running"
+        finally:
+            store.close()
+
+    def final(self) -> Ending:
+        """What the run came to."""
+        store = Store(self.folder / "cloud")
+        state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
+        rounds = [
+            msgspec.msgpack.decode(row.summary or b"", type=Summary) for row in store.rounds("run")
+        ]
+        model = store.blobs.read(state.model)
+        store.close()
+        return Ending(state, model, rounds)
+
+
+def data_of(device: int) -> Examples:
+    """A device's examples."""
+    rng = np.random.default_rng(device)
+    inputs = rng.normal(size=(30, INPUTS)).astype(np.float32)
+    return Examples(inputs, rng.integers(0, CLASSES, 30).astype(np.int64))
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory where there is one; flushing to disk is tested elsewhere."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
+        yield Path(name)
+
+
+CONFIGS = {
+    "fedobp": RunConfig(
+        strategy="fedobp",
+        options={"quantile": 0.9995},
+        num_rounds=4,
+        codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
+    ),
+    "fedavg-dense": RunConfig(strategy="fedavg", num_rounds=3),
+    "local": RunConfig(strategy="local_only", num_rounds=3),
+}
+
+
+def play(folder: Path, name: str, faults: Faults, devices: int = 3) -> World:
+    """Run a configuration to its end."""
+    config = msgspec.structs.replace(
+        CONFIGS[name], min_train_devices=devices, min_available_devices=devices, deadline_s=86400.0
+    )
+    world = World(folder, config, devices, faults)
+    world.run(until_s=20_000.0)
+    return world
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_quiet_run_ends_with_every_update(folder: Path, name: str) -> None:
+    world = play(folder, name, Faults(0, 0, 0, 0, 0))
+    config = CONFIGS[name]
+    ending = world.final()
+    assert [summary.round for summary in ending.rounds] == list(range(1, config.num_rounds + 2))
+    assert all(len(summary.devices) == 3 for summary in ending.rounds)
+    assert ending.state.round == config.num_rounds + 1
+    assert not any(agent.state.outbox or agent.state.orders for agent in world.agents.values())
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_hostile_link_and_crashes_change_nothing(folder: Path, name: str, seed: int) -> None:
+    (folder / "quiet").mkdir()
+    (folder / "hostile").mkdir()
+    quiet = play(folder / "quiet", name, Faults(0, 0, 0, 0, 0))
+    faults = Faults(seed, crash=0.004, drop=0.05, corrupt=0.02, disk=0.002)
+    hostile = play(folder / "hostile", name, faults)
+    assert faults.crashes + faults.dropped + faults.corrupted + faults.full > 0
+    assert hostile.final() == quiet.final()

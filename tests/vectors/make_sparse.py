@@ -1,0 +1,289 @@
+"""Writes sparse.json: coded vectors that a decoder must accept, and ones that it must refuse.
+
+    python tests/vectors/make_sparse.py
+
+Every array of the file is hex: float32 values little endian, coded vectors as they travel. The refused
+ones are put together by hand from WIRE.md, section "Coded vector", one for each rule.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from sedge_protocol.sparse import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decoded_values,
+    encode,
+)
+
+PATH = Path(__file__).with_name("sparse.json")
+
+EMPTY, DENSE, BITMAP, GAPS, RICE = range(5)
+ZLIB, ZSTD = 1 << 4, 2 << 4
+FP32, FP16, BF16, INT8 = range(4)
+ONE_BF16 = (b"\x80", b"\x3f")  # the planes of one 1.0
+
+ABOUT = (
+    "Coded vectors of WIRE.md. accepted: `coded` decodes to `decoded` at `indices` (null: all) when "
+    "`size` is expected; where compression is none, encoding `values` gives `coded` again, byte for "
+    "byte. refused: `coded` breaks `rule`. Written by make_sparse.py."
+)
+
+
+def _kept(*positions: int) -> NDArray[np.uint32]:
+    return np.array(positions, np.uint32)
+
+
+def _random(seed: int, size: int, count: int) -> SparseVector:
+    rng = np.random.default_rng(seed)
+    indices = np.sort(rng.choice(size, count, replace=False)).astype(np.uint32)
+    return SparseVector(size, indices, rng.normal(0, 1e-3, count).astype(np.float32))
+
+
+def _accepted() -> Iterator[tuple[str, SparseVector, ValueCoding, Compression]]:
+    """Name, vector and how it is coded."""
+    floats = np.array([0.0, -0.0, 1.0, -2.5, 1e-45, -1.1754942e-38, 3e38, 1 / 3], np.float32)
+    halves = np.array([1.00390625, 1.01171875, -65000, 6e-8, 1e-9, -0.0, 0.1, 7], np.float32)
+    ramp = np.concatenate([np.arange(-32, 32) / 100, np.zeros(64), [1e-30]]).astype(np.float32)
+    rows = np.flatnonzero(np.arange(1024) // 32 % 5 == 2).astype(np.uint32)
+    row_values = np.repeat(np.array([0.5, -0.25], np.float32), rows.size // 2)
+    far = _kept(0, 127, 256, 16_640, 2_130_000)
+    plain, zl, zs = Compression.NONE, Compression.ZLIB, Compression.ZSTD
+    fp32, fp16, bf16, int8 = ValueCoding
+    yield "empty, n=1", SparseVector(1, _kept(), np.empty(0, np.float32)), bf16, plain
+    yield "empty, int8", SparseVector(70, _kept(), np.empty(0, np.float32)), int8, zs
+    yield "dense, n=1", SparseVector(1, None, floats[3:4]), bf16, plain
+    yield "dense, every kind of float32", SparseVector(8, None, floats), fp32, plain
+    yield "dense, bf16 ties", SparseVector(8, None, halves), bf16, plain
+    yield "dense, fp16 ties and denormals", SparseVector(8, None, halves), fp16, plain
+    yield "dense, int8 blocks: short, zero", SparseVector(129, None, ramp), int8, plain
+    yield "dense, zeros, zstd", SparseVector(500, None, np.zeros(500, np.float32)), fp32, zs
+    yield "dense, zeros, zlib", SparseVector(500, None, np.zeros(500, np.float32)), int8, zl
+    yield "bitmap", SparseVector(9, _kept(2, 7), floats[2:4]), bf16, plain
+    yield "bitmap, n=64", _random(1, 64, 31), fp32, plain
+    yield "bitmap, zstd", SparseVector(1024, rows, row_values), bf16, zs
+    yield "bitmap, zlib", SparseVector(1024, rows, row_values), fp16, zl
+    yield "gaps of 1 to 4 bytes", SparseVector(2**22, far, floats[:5]), fp32, plain
+    yield "gaps, zstd", SparseVector(2**14, rows[:100] * 16, row_values[:100]), bf16, zs
+    yield "gaps, zlib", SparseVector(2**14, rows[:100] * 16, row_values[:100]), int8, zl
+    yield "gaps of the left out", _random(2, 300, 299), bf16, plain
+    yield "rice, b=1", _random(3, 400, 110), fp16, plain
+    yield "rice, b=4", _random(4, 2000, 70), int8, plain
+    half = np.arange(20, dtype=np.uint32)
+    yield "rice, b=0, exactly half", SparseVector(40, half, ramp[:20]), bf16, plain
+    yield "rice of the left out", _random(5, 200, 180), bf16, plain
+
+
+def _coded(
+    mask: bytes,
+    planes: tuple[bytes, ...] = ONE_BF16,
+    *,
+    form: int = BITMAP,
+    coding: int = BF16,
+    size: int = 9,
+    count: int = 1,
+    head: bytes = b"\x01",
+    reserved: int = 0,
+    lengths: tuple[int, ...] | None = None,
+) -> bytes:
+    """A coded vector from its parts, true or not."""
+    stated = (len(mask), *map(len, planes)) if lengths is None else lengths
+    fields = struct.pack(f"<BBBII{len(stated)}I", form, coding, reserved, size, count, *stated)
+    return head + fields + mask + b"".join(planes)
+
+
+def _refused_heads() -> Iterator[tuple[str, int, bytes]]:
+    """Rule, expected n and bytes."""
+    good = _coded(b"\x04\x00")
+    yield "no bytes", 9, b""
+    yield "version 0", 9, _coded(b"\x04\x00", head=b"\x00")
+    yield "version 2", 9, _coded(b"\x04\x00", head=b"\x02")
+    yield "reserved byte", 9, _coded(b"\x04\x00", reserved=1)
+    yield "another n than expected", 8, good
+    yield "n = 0", 0, _coded(b"", (b"", b""), form=EMPTY, size=0, count=0)
+    yield "n above 2**28", 2**28 + 1, _coded(b"", (b"", b""), form=EMPTY, size=2**28 + 1, count=0)
+    yield "k above n", 1, _coded(b"", (b"\x80" * 2, b"\x3f" * 2), form=DENSE, size=1, count=2)
+    ten = (b"\x80" * 10, b"\x3f" * 10)
+    for form in (BITMAP, GAPS, GAPS | ZLIB, GAPS | ZSTD, RICE):
+        yield f"k above n, mask tag {form}", 9, _coded(b"", ten, form=form, count=10)
+    yield "k of four thousand million", 9, _coded(b"\x04\x00", count=2**32 - 1)
+    yield "unknown mask form 5", 9, _coded(b"\x04\x00", form=5)
+    yield "mask form 8, kept for later", 9, _coded(b"\x04\x00", form=8)
+    yield "unknown mask compression 3", 9, _coded(b"\x04\x00", form=BITMAP | 3 << 4)
+    yield "unknown value coding 4", 9, _coded(b"\x04\x00", coding=4)
+    yield "unknown value compression 3", 9, _coded(b"\x04\x00", coding=BF16 | 3 << 4)
+    yield "header cut off", 9, good[:20]
+    yield "last byte cut off", 9, good[:-1]
+    yield "a byte too many", 9, good + b"\x00"
+    yield "length of four thousand million", 9, _coded(b"\x04\x00", lengths=(2, 1, 2**32 - 1))
+    yield "lengths whose sum wraps in 32 bits", 9, _coded(b"\x04", lengths=(2, 2**32 - 1, 2))
+    yield "mask longer than a bitmap", 9, _coded(b"\x04\x00\x00")
+    yield "plane longer than its values", 9, _coded(b"\x04\x00", (b"\x80\x80", b"\x3f"))
+    yield "plain plane shorter than its values", 9, _coded(b"\x04\x00", (b"\x80", b""))
+
+
+def _refused_masks() -> Iterator[tuple[str, int, bytes]]:
+    none, two = (b"", b""), (b"\x80\x80", b"\x3f\x3f")
+    yield "empty with k > 0", 9, _coded(b"", form=EMPTY)
+    yield "empty with a mask section", 9, _coded(b"\x00", none, form=EMPTY, count=0)
+    yield "empty and compressed", 9, _coded(b"", none, form=EMPTY | ZSTD, count=0)
+    yield "dense with k < n", 9, _coded(b"", form=DENSE)
+    yield "dense and compressed", 1, _coded(b"", form=DENSE | ZLIB, size=1)
+    yield "bitmap with k = 0", 9, _coded(b"", none, count=0)
+    yield "bitmap with k = n", 1, _coded(b"", size=1)
+    yield "bitmap too short", 9, _coded(b"\x04")
+    yield "bitmap with more ones than k", 9, _coded(b"\x05\x00")
+    yield "bitmap with fewer ones than k", 9, _coded(b"\x04\x00", two, count=2)
+    yield "bitmap with bits past n", 9, _coded(b"\x00\x02")
+    yield "gap out of range", 9, _coded(b"\x09", form=GAPS)
+    yield "gaps whose sum is out of range", 9, _coded(b"\x04\x04", two, form=GAPS, count=2)
+    big, minus_one = 2**22, b"\xff\xff\xff\xff\x0f"
+    yield "gap of 28 bits", big, _coded(b"\xff\xff\xff\x7f", form=GAPS, size=big)
+    many = (b"\x80" * 4, b"\x3f" * 4)
+    yield (
+        "gap -1 in 10 bytes",
+        big,
+        _coded(b"\xff" * 9 + b"\x01\x04\x00\x00", many, form=GAPS, size=big, count=4),
+    )
+    yield "gap -1 in 5 bytes", big, _coded(b"\x04" + minus_one, two, form=GAPS, size=big, count=2)
+    yield "varint longer than need be", 400, _coded(b"\x84\x00", form=GAPS, size=400)
+    yield "varint cut off", 400, _coded(b"\x84", form=GAPS, size=400)
+    yield "last varint cut off", 400, _coded(b"\x04\x84", form=GAPS, size=400)
+    yield "too few varints", 400, _coded(b"\x04", two, form=GAPS, size=400, count=2)
+    yield "too many varints", 400, _coded(b"\x04\x04", form=GAPS, size=400)
+    yield "no varints", 40, _coded(b"", form=GAPS, size=40)
+    yield "rice and compressed", 40, _coded(b"\x00\x10", form=RICE | ZSTD, size=40)
+    yield "rice without bytes", 40, _coded(b"", form=RICE, size=40)
+    yield "rice with b = 28", 99, _coded(b"\x1c\x01" + bytes(4), form=RICE, size=99)
+    yield "rice without unary bytes", 40, _coded(b"\x08\x00", form=RICE, size=40)
+    yield "rice without a one", 40, _coded(b"\x00\x00", form=RICE, size=40)
+    yield "rice with two ones", 40, _coded(b"\x00\x11", form=RICE, size=40)
+    yield "rice with an empty byte at the end", 40, _coded(b"\x00\x10\x00", form=RICE, size=40)
+    yield "rice with bits past the low bits", 40, _coded(b"\x01\x01\x02", form=RICE, size=40)
+    yield (
+        "rice far out of range",
+        99,
+        _coded(b"\x1b" + bytes(8) + b"\x80" + bytes(3), form=RICE, size=99),
+    )
+    yield "rice out of range", 42, _coded(b"\x03\x20\x02", form=RICE, size=42)
+
+
+def _refused_values() -> Iterator[tuple[str, int, bytes]]:
+    def one(coding: int, word: int, width: int) -> bytes:
+        planes = tuple(bytes([word >> 8 * byte & 255]) for byte in range(width))
+        return _coded(b"\x04\x00", planes, coding=coding)
+
+    def int8(code: int, scale: int) -> bytes:
+        return _coded(
+            b"\x04\x00", (bytes([code]), bytes([scale & 255]), bytes([scale >> 8])), coding=INT8
+        )
+
+    yield "fp32 NaN", 9, one(FP32, 0x7FC00000, 4)
+    yield "fp32 signalling NaN", 9, one(FP32, 0xFF800001, 4)
+    yield "fp32 infinity", 9, one(FP32, 0x7F800000, 4)
+    yield "fp16 NaN", 9, one(FP16, 0x7C01, 2)
+    yield "fp16 minus infinity", 9, one(FP16, 0xFC00, 2)
+    yield "bf16 NaN", 9, one(BF16, 0x7F81, 2)
+    yield "bf16 infinity", 9, one(BF16, 0x7F80, 2)
+    yield "int8 code -128", 9, int8(0x80, 0x3F80)
+    yield "int8 scale NaN", 9, int8(1, 0x7FC0)
+    yield "int8 scale NaN under a code 0", 9, int8(0, 0x7FC0)
+    yield "int8 scale infinity", 9, int8(1, 0x7F80)
+    yield "int8 scale negative", 9, int8(1, 0xBF80)
+    yield "int8 scale -0", 9, int8(1, 0x8000)
+    yield "int8 product overflows", 9, int8(127, 0x7F00)
+
+
+def _refused_streams() -> Iterator[tuple[str, int, bytes]]:
+    """Compressed planes and masks: 400 values of 1.0, of which every other is kept."""
+
+    def plane(section: bytes, compression: int, count: int = 400) -> bytes:
+        planes = (b"\x80" * count, section)
+        return _coded(b"", planes, form=DENSE, coding=BF16 | compression, size=count, count=count)
+
+    def bitmap(section: bytes, compression: int) -> bytes:
+        planes = (b"\x80" * 200, b"\x3f" * 200)
+        return _coded(section, planes, form=BITMAP | compression, size=400, count=200)
+
+    def gaps(section: bytes, compression: int) -> bytes:
+        planes = (b"\x80" * 50, b"\x3f" * 50)
+        return _coded(section, planes, form=GAPS | compression, size=400, count=50)
+
+    def zs(data: bytes, sized: bool = True) -> bytes:
+        return zstandard.ZstdCompressor(level=3, write_content_size=sized).compress(data)
+
+    high = b"\x3f" * 400
+    preset = zlib.compressobj(zdict=b"\x3f" * 64)
+    unsized = zs(high, sized=False)
+    named = bytearray(zs(high))
+    named[4:5] = bytes([named[4] | 1]) + b"\x07"  # a one-byte dictionary id
+    yield "zstd bomb", 400, plane(zs(bytes(10**6)), ZSTD)
+    yield "zstd bomb without a size", 400, plane(zs(bytes(10**6), sized=False), ZSTD)
+    yield "zstd without a size", 400, plane(unsized, ZSTD)
+    yield "zstd with a dictionary id", 400, plane(bytes(named), ZSTD)
+    yield "zstd of one byte too few", 400, plane(zs(high[1:]), ZSTD)
+    yield "zstd of one byte too many", 400, plane(zs(high + b"\x3f"), ZSTD)
+    yield "zstd cut off", 400, plane(zs(high)[:-1], ZSTD)
+    yield "zstd and a byte", 400, plane(zs(high) + b"\x00", ZSTD)
+    yield "two zstd frames", 400, plane(zs(high[:200]) + zs(high[:200]), ZSTD)
+    yield "zstd skippable frame", 400, plane(b"\x50\x2a\x4d\x18\x90\x01\x00\x00" + bytes(64), ZSTD)
+    yield "zstd of nothing", 400, plane(zs(b""), ZSTD)
+    yield "zlib stream called zstd", 400, plane(zlib.compress(high), ZSTD)
+    yield "compressed plane called plain", 400, plane(zs(high), 0)
+    yield "zlib bomb", 400, plane(zlib.compress(bytes(10**5)), ZLIB)
+    yield "zlib of one byte too few", 400, plane(zlib.compress(high[1:]), ZLIB)
+    yield "zlib of one byte too many", 400, plane(zlib.compress(high + b"\x3f"), ZLIB)
+    yield "zlib cut off", 400, plane(zlib.compress(high)[:-1], ZLIB)
+    yield "zlib with a wrong checksum", 400, plane(zlib.compress(high)[:-1] + b"\x00", ZLIB)
+    yield "zlib and a byte", 400, plane(zlib.compress(high) + b"\x00", ZLIB)
+    yield "zlib with a preset dictionary", 400, plane(preset.compress(high) + preset.flush(), ZLIB)
+    yield "compressed plane of no bytes", 400, plane(b"", ZLIB)
+    yield "bitmap bomb", 400, bitmap(zs(b"\x55" * 10**5), ZSTD)
+    yield "bitmap compressed and too short", 400, bitmap(zs(b"\x55" * 49), ZSTD)
+    yield "varint bomb", 400, gaps(zs(b"\x01" * 10**5), ZSTD)
+    yield "varint bomb, zlib", 400, gaps(zlib.compress(b"\x01" * 10**4), ZLIB)
+    yield "varints just over the limit", 400, gaps(zs(b"\x81" * 200 + b"\x01"), ZSTD)
+
+
+def _case(
+    name: str, vector: SparseVector, coding: ValueCoding, compression: Compression
+) -> dict[str, object]:
+    indices = None if vector.indices is None else [int(index) for index in vector.indices]
+    return {
+        "name": name,
+        "size": vector.size,
+        "indices": indices,
+        "values": vector.values.astype("<f4").tobytes().hex(),
+        "coding": coding.value,
+        "compression": compression.value,
+        "coded": encode(vector, coding, compression).hex(),
+        "decoded": decoded_values(vector.values, coding).astype("<f4").tobytes().hex(),
+    }
+
+
+def main() -> None:
+    """Write the file, one case a line."""
+    groups = (_refused_heads(), _refused_masks(), _refused_values(), _refused_streams())
+    refused = [
+        {"rule": rule, "size": size, "coded": coded.hex()}
+        for group in groups
+        for rule, size, coded in group
+    ]
+    accepted = [_case(*case) for case in _accepted()]
+    lines = [f'{{\n"about": {json.dumps(ABOUT)}']
+    for key, cases in (("accepted", accepted), ("refused", refused)):
+        rows = ",\n".join(json.dumps(case) for case in cases)
+        lines.append(f'"{key}": [\n{rows}\n]')
+    PATH.write_text(",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

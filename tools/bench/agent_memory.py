@@ -1,0 +1,132 @@
+"""What an agent costs a device: the size of its installation, and its memory while it trains.
+
+    python tools/bench/agent_memory.py BUNDLE [--epochs 3] [--examples 640] [--keep VENV]
+
+BUNDLE is a folder made by sedge-export. Installs this repository with the ``onnx`` extra, at the
+versions of constraints.txt, into a fresh virtual environment; there, a new process loads the whole
+agent and onnxruntime and trains the bundle on random examples, one thread. Sizes are sums of file sizes
+in site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. The
+last line is JSON. Linux only.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+# What a virtual environment brings by itself; no program of ours uses it.
+NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
+FORBIDDEN = ("torch", "executorch", "onnx", "PIL", "scipy")
+
+
+def install(venv: Path) -> Path:
+    """A fresh environment with the agent alone; gives its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    constraints = str(REPOSITORY / "constraints.txt")
+    subprocess.run([*pip, "-c", constraints, f"{REPOSITORY}[onnx]"], check=True)
+    return python
+
+
+def sizes(venv: Path) -> dict[str, float]:
+    """MB of each entry of site-packages, the largest first."""
+    (packages,) = venv.glob("lib/python*/site-packages")
+    found: dict[str, float] = {}
+    for entry in packages.iterdir():
+        if not entry.name.startswith(NOT_OURS):
+            files = [entry] if entry.is_file() else [p for p in entry.rglob("*") if p.is_file()]
+            found[entry.name] = sum(p.stat().st_size for p in files) / 1e6
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def memory() -> dict[str, float]:
+    """Peak and present memory of this process, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {name: int(fields[key].split()[0]) / 1024 for name, key in _FIELDS.items()}
+
+
+_FIELDS = {"peak": "VmHWM", "now": "VmRSS"}
+
+
+def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
+    """Load everything, train, and say what it took. Runs inside the fresh environment."""
+    row: dict[str, object] = {"interpreter_mib": memory()["now"]}
+    # Imported here, one after the other, because their cost is what is measured.
+    import numpy as np
+
+    import sedge_edge.__main__
+    from sedge_edge.data import Examples
+    from sedge_edge.trainer import open_trainer
+    from sedge_protocol.bundle import load
+    from sedge_protocol.messages import Training
+
+    row["agent_mib"] = memory()["now"]
+    bundle, theta = load(folder)
+    manifest = bundle.manifest
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((num_examples, *manifest.input.shape)).astype(np.float32)
+    examples = Examples(inputs, rng.integers(0, manifest.num_classes, num_examples, np.int64))
+    row["data_mib"] = (inputs.nbytes + theta.nbytes) / 2**20
+    trainer = open_trainer(bundle, "auto", 1)
+    row["opened_mib"] = memory()["now"]
+    trainer.evaluate(theta, examples)
+    started = time.perf_counter()
+    trained = trainer.train(theta, examples, Training(epochs), 0, lambda: False)
+    row["ms_per_step"] = (time.perf_counter() - started) * 1e3 / trained.steps
+    trainer.evaluate(trained.theta, examples)
+    row |= {"peak_mib": memory()["peak"], "after_mib": memory()["now"]}
+    row |= {"steps": trained.steps, "parameters": theta.size, "batch_size": manifest.batch_size}
+    loaded = [name for name in FORBIDDEN if name in sys.modules]
+    if loaded:
+        raise SystemExit(f"the agent loaded {', '.join(loaded)}")
+    return row
+
+
+def measure(arguments: argparse.Namespace, venv: Path) -> dict[str, object]:
+    """Install, weigh, and train in a process of its own."""
+    python = install(venv)
+    packages = sizes(venv)
+    for name, size in packages.items():
+        if size >= 0.1:
+            print(f"{size:8.1f} MB  {name}")
+    command = [str(python), __file__, str(arguments.bundle.absolute()), "--inside"]
+    command += ["--epochs", str(arguments.epochs), "--examples", str(arguments.examples)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as in sedge-edge.service
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return {
+        "bench": "agent_memory",
+        "machine": platform.machine(),
+        "bundle": arguments.bundle.name,
+        "install_mb": sum(packages.values()),
+        **json.loads(found.stdout),
+    }
+
+
+def main() -> None:
+    """Print the sizes, then one line of JSON."""
+    parser = argparse.ArgumentParser(description="Installation size and memory of the agent.")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--examples", type=int, default=640)
+    parser.add_argument("--keep", type=Path, help="make the environment here and leave it")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        print(json.dumps(train(arguments.bundle, arguments.epochs, arguments.examples)))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        row = measure(arguments, arguments.keep or Path(temporary) / "venv")
+    rounded = {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}
+    print(json.dumps(rounded))
+
+
+if __name__ == "__main__":
+    main()

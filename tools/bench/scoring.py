@@ -1,0 +1,79 @@
+"""What choosing one device's personal parameters costs the coordinator.
+
+    python tools/bench/scoring.py [--size 582026] [--quantile 0.99993] [--repeats 50]
+
+Times FedOBP's importance and select in turn with the same work by torch.quantile, one thread each, on
+the same model, and checks that both choose the same elements. The last line is JSON; times are
+milliseconds, minimum and median. The ratio is torch's median over ours.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sedge_cloud.obp import importance, select
+from sedge_protocol.layout import Layout, Role, Theta
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call took."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def models(size: int, seed: int) -> tuple[Theta, Theta]:
+    """A global model (n,) and a device's, whose changes are normal as after a few local epochs."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(scale=0.05, size=size).astype(np.float32)
+    return shared, shared + rng.normal(scale=0.001, size=size).astype(np.float32)
+
+
+def measure(size: int, quantile: float, repeats: int) -> dict[str, object]:
+    """Both ways in turn, so that a slow spell of the machine meets both."""
+    tensors = Layout.of([("theta", (size,), Role.PARAMETER)]).tensors
+    shared, own = models(size, seed=0)
+    shared_torch, own_torch = torch.from_numpy(shared), torch.from_numpy(own)
+    scores = importance(own, shared, tensors, "squared")
+
+    def ours() -> NDArray[np.uint32]:
+        return select(importance(own, shared, tensors, "squared"), quantile)
+
+    def by_torch() -> torch.Tensor:
+        score = (own_torch - shared_torch) ** 2
+        return torch.nonzero(score > torch.quantile(score, quantile)).flatten()
+
+    if not np.array_equal(ours(), by_torch().numpy()):
+        raise SystemExit("the two ways choose different elements")
+    times: dict[str, list[float]] = {"score": [], "select": [], "score_select": [], "torch": []}
+    for _ in range(repeats):
+        times["score"].append(seconds(lambda: importance(own, shared, tensors, "squared")))
+        times["select"].append(seconds(lambda: select(scores, quantile)))
+        times["score_select"].append(seconds(ours))
+        times["torch"].append(seconds(by_torch))
+    row: dict[str, object] = {"size": size, "quantile": quantile, "personal": ours().size}
+    for name, values in times.items():
+        row[f"{name}_ms"] = [round(min(values) * 1e3, 3), round(median(values) * 1e3, 3)]
+    row["ratio"] = round(median(times["torch"]) / median(times["score_select"]), 1)
+    return row
+
+
+def main() -> None:
+    """Read the command line, measure, print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", type=int, default=582_026, help="parameters of the model")
+    parser.add_argument("--quantile", type=float, default=0.99993)
+    parser.add_argument("--repeats", type=int, default=50)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps(measure(options.size, options.quantile, options.repeats)))
+
+
+if __name__ == "__main__":
+    main()

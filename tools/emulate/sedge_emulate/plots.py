@@ -1,0 +1,249 @@
+"""The report's plots: accuracy by round, every device, bytes, and where the personal parameters sit.
+
+Each is a list of panels, and each panel one SVG element that the page styles (``svg.py``).
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from sedge_emulate.human import percent, size
+from sedge_emulate.result import (
+    DeviceResult,
+    Model,
+    Result,
+    RoundResult,
+    StrategyResult,
+    TensorShare,
+)
+from sedge_emulate.svg import INK, LOSS, MUTED, WIDTH, series
+from sedge_emulate.svg import axes as new_axes
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_MAX_TENSORS = 12
+_MARKED_ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot: its heading, as plain text, and its SVG element."""
+
+    title: str
+    svg: str
+
+
+def accuracy_panels(result: Result) -> list[Panel]:
+    """Accuracy of each round's devices, before and after local training, one line per strategy."""
+    moments: tuple[tuple[str, Callable[[RoundResult], float]], ...] = (
+        ("Before local training", lambda r: r.before_mean),
+        ("After local training", lambda r: r.after_mean),
+    )
+    panels: list[Panel] = []
+    for title, mean in moments:
+        with new_axes(title) as (axes, drawing):
+            for i, strategy in enumerate(result.strategies):
+                rounds = [r.round for r in strategy.rounds]
+                _line(axes, i, rounds, [mean(r) for r in strategy.rounds])
+            _round_axis(axes, result)
+            _accuracy_axis(axes, [mean(r) for s in result.strategies for r in s.rounds])
+        panels.append(Panel(title, drawing.svg))
+    return panels
+
+
+def device_panels(result: Result) -> list[Panel]:
+    """Every device of the final evaluation, from before to after, worst first; one panel per strategy."""
+    values = [v for s in result.strategies for d in s.devices for v in (d.before, d.after)]
+    panels: list[Panel] = []
+    for i, strategy in enumerate(result.strategies):
+        with new_axes(f"Devices of strategy {i + 1}") as (axes, drawing):
+            _devices(axes, i, strategy)
+            # A little lower than the worst: its name stands below its dot.
+            _accuracy_axis(axes, [max(value - 0.05, 0) for value in values])
+        panels.append(Panel(strategy.name, drawing.svg))
+    return panels
+
+
+def traffic_panels(result: Result) -> list[Panel]:
+    """Bytes a round costs one device, up and down, against a dense model; logarithmic."""
+    panels: list[Panel] = []
+    for title, direction in (("Device to cloud", "up"), ("Cloud to device", "down")):
+        with new_axes(title) as (axes, drawing):
+            lowest = float(max(result.model.dense_bytes, 1))
+            for i, strategy in enumerate(result.strategies):
+                rounds, each = _bytes_per_device(strategy, direction)
+                _line(axes, i, rounds, each)
+                lowest = min([lowest, *each])
+            _dense_line(axes, result.model)
+            _round_axis(axes, result)
+            _bytes_axis(axes, lowest, axes.dataLim.y1)
+        panels.append(Panel(title, drawing.svg))
+    return panels
+
+
+def personal_panels(result: Result) -> list[Panel]:
+    """Which tensors hold the personal parameters, for the strategies that have any."""
+    panels: list[Panel] = []
+    for i, strategy in enumerate(result.strategies):
+        shares = _largest(strategy.personal)
+        if not shares:
+            continue
+        name = f"Personal parameters of strategy {i + 1}"
+        with new_axes(name, height=70 + 28 * len(shares)) as (axes, drawing):
+            _bars(axes, i, shares)
+        total = sum(share.elements for share in shares)
+        panels.append(Panel(f"{strategy.name}: {total:,.0f} parameters per device", drawing.svg))
+    return panels
+
+
+def _line(axes: Axes, i: int, x: Sequence[float], y: Sequence[float]) -> None:
+    marker = "o" if len(x) <= _MARKED_ROUNDS else ""
+    axes.plot(x, y, color=series(i), marker=marker, markersize=4)
+
+
+def _devices(axes: Axes, i: int, strategy: StrategyResult) -> None:
+    devices = sorted(strategy.devices, key=lambda d: (d.before, d.after, d.device))
+    colour = series(i)
+    # Wide strokes and dots for 10 devices, fine ones for 1,000.
+    step = min(WIDTH / max(len(devices), 1), 14)
+    x = np.arange(1.0, len(devices) + 1)
+    before = np.array([d.before for d in devices])
+    after = np.array([d.after for d in devices])
+    for worse, stroke in ((False, colour), (True, LOSS)):
+        at = np.flatnonzero((after < before) == worse)
+        _strokes(axes, x[at], before[at], after[at], stroke, max(step / 4, 0.5), alpha=0.45)
+    dot = min(max(step * 0.6, 1.5), 7)
+    _strokes(axes, x, before, before, MUTED, dot)
+    _strokes(axes, x, after, after, colour, dot)
+    if devices:
+        _name_worst(axes, devices[0], len(devices))
+    axes.set_xlim(0.4, len(devices) + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axes.set_xlabel("devices, worst before training first")
+
+
+def _strokes(
+    axes: Axes,
+    x: Floats,
+    low: Floats,
+    high: Floats,
+    colour: str,
+    width: float,
+    alpha: float = 1,
+) -> None:
+    """One path of vertical strokes, dots where both ends meet: 1,000 devices stay a few kilobytes."""
+    if not len(x):
+        return
+    gap = np.full(len(x), np.nan)
+    axes.plot(
+        np.column_stack([x, x, gap]).ravel(),
+        np.column_stack([low, high, gap]).ravel(),
+        color=colour,
+        linewidth=width,
+        alpha=alpha,
+        clip_on=False,
+    )
+
+
+def _name_worst(axes: Axes, worst: DeviceResult, devices: int) -> None:
+    axes.annotate(
+        f"{worst.device}: {percent(worst.before)} → {percent(worst.after)}",
+        (1, worst.before),
+        (10, -4),
+        textcoords="offset points",
+        va="top",
+        fontsize=11,
+    )
+
+
+def _bytes_per_device(strategy: StrategyResult, direction: str) -> tuple[list[int], list[float]]:
+    """Rounds, and bytes for each device of the round; rounds without an update or a byte left out."""
+    rounds: list[int] = []
+    each: list[float] = []
+    for r in strategy.rounds:
+        total = r.bytes_up if direction == "up" else r.bytes_down
+        if total and r.num_updates + r.late:
+            rounds.append(r.round)
+            each.append(total / (r.num_updates + r.late))
+    return rounds, each
+
+
+def _dense_line(axes: Axes, model: Model) -> None:
+    axes.axhline(max(model.dense_bytes, 1), color=MUTED, linewidth=1.2, linestyle=(0, (5, 4)))
+    axes.annotate(
+        f"the whole model, {size(model.dense_bytes)}",
+        (1, max(model.dense_bytes, 1)),
+        (0, 6),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        color=MUTED,
+        fontsize=11,
+    )
+
+
+def _largest(personal: list[TensorShare]) -> list[TensorShare]:
+    """The tensors in the model's order; of more than a dozen the largest, and the others as one."""
+    if len(personal) <= _MAX_TENSORS:
+        return personal
+    cut = sorted((share.elements for share in personal), reverse=True)[_MAX_TENSORS - 2]
+    kept = [share for share in personal if share.elements >= cut][: _MAX_TENSORS - 1]
+    rest = [share for share in personal if share not in kept]
+    other = TensorShare(
+        f"{len(rest)} others", sum(s.elements for s in rest), sum(s.share for s in rest)
+    )
+    return [*kept, other]
+
+
+def _bars(axes: Axes, i: int, shares: list[TensorShare]) -> None:
+    rows = range(len(shares))
+    axes.barh(rows, [s.share for s in shares], height=0.62, color=series(i))
+    for row, share in zip(rows, shares, strict=True):
+        label = f"{percent(share.share)}  ({share.elements:,.4g})"
+        axes.annotate(
+            label, (share.share, row), (6, 0), textcoords="offset points", va="center", fontsize=11
+        )
+    axes.set_yticks(rows, [s.tensor for s in shares], color=INK)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.xaxis.set_major_locator(NullLocator())
+    axes.spines["bottom"].set_visible(False)
+    # Room for the longest bar's label.
+    axes.set_xlim(0, 1.45 * max(s.share for s in shares) or 1)
+
+
+def _accuracy_axis(axes: Axes, values: Sequence[float]) -> None:
+    # Zoomed to tenths: what differs lies near the top, and the axis says where it begins.
+    low = math.floor(10 * min(values, default=0)) / 10
+    axes.set_ylim(min(low, 0.9) - 0.005, 1.005)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(_as_percent))
+
+
+def _as_percent(value: float, position: int | None) -> str:
+    return percent(value, 0)
+
+
+def _round_axis(axes: Axes, result: Result) -> None:
+    rounds = [r.round for s in result.strategies for r in s.rounds] or [1]
+    margin = max(0.5, 0.02 * len(set(rounds)))
+    axes.set_xlim(min(rounds) - margin, max(rounds) + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    axes.set_xlabel("round")
+
+
+def _bytes_axis(axes: Axes, low: float, high: float) -> None:
+    axes.set_yscale("log")
+    bottom = math.floor(math.log10(max(low, 1)))
+    top = max(math.ceil(math.log10(max(high, 1) * 1.3)), bottom + 1)
+    decades = [10.0**exponent for exponent in range(bottom, top + 1)]
+    axes.set_yticks(decades, [re.sub(r"\.0+ ", " ", size(value)) for value in decades])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(decades[0], decades[-1])

@@ -1,0 +1,199 @@
+"""What a running emulation shows: a live table in a terminal, one line a round anywhere else.
+
+    with Progress(console) as progress:
+        progress.strategy("fedobp", num_rounds=20)
+        progress.round_opened(1, cohort=10)
+        progress.update_received(1, received=1, cohort=10)   as each one arrives
+        progress.round_closed(round_result)
+        progress.finished()
+
+The methods are called from one thread; the live table is drawn from another, which only reads. It keeps
+no times of its own: ``clock`` is asked, and the time left follows from the rounds already done.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sedge_emulate.human import duration, percent, size
+from sedge_emulate.result import RoundResult
+
+# The first round also waits for devices to join, and a fleet may slow down as it warms up.
+_RECENT_ROUNDS = 5
+_BAR_WIDTH = 20
+_REDRAWS_PER_S = 4
+
+
+@dataclass
+class _Track:
+    """One strategy's course so far. ``round`` is the open one, 0 between rounds."""
+
+    name: str
+    num_rounds: int
+    started_s: float
+    ended_s: float | None = None
+    closed: list[RoundResult] = field(default_factory=list[RoundResult])
+    round: int = 0
+    round_started_s: float = 0.0
+    received: int = 0
+    cohort: int = 0
+
+    @property
+    def up(self) -> int:
+        return sum(r.bytes_up for r in self.closed)
+
+    @property
+    def down(self) -> int:
+        return sum(r.bytes_down for r in self.closed)
+
+    def left_s(self, now: float) -> float | None:
+        in_round_s = now - self.round_started_s if self.round else 0.0
+        recent = [r.seconds for r in self.closed[-_RECENT_ROUNDS:]]
+        return time_left_s(recent, self.num_rounds - len(self.closed), in_round_s)
+
+
+def time_left_s(round_s: Sequence[float], rounds_left: int, in_round_s: float) -> float | None:
+    """Seconds until the last round closes, from the length of recent rounds; None before there is one.
+
+    ``in_round_s`` is how long the open round has lasted; a round longer than usual never adds time.
+    """
+    if rounds_left <= 0:
+        return 0.0
+    if not round_s:
+        return None
+    usual_s = sum(round_s) / len(round_s)
+    return max(usual_s - in_round_s, 0.0) + usual_s * (rounds_left - 1)
+
+
+class Progress:
+    """The progress of one emulation, strategy after strategy, on ``console``."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._tracks: list[_Track] = []
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(
+                console=console,
+                get_renderable=self._render,
+                refresh_per_second=_REDRAWS_PER_S,
+            )
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finished()
+        if self._live:
+            self._live.stop()
+
+    def strategy(self, name: str, num_rounds: int) -> None:
+        """The next strategy begins."""
+        self.finished()
+        self._tracks.append(_Track(name, num_rounds, self._clock()))
+        self._plain(f"{name}: {num_rounds} rounds")
+
+    def round_opened(self, round: int, cohort: int) -> None:
+        """A round begins with this many devices."""
+        track = self._tracks[-1]
+        track.round, track.cohort, track.received = round, cohort, 0
+        track.round_started_s = self._clock()
+
+    def update_received(self, round: int, received: int, cohort: int) -> None:
+        """So many of the cohort's updates have arrived; nothing for a round that is not open."""
+        track = self._tracks[-1]
+        if round == track.round:
+            track.received, track.cohort = received, cohort
+
+    def round_closed(self, result: RoundResult) -> None:
+        """A round is over."""
+        track = self._tracks[-1]
+        track.closed.append(result)
+        track.round = 0
+        self._plain(_line(track, track.left_s(self._clock())))
+
+    def note(self, text: str) -> None:
+        """One line for the user, above the live table."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def finished(self) -> None:
+        """The current strategy is over; nothing where it was already."""
+        if self._tracks and self._tracks[-1].ended_s is None:
+            track = self._tracks[-1]
+            track.round, track.ended_s = 0, self._clock()
+            elapsed = duration(track.ended_s - track.started_s)
+            self._plain(f"{track.name}: {len(track.closed)} rounds in {elapsed}")
+
+    def _plain(self, text: str) -> None:
+        if self._live is None:
+            self.note(text)
+
+    def _render(self) -> RenderableType:
+        now = self._clock()
+        table = Table.grid(padding=(0, 2))
+        for column in ("strategy", "bar", "round", "accuracy", "up", "down", "elapsed", "left"):
+            right = column in ("round", "up", "down", "elapsed")
+            # The bar gives way where the terminal is narrow.
+            table.add_column(
+                justify="right" if right else "left",
+                no_wrap=column != "bar",
+                max_width=_BAR_WIDTH if column == "bar" else None,
+            )
+        tracks = tuple(self._tracks)
+        for track in tracks:
+            table.add_row(*_row(track, now))
+        if not tracks or tracks[-1].ended_s is not None:
+            return table
+        return Group(table, Text(f"  {_doing(tracks[-1])}", style="dim"))
+
+
+def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
+    done = len(track.closed)
+    last = track.closed[-1] if track.closed else None
+    left_s = track.left_s(now) if track.ended_s is None else None
+    ended = now if track.ended_s is None else track.ended_s
+    return (
+        Text(track.name, style="bold"),
+        ProgressBar(total=max(track.num_rounds, 1), completed=done),
+        f"{done}/{track.num_rounds}",
+        f"{percent(last.before_mean)} → {percent(last.after_mean)}" if last else "",
+        f"↑ {size(track.up)}",
+        f"↓ {size(track.down)}",
+        duration(ended - track.started_s),
+        f"{duration(left_s)} left" if left_s else "",
+    )
+
+
+def _doing(track: _Track) -> str:
+    if track.round:
+        return f"round {track.round}: {track.received} of {track.cohort} devices have trained"
+    if len(track.closed) >= track.num_rounds:
+        return "evaluating every device"
+    return "waiting for devices" if not track.closed else "between rounds"
+
+
+def _line(track: _Track, left_s: float | None) -> str:
+    last = track.closed[-1]
+    late = f", {last.late} late" if last.late else ""
+    left = f", {duration(left_s)} left" if left_s else ""
+    return (
+        f"{track.name} round {last.round}/{track.num_rounds}: {last.num_updates} devices{late}, accuracy "
+        f"{percent(last.before_mean)} -> {percent(last.after_mean)}, loss {last.train_loss:.3f}, "
+        f"up {size(last.bytes_up)}, down {size(last.bytes_down)}, {duration(last.seconds)}{left}"
+    )

@@ -1,0 +1,65 @@
+"""The end of an emulation: the table in the terminal and the HTML report."""
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sedge_emulate.human import duration, percent, size
+from sedge_emulate.page import page
+from sedge_emulate.result import Headline, Result, Spread, headline, write_whole
+
+_BYTES = ("up\n(of dense)", "down\n(of dense)")
+
+
+def write_report(result: Result, path: Path) -> None:
+    """Write the report, one HTML file that needs nothing else. Raises ``StorageError``."""
+    write_whole(page(result).encode(), path)
+
+
+def print_table(result: Result, console: Console, report: Path) -> None:
+    """Print the strategies' figures, the device each serves worst, and where the report lies."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("strategy")
+    for column in ("before", "worst\n10 %", "after", "worst\n10 %", *_BYTES, "time"):
+        table.add_column(column, justify="right")
+    rows = [headline(strategy) for strategy in result.strategies]
+    for row in rows:
+        table.add_row(
+            Text(row.name, style="bold"),
+            *_accuracy(row.before),
+            *_accuracy(row.after),
+            _bytes(row.up, row.up_of_dense),
+            _bytes(row.down, row.down_of_dense),
+            duration(row.seconds),
+        )
+    _say(console, f"{result.dataset}, {result.devices} devices, {result.split}")
+    console.print(table)
+    for row in rows:
+        _say(console, _worst(row))
+    _say(
+        console,
+        "before and after local training, over all devices; up and down over all rounds, at the devices",
+    )
+    _say(console, f"report: {report}")
+
+
+def _accuracy(accuracy: Spread) -> tuple[str, str]:
+    return percent(accuracy.mean), percent(accuracy.worst_tenth)
+
+
+def _bytes(num_bytes: int, of_dense: float) -> str:
+    return f"{size(num_bytes)} ({'<1 %' if of_dense < 0.01 else percent(of_dense, 0)})"
+
+
+def _worst(row: Headline) -> str:
+    return (
+        f"worst under {row.name}: {row.worst.device}, "
+        f"{percent(row.worst.before)} -> {percent(row.worst.after)}"
+    )
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,220 @@
+"""What an emulation found: the schema of ``result.json``, format 1.
+
+    Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds      RoundResult
+                                                         ├ before, after   Spread
+                                                         ├ devices     DeviceResult
+                                                         ├ bytes       Traffic
+                                                         └ personal    TensorShare
+
+Accuracies and shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is a device's
+accuracy on its own test examples with the model it was sent, ``after`` the same once it has trained
+locally. Fields may be added within a format; none changes its meaning.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.errors import LocalError, StorageError
+
+FORMAT = 1
+
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+Option: TypeAlias = str | int | float | bool | None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """An accuracy over devices, each counting once: the mean, the mean of the worst tenth, the ends."""
+
+    mean: Share
+    worst_tenth: Share
+    min: Share
+    max: Share
+
+
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One round.
+
+    The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``);
+    ``late`` updates came after the round had closed. Bytes are counted at the devices' sockets from the
+    round's opening to its close, headers included.
+    """
+
+    round: Count
+    before_mean: Share
+    after_mean: Share
+    train_loss: float
+    num_updates: Count
+    late: Count
+    seconds: Seconds
+    bytes_up: Count
+    bytes_down: Count
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One device in the final evaluation; ``num_classes`` is the number of labels that it holds."""
+
+    device: str
+    num_train: Count
+    num_test: Count
+    num_classes: Count
+    before: Share
+    after: Share
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of one strategy from joining to the end.
+
+    The four totals are counted at the sockets, the devices' together and the coordinator's.
+    ``update_payload_mean`` is one coded update, ``dense_update`` the same as plain float32.
+    """
+
+    device_up: Count
+    device_down: Count
+    coordinator_up: Count
+    coordinator_down: Count
+    update_payload_mean: Annotated[float, Meta(ge=0)]
+    dense_update: Count
+
+
+class TensorShare(msgspec.Struct, frozen=True):
+    """How many of the personal parameters lie in one tensor: mean per device, and as a share of them."""
+
+    tensor: str
+    elements: Annotated[float, Meta(ge=0)]
+    share: Share
+
+
+class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices."""
+
+    name: str
+    options: dict[str, Option]
+    rounds: list[RoundResult]
+    before: Spread
+    after: Spread
+    devices: list[DeviceResult]
+    bytes: Traffic
+    seconds: Seconds
+    personal: list[TensorShare]
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The model: number of parameters, and its bytes as plain float32."""
+
+    name: str
+    parameters: Count
+    dense_bytes: Count
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it ran; ``versions`` by package."""
+
+    cpus: Count
+    platform: str
+    python: str
+    versions: dict[str, str]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """An emulation: the same fleet once under each strategy. ``created`` is an ISO 8601 date or time."""
+
+    format: int = FORMAT
+    created: str
+    command: str
+    dataset: str
+    split: str
+    devices: Count
+    seed: int
+    model: Model
+    machine: Machine
+    strategies: list[StrategyResult]
+
+
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """What the table says of one strategy.
+
+    ``up`` and ``down`` are the devices' bytes over all rounds; the shares relate them to one dense
+    model for each update, in that direction.
+    """
+
+    name: str
+    before: Spread
+    after: Spread
+    up: int
+    up_of_dense: float
+    down: int
+    down_of_dense: float
+    seconds: float
+    worst: DeviceResult
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The spread of the devices' values; a tenth that is no whole number of devices is rounded down,
+    but never to none."""
+    if not values:
+        raise LocalError("spread: no values, expected one for each device")
+    ordered = sorted(values)
+    worst = ordered[: max(1, len(ordered) // 10)]
+    return Spread(_mean(ordered), _mean(worst), ordered[0], ordered[-1])
+
+
+def headline(strategy: StrategyResult) -> Headline:
+    """The strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
+    if not strategy.devices:
+        raise LocalError(f"{strategy.name}: a result without devices")
+    up = sum(r.bytes_up for r in strategy.rounds)
+    down = sum(r.bytes_down for r in strategy.rounds)
+    dense = strategy.bytes.dense_update * sum(r.num_updates + r.late for r in strategy.rounds)
+    return Headline(
+        name=strategy.name,
+        before=strategy.before,
+        after=strategy.after,
+        up=up,
+        up_of_dense=up / dense if dense else 0.0,
+        down=down,
+        down_of_dense=down / dense if dense else 0.0,
+        seconds=strategy.seconds,
+        # The device that is worst off with the model it was sent; of equals, the first name.
+        worst=min(strategy.devices, key=lambda d: (d.before, d.after, d.device)),
+    )
+
+
+def write_json(result: Result, path: Path) -> None:
+    """Write the result, whole or not at all. Raises ``StorageError``."""
+    write_whole(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", path)
+
+
+def read_json(path: Path) -> Result:
+    """The result that was written there. Raises ``StorageError`` for a file that holds none."""
+    try:
+        result = msgspec.json.decode(path.read_bytes(), type=Result)
+    except OSError as exc:
+        raise StorageError(f"{path}: {exc}") from exc
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise StorageError(f"{path}: {exc}, expected a result of format {FORMAT}") from exc
+    if result.format != FORMAT:
+        raise StorageError(f"{path}: format {result.format}, expected {FORMAT}")
+    return result
+
+
+def write_whole(data: bytes, path: Path) -> None:
+    """Write a file by way of a neighbour, so that a reader never sees half of it."""
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    except OSError as exc:
+        raise StorageError(f"{path}: {exc}") from exc
+
+
+def _mean(values: Sequence[float]) -> float:
+    # Within the ends whatever the rounding, so that a mean of ones stays in [0, 1].
+    return min(max(sum(values) / len(values), values[0]), values[-1])

@@ -1,0 +1,284 @@
+"""A small builder of ONNX graphs whose every value has a known, static shape.
+
+It knows shapes and element types, so a lowering never asks a runtime for them, and a wrong one is
+found where it is made. It does no fusion: onnxruntime does that when it loads the program.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from sedge_protocol.errors import LocalError
+
+# Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on; IR 9 belongs to it.
+OPSET = 20
+IR_VERSION = 9
+
+Scalar: TypeAlias = bool | int | float
+Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto
+Array: TypeAlias = NDArray[np.float32] | NDArray[np.int64] | NDArray[np.bool_]
+
+FLOAT = np.dtype(np.float32)
+INT = np.dtype(np.int64)
+BOOL = np.dtype(np.bool_)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of the graph."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class Graph:
+    """Nodes, constants and inputs of one program while it is being built."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: dict[str, Value] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._transposes: dict[str, tuple[Value, tuple[int, ...]]] = {}
+        self._kinds: dict[str, str] = {}
+        self._count = 0
+
+    # Values
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Value:
+        """A named input of the program."""
+        self._inputs[name] = Value(name, shape, dtype)
+        return self._inputs[name]
+
+    def constant(self, array: Array) -> Value:
+        """A constant; equal constants are stored once."""
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._constants:
+            value = self._new(array.shape, array.dtype)
+            self._initializers[value.name] = numpy_helper.from_array(array, value.name)
+            self._constants[key] = value
+        return self._constants[key]
+
+    def scalar(self, number: Scalar, dtype: np.dtype[np.generic] = FLOAT) -> Value:
+        """A constant of shape ()."""
+        return self.constant(np.array(number, dtype))
+
+    def ints(self, numbers: Sequence[int]) -> Value:
+        """A constant int64 vector, as shapes, axes and pads are given to ONNX."""
+        return self.constant(np.array(numbers, np.int64))
+
+    def full(
+        self, shape: tuple[int, ...], number: Scalar, dtype: np.dtype[np.generic] = FLOAT
+    ) -> Value:
+        """A tensor of one repeated number, stored as that number."""
+        fill = numpy_helper.from_array(np.array([number], dtype))
+        return self.op("ConstantOfShape", self.ints(shape), shape=shape, dtype=dtype, value=fill)
+
+    def _new(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Value:
+        self._count += 1
+        return Value(f"v{self._count}", shape, dtype)
+
+    # Nodes
+
+    def op(
+        self,
+        kind: str,
+        *inputs: Value | None,
+        shape: tuple[int, ...],
+        dtype: np.dtype[np.generic] = FLOAT,
+        **attributes: Attribute,
+    ) -> Value:
+        """A node with one output of the given shape."""
+        return self.ops(kind, *inputs, outputs=((shape, dtype),), **attributes)[0]
+
+    def ops(
+        self,
+        kind: str,
+        *inputs: Value | None,
+        outputs: Sequence[tuple[tuple[int, ...], np.dtype[np.generic]]],
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """A node with several outputs; None stands for an optional input left out."""
+        made = tuple(self._new(shape, dtype) for shape, dtype in outputs)
+        names = [value.name if value else "" for value in inputs]
+        node = helper.make_node(kind, names, [value.name for value in made], **attributes)
+        self._nodes.append(node)
+        self._kinds.update((value.name, kind) for value in made)
+        return made
+
+    def is_output_of(self, kind: str, value: Value) -> bool:
+        """Whether a node of this kind makes the value."""
+        return self._kinds.get(value.name) == kind
+
+    def unary(self, kind: str, x: Value, **attributes: Attribute) -> Value:
+        """An element-wise node that keeps shape and type."""
+        return self.op(kind, x, shape=x.shape, dtype=x.dtype, **attributes)
+
+    def binary(self, kind: str, x: Value, y: Value) -> Value:
+        """An element-wise arithmetic node with broadcasting; both sides have one type."""
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        return self.op(kind, x, y, shape=shape, dtype=x.dtype)
+
+    def add(self, x: Value, y: Value) -> Value:
+        """x + y."""
+        return self.binary("Add", x, y)
+
+    def sub(self, x: Value, y: Value) -> Value:
+        """x - y."""
+        return self.binary("Sub", x, y)
+
+    def mul(self, x: Value, y: Value) -> Value:
+        """x * y."""
+        return self.binary("Mul", x, y)
+
+    def scale(self, x: Value, factor: float) -> Value:
+        """x times a number."""
+        return self.mul(x, self.scalar(factor))
+
+    def compare(self, kind: str, x: Value, y: Value) -> Value:
+        """An element-wise comparison with broadcasting, giving booleans."""
+        return self.op(kind, x, y, shape=np.broadcast_shapes(x.shape, y.shape), dtype=BOOL)
+
+    def cast(self, x: Value, dtype: np.dtype[np.generic]) -> Value:
+        """x with another element type."""
+        if x.dtype == dtype:
+            return x
+        to = int(helper.np_dtype_to_tensor_dtype(dtype))
+        return self.op("Cast", x, shape=x.shape, dtype=dtype, to=to)
+
+    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """x with another shape of the same size; costs nothing at run time."""
+        if shape == x.shape:
+            return x
+        if math.prod(shape) != x.size:
+            raise LocalError(f"reshape: {x.shape} to {shape}")
+        return self.op("Reshape", x, self.ints(shape), shape=shape, dtype=x.dtype)
+
+    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+        """x with its axes in another order; a transpose of a transpose is one or none."""
+        source, before = self.untransposed(x)
+        order = tuple(before[axis] for axis in axes)
+        if order == tuple(range(x.rank)):
+            return source
+        shape = tuple(source.shape[axis] for axis in order)
+        made = self.op("Transpose", source, shape=shape, dtype=x.dtype, perm=order)
+        self._transposes[made.name] = source, order
+        return made
+
+    def untransposed(self, x: Value) -> tuple[Value, tuple[int, ...]]:
+        """What x is a transpose of, and by which order of axes (itself, unchanged, otherwise)."""
+        return self._transposes.get(x.name, (x, tuple(range(x.rank))))
+
+    def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
+        """x reduced over some axes (ReduceSum, ReduceMean, ReduceMax, ReduceMin)."""
+        over = {axis % x.rank for axis in axes}
+        if not over:
+            return x
+        full = tuple(1 if axis in over else extent for axis, extent in enumerate(x.shape))
+        shape = full if keep else tuple(e for axis, e in enumerate(x.shape) if axis not in over)
+        axes_value = self.ints(sorted(over))
+        return self.op(kind, x, axes_value, shape=shape, dtype=x.dtype, keepdims=int(keep))
+
+    def sum(self, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
+        """Sum over some axes."""
+        return self.reduce("ReduceSum", x, axes, keep)
+
+    def mean(self, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
+        """Mean over some axes."""
+        return self.reduce("ReduceMean", x, axes, keep)
+
+    def slice(self, x: Value, axes: Sequence[int], ranges: Sequence[tuple[int, int, int]]) -> Value:
+        """x[start:stop:step] on each of some axes; free when it is all of x."""
+        shape = list(x.shape)
+        for axis, bounds in zip(axes, ranges, strict=True):
+            shape[axis] = len(range(x.shape[axis])[slice(*bounds)])
+        if tuple(shape) == x.shape and all(step == 1 for _, _, step in ranges):
+            return x
+        starts, stops, steps = (self.ints(column) for column in zip(*ranges, strict=True))
+        bounds = (starts, stops, self.ints(axes), steps)
+        return self.op("Slice", x, *bounds, shape=tuple(shape), dtype=x.dtype)
+
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        """The parts one after the other along an axis."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.op("Concat", *parts, shape=tuple(shape), dtype=parts[0].dtype, axis=axis)
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
+        """x cut into parts of the given extents along an axis."""
+        if len(sizes) == 1:
+            return (x,)
+        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+        outputs = [(shape, x.dtype) for shape in shapes]
+        return self.ops("Split", x, self.ints(sizes), outputs=outputs, axis=axis)
+
+    def pad(self, x: Value, before: Sequence[int], after: Sequence[int], fill: Scalar) -> Value:
+        """x with margins of a constant."""
+        if not any(before) and not any(after):
+            return x
+        shape = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
+        pads = self.ints([*before, *after])
+        return self.op("Pad", x, pads, self.scalar(fill, x.dtype), shape=shape, dtype=x.dtype)
+
+    def expand(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """x broadcast to a shape."""
+        if shape == x.shape:
+            return x
+        return self.op("Expand", x, self.ints(shape), shape=shape, dtype=x.dtype)
+
+    # The finished program
+
+    def build(self, name: str, outputs: Mapping[str, Value]) -> bytes:
+        """The program with the named outputs, as bytes; nodes that reach no output are left out."""
+        renamed: dict[str, str] = {}
+        for label, value in outputs.items():
+            if value.name in renamed or value.name in self._inputs or value.name not in self._kinds:
+                value = self.unary("Identity", value)
+            renamed[value.name] = label
+        nodes, used = self._needed(set(renamed))
+        for node in nodes:
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            node.output[:] = [renamed.get(name, name) for name in node.output]
+        graph = helper.make_graph(
+            nodes,
+            name,
+            [_value_info(value.name, value) for value in self._inputs.values()],
+            [_value_info(label, value) for label, value in outputs.items()],
+            [tensor for key, tensor in self._initializers.items() if key in used],
+        )
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(
+            graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="sedge-export"
+        )
+        return model.SerializeToString()
+
+    def _needed(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:
+        nodes: list[onnx.NodeProto] = []
+        for node in reversed(self._nodes):
+            if any(name in wanted for name in node.output):
+                nodes.append(node)
+                wanted.update(node.input)
+        return nodes[::-1], wanted
+
+
+def _value_info(name: str, value: Value) -> onnx.ValueInfoProto:
+    kind = int(helper.np_dtype_to_tensor_dtype(value.dtype))
+    return helper.make_tensor_value_info(name, kind, list(value.shape))

@@ -1,0 +1,103 @@
+"""From a traced ATen graph to an ONNX program: one table, one walk.
+
+Every node is replaced by what the table says, in order. Shape and type of each result are compared with
+what torch traced, so a lowering that is wrong about them is found here and not on a device.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
+
+import torch
+from sedge_protocol.errors import ExportError, LocalError
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from sedge_export.graph import Array, Graph, Value
+from sedge_export.lowering import (
+    convolution as convolution,
+    normalization as normalization,
+    pooling as pooling,
+    products as products,
+    reductions as reductions,
+    shapes as shapes,
+)
+from sedge_export.lowering.pointwise import element_type
+from sedge_export.lowering.table import LOWERINGS, Lowered
+
+Where: TypeAlias = Callable[[OpOverload], str]
+
+
+def to_onnx(
+    module: fx.GraphModule, name: str, inputs: Sequence[str], outputs: Sequence[str], where: Where
+) -> bytes:
+    """The program of a traced graph, its inputs and outputs named in order.
+
+    Raises ``ExportError`` naming the first operator that has no lowering; ``where`` says which module
+    of the model it came from.
+    """
+    graph = Graph()
+    names = iter(inputs)
+    values: dict[fx.Node, Lowered] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            spec = _spec(node)
+            values[node] = graph.input(next(names), tuple(spec.shape), element_type(spec.dtype))
+        elif node.op == "get_attr":
+            values[node] = _constant(graph, module, str(node.target))
+        elif node.op == "call_function":
+            values[node] = _call(graph, node, values, where)
+        elif node.op == "output":
+            results = cast(tuple[fx.Node, ...], node.args[0])
+            finished = {label: _one(values[r]) for label, r in zip(outputs, results, strict=True)}
+            return graph.build(name, finished)
+    raise LocalError(f"{name}: the traced graph has no output")
+
+
+def _spec(node: fx.Node) -> Tensor:
+    return cast(Tensor, node.meta["val"])
+
+
+def _one(lowered: Lowered) -> Value:
+    if not isinstance(lowered, Value):
+        raise LocalError(f"expected one value, found {lowered!r}")
+    return lowered
+
+
+def _constant(graph: Graph, module: fx.GraphModule, target: str) -> Value:
+    tensor = cast(Tensor, getattr(module, target)).detach()
+    element_type(tensor.dtype)
+    return graph.constant(cast(Array, tensor.numpy()))
+
+
+def _call(graph: Graph, node: fx.Node, values: dict[fx.Node, Lowered], where: Where) -> Lowered:
+    arguments = fx.map_arg(node.args, values.__getitem__)
+    keywords = fx.map_arg(node.kwargs, values.__getitem__)
+    if node.target is operator.getitem:
+        source, index = cast(tuple[tuple[Value, ...], int], arguments)
+        return source[index]
+    target = cast(OpOverload, node.target)
+    if target not in LOWERINGS:
+        raise ExportError(
+            f"cannot lower {target}{where(target)}: ONNX has no counterpart for it here"
+        )
+    try:
+        result = LOWERINGS[target](graph, *arguments, **keywords)
+    except ExportError as exc:
+        raise ExportError(f"cannot lower {target}{where(target)}: {exc}") from exc
+    _check(node, result)
+    return result
+
+
+def _check(node: fx.Node, result: Lowered) -> None:
+    many = isinstance(result, tuple)
+    specs = cast(tuple[Tensor | None, ...], node.meta["val"]) if many else (_spec(node),)
+    made = result if isinstance(result, tuple) else (result,)
+    for spec, value in zip(specs, made, strict=False):
+        if value is None or spec is None:
+            continue
+        if value.shape != tuple(spec.shape) or value.dtype != element_type(spec.dtype):
+            raise LocalError(
+                f"{node.target}: lowered to {value.dtype} {value.shape},"
+                f" traced as {spec.dtype} {tuple(spec.shape)}"
+            )

@@ -1,0 +1,105 @@
+"""Reference models: what the benchmarks and the demo train.
+
+``avgcnn`` is the small network of the personalised federated learning literature (n = 582,026 for one
+channel of 28 x 28 and ten classes). Each has PyTorch's default initialisation.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class AvgCNN(nn.Module):
+    """conv 5x5 (32) - ReLU - pool - conv 5x5 (64) - ReLU - pool - fc 512 - ReLU - fc."""
+
+    def __init__(self, channels: int, classes: int, pixels: int) -> None:
+        super().__init__()
+        side = ((pixels - 4) // 2 - 4) // 2
+        self.conv1 = nn.Conv2d(channels, 32, 5)
+        self.conv2 = nn.Conv2d(32, 64, 5)
+        self.fc1 = nn.Linear(64 * side * side, 512)
+        self.classifier = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, classes) of images (B, channels, pixels, pixels)."""
+        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)  # (B, 32, 12, 12)
+        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)  # (B, 64, 4, 4)
+        x = torch.relu(self.fc1(x.flatten(1)))
+        logits: Tensor = self.classifier(x)
+        return logits
+
+
+def avgcnn(channels: int = 1, classes: int = 10, pixels: int = 28) -> nn.Module:
+    """The two-convolution network of FedAvg."""
+    return AvgCNN(channels, classes, pixels)
+
+
+def mlp(inputs: int = 784, hidden: int = 200, classes: int = 10) -> nn.Module:
+    """One hidden layer, for images or vectors of ``inputs`` numbers."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+def batch_norm(channels: int) -> nn.Module:
+    """Batch normalisation: statistics of the batch, running ones in theta."""
+    return nn.BatchNorm2d(channels)
+
+
+def group_norm(channels: int) -> nn.Module:
+    """Group normalisation with two groups: no statistics to share."""
+    return nn.GroupNorm(2, channels)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut."""
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = norm(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H / stride, W / stride)."""
+        y = torch.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        return torch.relu(y + self.shortcut(x))
+
+
+class ResNet8(nn.Module):
+    """A stem and three residual blocks of 64, 128 and 256 channels."""
+
+    def __init__(self, channels: int, classes: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
+        self.norm = norm(64)
+        self.block1 = ResidualBlock(64, 64, 1, norm)
+        self.block2 = ResidualBlock(64, 128, 2, norm)
+        self.block3 = ResidualBlock(128, 256, 2, norm)
+        self.classifier = nn.Linear(256, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, classes) of images (B, channels, H, W)."""
+        x = torch.relu(self.norm(self.stem(x)))
+        x = self.block3(self.block2(self.block1(x)))
+        logits: Tensor = self.classifier(x.mean((2, 3)))
+        return logits
+
+
+def resnet8(channels: int = 1, classes: int = 10) -> nn.Module:
+    """ResNet-8 with group normalisation, the better choice when devices' data differ."""
+    return ResNet8(channels, classes, group_norm)
+
+
+def resnet8_batchnorm(channels: int = 1, classes: int = 10) -> nn.Module:
+    """ResNet-8 with batch normalisation."""
+    return ResNet8(channels, classes, batch_norm)

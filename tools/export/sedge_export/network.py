@@ -1,0 +1,200 @@
+"""A model as pure functions of one flat vector: the train step, evaluation and prediction.
+
+theta, shape (n,), holds every parameter and every running statistic in model order. The step is SGD with
+momentum as torch.optim.SGD has it (no dampening, no Nesterov):
+    g = grad of sum(w row_loss) / sum(w),   v' = momentum v + g,   theta' = theta - learning_rate v'.
+Statistics take the values that training mode gives them and have no gradient; frozen parameters have
+gradient 0. Nothing here knows about ONNX.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from sedge_protocol.errors import ExportError
+from sedge_protocol.layout import Layout, Role, Theta
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Step: TypeAlias = tuple[Tensor, Tensor, Tensor]
+
+# Keeps 0 / 0 away when every row of a batch is padding; any real weight sum is far above it.
+MIN_WEIGHT_SUM = 1e-12
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Each row's cross entropy, shape (B,), of logits (B, C) and labels (B,)."""
+    chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
+    return -(logits.log_softmax(1) * chosen).sum(1)
+
+
+def squared_error(output: Tensor, y: Tensor) -> Tensor:
+    """Each row's mean squared error, shape (B,), of outputs and targets (B, C)."""
+    return (output - y).square().mean(1)
+
+
+class Network:
+    """A private copy of a model and its layout. Raises ``ExportError`` for what theta cannot hold."""
+
+    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool) -> None:
+        self.model = copied(model)
+        for name, module in self.model.named_modules():
+            if isinstance(module, BATCH_NORMS):
+                _make_functional(name, module)
+        self.loss = loss
+        self.classifies = classifies
+        self._tensors = _tensors(self.model)
+        self.layout = Layout.of(
+            (name, tuple(tensor.shape), role) for name, (tensor, role) in self._tensors.items()
+        )
+        self.trainable = {name for name, (t, _) in self._tensors.items() if t.requires_grad}
+        if not self.trainable:
+            raise ExportError("model: no parameter requires a gradient")
+
+    @property
+    def theta(self) -> Theta:
+        """The model's present values, shape (n,)."""
+        arrays = {name: t.detach().numpy() for name, (t, _) in self._tensors.items()}
+        return self.layout.flatten(arrays)
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Whether a row's result in training depends on the other rows of its batch."""
+        return any(isinstance(module, BATCH_NORMS) for module in self.model.modules())
+
+    def train(
+        self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
+        learning_rate: Tensor, momentum: Tensor,
+    ) -> Step:  # fmt: skip
+        """theta', velocity' and loss of one step."""
+        gradient, statistics, loss = self._gradient(theta, x, y, w)
+        flat = torch.cat([gradient[t.name].reshape(-1) for t in self.layout.tensors])
+        return *self._descend(theta, velocity, flat, statistics, learning_rate, momentum), loss
+
+    def train_prox(
+        self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
+        learning_rate: Tensor, momentum: Tensor, prox: Tensor, anchor: Tensor,
+    ) -> Step:  # fmt: skip
+        """``train`` with prox (theta - anchor) added to the gradient (FedProx, eq. 2)."""
+        gradient, statistics, loss = self._gradient(theta, x, y, w)
+        pulls = self._split(prox * (theta - anchor))
+        flat = torch.cat(
+            [
+                (gradient[name] + pull if name in self.trainable else gradient[name]).reshape(-1)
+                for name, pull in pulls.items()
+            ]
+        )
+        return *self._descend(theta, velocity, flat, statistics, learning_rate, momentum), loss
+
+    def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Step:
+        """Weighted sums of loss and of correct answers, and the sum of the weights."""
+        logits = self.predict(theta, x)
+        correct = torch.zeros(())
+        if self.classifies:
+            correct = (w * (logits.argmax(1) == y)).sum()
+        return (w * self._row_loss(logits, y)).sum(), correct, w.sum()
+
+    def predict(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Outputs (B, C)."""
+        return self._output(self._split(theta), x)[0]
+
+    def _split(self, theta: Tensor) -> dict[str, Tensor]:
+        parts = theta.split([t.size for t in self.layout.tensors])
+        return {t.name: p.view(t.shape) for t, p in zip(self.layout.tensors, parts, strict=True)}
+
+    def _output(self, values: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The model's output and its statistics after the call."""
+        held = dict(values)
+        output = functional_call(self.model, held, (x,))
+        return output, {name: held[name] for name in self.layout.statistics}
+
+    def _row_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        rows = self.loss(logits, y)
+        if rows.shape != logits.shape[:1]:
+            raise ExportError(
+                f"loss: gives shape {tuple(rows.shape)}, expected one number a row,"
+                f" ({logits.shape[0]},)"
+            )
+        return rows
+
+    def _gradient(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """Gradient of every tensor (0 for what does not learn), new statistics, and the loss."""
+        values = self._split(theta)
+
+        def mean_loss(learned: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            logits, statistics = self._output({**values, **learned}, x)
+            total = (w * self._row_loss(logits, y)).sum()
+            return total / w.sum().clamp_min(MIN_WEIGHT_SUM), statistics
+
+        learned = {name: values[name] for name in values if name in self.trainable}
+        gradient, (loss, statistics) = grad_and_value(mean_loss, has_aux=True)(learned)
+        zeros = {n: torch.zeros_like(v) for n, v in values.items() if n not in self.trainable}
+        return {**gradient, **zeros}, statistics, loss
+
+    def _descend(
+        self, theta: Tensor, velocity: Tensor, gradient: Tensor, statistics: dict[str, Tensor],
+        learning_rate: Tensor, momentum: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        moved = momentum * velocity + gradient
+        stepped = theta - learning_rate * moved
+        if statistics:
+            parts = {**self._split(stepped), **statistics}
+            stepped = torch.cat([parts[t.name].reshape(-1) for t in self.layout.tensors])
+        return stepped, moved
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when there is none."""
+    try:
+        return copy.deepcopy(model).cpu()
+    except (TypeError, RuntimeError) as exc:
+        raise ExportError(f"model: cannot be copied: {exc}") from exc
+
+
+def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
+    """Let a batch normalisation hand its new statistics over instead of writing over the old ones.
+
+    aten.native_batch_norm changes its arguments without saying so in its schema, so a trace of it
+    loses the update; the functional operator has the same kernel and returns them.
+    """
+    if not norm.track_running_stats or norm.momentum is None:
+        raise ExportError(
+            f"module {name!r}: BatchNorm with track_running_stats=False or momentum=None,"
+            " expected running statistics with a fixed momentum"
+        )
+    momentum = norm.momentum
+
+    def forward(x: Tensor) -> Tensor:
+        mean, variance = norm.running_mean, norm.running_var
+        result = torch.ops.aten._native_batch_norm_legit_functional(
+            x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
+        )
+        norm.running_mean, norm.running_var = result[3], result[4]
+        output: Tensor = result[0]
+        return output
+
+    norm.forward = forward  # type: ignore[method-assign]
+
+
+def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
+    """Every parameter and running statistic once, in model order."""
+    found: dict[str, tuple[Tensor, Role]] = {}
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            if parameter.dtype != torch.float32:
+                raise ExportError(f"parameter {name!r}: {parameter.dtype}, expected torch.float32")
+            if id(parameter) not in seen:  # A tied parameter has one slice, under its first name.
+                seen.add(id(parameter))
+                found[name] = parameter, Role.PARAMETER
+        if isinstance(module, BATCH_NORMS):
+            for name, buffer in module.named_buffers(prefix, recurse=False):
+                if not name.endswith("num_batches_tracked"):
+                    found[name] = buffer, Role.STATISTIC
+    return found

@@ -1,0 +1,145 @@
+"""A look at the model before anything is traced: what it gives, what it changes, where its operators are.
+
+The model runs once in eager mode in each mode of its own, under a recorder of operators. Random operators
+and changed buffers are refused here, with the module and the source line, and the record later names the
+module of an operator that cannot be lowered.
+"""
+
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from sedge_protocol.errors import ExportError
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sedge_export.network import BATCH_NORMS
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
+
+
+class Survey(TorchDispatchMode):
+    """Where each operator was first seen, by its bare name (``add`` for add, add_ and add_backward)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model = model
+        self._inside: list[str] = []
+        self._origins: dict[str, str] = {}
+
+    def where(self, operator: OpOverload) -> str:
+        """`` (module 'encoder.attn', net.py:31)`` for an operator of the model, '' for an unknown one."""
+        return self._origins.get(_bare_name(operator), "")
+
+    def run(self, x: Tensor) -> object:
+        """The model's output for x, every operator recorded."""
+        hooks = [
+            hook
+            for name, module in self._model.named_modules()
+            for hook in (
+                module.register_forward_pre_hook(self._entering(name)),
+                module.register_forward_hook(self._left, always_call=True),
+            )
+        ]
+        try:
+            with self, torch.no_grad():
+                return self._model(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _entering(self, name: str) -> Callable[[nn.Module, object], None]:
+        def enter(_module: nn.Module, _arguments: object) -> None:
+            self._inside.append(name)
+
+        return enter
+
+    def _left(self, _module: nn.Module, _arguments: object, _result: object) -> None:
+        self._inside.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Record the operator, then let it run. Raises ``ExportError`` for a random one."""
+        origin = self._origins.setdefault(_bare_name(func), self._here())
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise ExportError(
+                f"cannot lower {func}{origin}: it needs a random stream, which a program does not"
+                " have; dropout must have p=0"
+            )
+        return func(*args, **(kwargs or {}))
+
+    def _here(self) -> str:
+        known = [f"module {self._inside[-1]!r}"] if self._inside and self._inside[-1] else []
+        for frame in reversed(traceback.extract_stack()):
+            if not frame.filename.startswith((_TORCH, _HERE, "<")):
+                known.append(f"{Path(frame.filename).name}:{frame.lineno}")
+                break
+        return f" ({', '.join(known)})" if known else ""
+
+
+def _bare_name(operator: OpOverload) -> str:
+    name = operator._schema.name.rpartition("::")[2]
+    return re.sub(r"_backward.*$", "", name).strip("_")
+
+
+def survey(model: nn.Module, x: Tensor, num_classes: int) -> tuple[Survey, int]:
+    """Run the model both ways; gives the record and the width C of its output (B, C).
+
+    Raises ``ExportError`` when the model does not take x, gives anything but float32 (B, C), draws
+    random numbers, or changes a tensor that is not a running statistic.
+    """
+    record = Survey(model)
+    width = 0
+    for training in (False, True):
+        model.train(training)
+        before = {name: t.clone() for name, t in _tensors(model).items()}
+        try:
+            output = record.run(x)
+        except ExportError:
+            raise
+        except Exception as exc:  # the user's own code: anything can come out of it
+            raise ExportError(
+                f"model: fails on the sample input {x.dtype} {tuple(x.shape)}:"
+                f" {type(exc).__name__}: {exc}"
+            ) from exc
+        width = _check_output(output, x.shape[0], num_classes)
+        _check_unchanged(before, _tensors(model))
+    return record, width
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    tensors = dict(model.named_parameters())
+    for prefix, module in model.named_modules():
+        if not isinstance(module, BATCH_NORMS):
+            tensors |= dict(module.named_buffers(prefix, recurse=False))
+    return tensors
+
+
+def _check_output(output: object, batch_size: int, num_classes: int) -> int:
+    expected = f"float32 ({batch_size}, {num_classes or 'C'})"
+    if not isinstance(output, Tensor):
+        raise ExportError(f"model: output is a {type(output).__name__}, expected a tensor {expected}")
+    shape = tuple(output.shape)
+    right = len(shape) == 2 and shape[0] == batch_size and shape[1] == (num_classes or shape[1])
+    if not right or output.dtype != torch.float32:
+        raise ExportError(f"model: output is {output.dtype} {shape}, expected {expected}")
+    return shape[1]
+
+
+def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    for name, tensor in before.items():
+        if not torch.equal(tensor, after[name]):
+            raise ExportError(
+                f"model: its forward pass changes {name!r}; only the running statistics of"
+                " BatchNorm may change"
+            )

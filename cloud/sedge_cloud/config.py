@@ -80,7 +80,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fleet: Id
     state_dir: str = "state"
     broker: BrokerConfig = BrokerConfig()
-    gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 300
+    gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
     log_level: str = "info"
 
 

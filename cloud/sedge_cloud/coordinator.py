@@ -195,7 +195,9 @@ class Coordinator:
             text = "the round is over"
             return [device.peer.message(messages.Cancel(get.run, get.round, text))]
         shared = (self.runs[get.run].bundle, self._downloads.manifest(current.row.model))
-        self._downloads.request(transfer, get.missing, shared, order, now)
+        waiting = (name for name in current.orders if current.waiting_for(name))
+        expected = sum(1 for name in waiting if self.devices[name].online)
+        self._downloads.request(transfer, get.missing, shared, order, expected, now)
         return []
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:

@@ -44,9 +44,12 @@ class Downloads:
         missing: bytes,
         shared: tuple[Manifest, ...],
         order: OrderRow,
+        expected: int,
         now: float,
     ) -> None:
         """A device misses chunks of a blob that its order names: one of ``shared``, or its patch.
+
+        ``expected`` is how many devices may ask for a shared one.
 
         Raises ``FrameError`` for any other blob, and for a malformed bitmap.
         """
@@ -55,7 +58,7 @@ class Downloads:
             raise FrameError(f"GET of transfer {transfer.hex()}, which no order of it names")
         if found.device not in (None, order.device):
             raise FrameError(f"GET of transfer {transfer.hex()}, which is another device's")
-        found.serving.request(missing, now)
+        found.serving.request(order.device, missing, expected, now)
         self._active[transfer] = found
 
     def poll(self, now: float, room: int) -> list[tuple[str | None, bytes, int, bytes]]:

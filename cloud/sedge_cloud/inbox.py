@@ -141,13 +141,17 @@ class Inbox:
 
     def _take(self, device: str, intake: Intake, index: int, data: bytes, now: float) -> None:
         if intake.chunk(index, data, now):
-            self._blobs.write_part(device, intake.manifest, index, data)
+            try:
+                self._blobs.write_part(device, intake.manifest, index, data)
+            except StorageError:
+                intake.have.discard(index)
+                raise
 
     def _complete(self, device: str, transfer: bytes, found: Transfer, run: Run) -> Answer:
         """All chunks are there: check the whole, write the receipt, and only then answer."""
         manifest = found.intake.manifest
         sha256 = manifest.sha256
-        if not self._blobs.has(sha256) and not self._blobs.finish_part(device, manifest):
+        if not self._blobs.finish_part(device, manifest):
             found.intake.have = set()
             return Answer(Have(0, found.intake.bitmap(), CREDIT))
         row, memory, report = self._judge(device, found, run, self._blobs.read(sha256))

@@ -28,6 +28,8 @@ from sedge_protocol.update import Report, decode_update
 CACHED_GLOBALS = 4
 # A blob is written before the row that names it; the command line does so beside the service.
 ORPHAN_AGE_S = 60.0
+# A device may lose its link in the middle of an update and come back the next day.
+PART_AGE_S = 86_400.0
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -179,7 +181,7 @@ class Ledger:
         for row in self.store.runs():
             state = msgspec.msgpack.decode(row.state, type=RunState)
             keep |= {state.model, state.initial, state.arrays}
-        return self.store.blobs.collect(keep, ORPHAN_AGE_S)
+        return self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
 
     def _trained(self, run: Run, model: bytes, patch: bytes, blob: bytes) -> Theta:
         """global + patch + delta, (n,)."""

@@ -81,6 +81,9 @@ def check(examples: Examples, manifest: BundleManifest) -> None:
     if len(inputs) != len(targets):
         raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected as many")
     _check_inputs(inputs, manifest, "x")
+    if manifest.target.dtype != "int64" or manifest.target.shape:
+        expected = f"{manifest.target.dtype} of shape {manifest.target.shape}"
+        raise DataError(f"the model expects targets {expected}, the agent has only labels")
     if manifest.num_classes:
         wrong = (targets < 0) | (targets >= manifest.num_classes)  # (N,)
         if wrong.any():

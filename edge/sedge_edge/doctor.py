@@ -18,7 +18,7 @@ from sedge_protocol.topics import down
 
 EARLIEST_S = 1_767_225_600  # 2026-01-01: a clock before this has not been set since boot
 ENOUGH_FREE_BYTES = 64 * 2**20
-# ONNX Runtime with a small CNN peaks under 100 MB; the system around it wants as much again.
+# The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system wants as much again.
 ENOUGH_MEMORY_MB = 200
 
 

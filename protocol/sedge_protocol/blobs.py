@@ -116,7 +116,8 @@ class BlobFolder:
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
         """Which chunks have arrived already, by their digests; reads one chunk at a time.
 
-        ``owner`` is a device id or "fleet". Refuses a transfer whose rest would not fit.
+        ``owner`` is a device id or "fleet". Refuses a transfer whose rest would not fit. All chunks
+        may be there, when a crash came before ``finish_part``.
         """
         path = self._part(owner, manifest)
         held: set[int] = set()
@@ -163,20 +164,29 @@ class BlobFolder:
         with translated("remove part", path):
             path.unlink(missing_ok=True)
 
-    def collect(self, keep: Set[bytes], min_age_s: float) -> int:
+    def collect(
+        self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
+    ) -> int:
         """Delete what is neither in ``keep`` nor younger than ``min_age_s``; gives the bytes freed.
+
+        Parts may have an age of their own: their sender may be away for a day.
 
         That is: blobs that are not in ``keep``, parts of such blobs or of blobs that are here already,
         temporary files and corrupt blobs. The age protects what its writer has yet to mention
         elsewhere; a clock that jumps back only makes files look younger.
         """
         names = {sha256.hex() for sha256 in keep}
-        oldest = time.time() - min_age_s
+        now = time.time()
+        ages = (
+            (self._parts.iterdir, min_age_s if min_part_age_s is None else min_part_age_s),
+            (lambda: self._blobs.glob("*/*"), min_age_s),
+        )
         freed = 0
         with translated("collect in", self._root):
-            for path in [*self._parts.iterdir(), *self._blobs.glob("*/*")]:
-                if not self._is_kept(path, names):
-                    freed += _remove_if_older(path, oldest)
+            for paths, age_s in ages:
+                for path in list(paths()):
+                    if not self._is_kept(path, names):
+                        freed += _remove_if_older(path, now - age_s)
         return freed
 
     def _is_kept(self, path: Path, names: Set[str]) -> bool:

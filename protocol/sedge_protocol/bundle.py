@@ -109,10 +109,13 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
         if found != FORMAT:
             raise CodecError(f"{where}: bundle format {found!r}, this version reads {FORMAT}")
         manifest = msgspec.json.decode(data, type=BundleManifest)
-    except (ValueError, AttributeError) as exc:  # msgspec's errors are ValueErrors
+    except (ValueError, AttributeError, RecursionError) as exc:  # msgspec's errors are ValueErrors
         raise CodecError(f"{where}: {exc}") from exc
     if not 1 <= manifest.batch_size <= 65536:
         raise CodecError(f"{where}: batch_size {manifest.batch_size} is not within 1 to 65536")
+    for program in manifest.programs:
+        if Path(program.file).name != program.file:
+            raise CodecError(f"{where}: program file {program.file!r} holds a path")
     return manifest
 
 
@@ -144,8 +147,6 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
     try:
         manifest = _decode_manifest((folder / MANIFEST_NAME).read_bytes(), str(folder))
         names = {program.file for program in manifest.programs}
-        if any(Path(name).name != name for name in names):
-            raise CodecError(f"{folder}: a program file name holds a path")
         files = {name: (folder / name).read_bytes() for name in sorted(names)}
         init = np.frombuffer((folder / INIT_NAME).read_bytes(), "<f4").astype(np.float32)
     except OSError as exc:
@@ -158,9 +159,14 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
 
 
 def pack(bundle: Bundle) -> bytes:
-    """The bundle as one blob: zstd over MessagePack; the same bundle gives the same bytes."""
+    """The bundle as one blob: zstd over MessagePack; the same bundle gives the same bytes.
+
+    Raises ``CodecError`` for a bundle that no device would take.
+    """
     files = {name: bundle.files[name] for name in sorted(bundle.files)}
     packed = msgspec.msgpack.encode(_Packed(_encode_manifest(bundle.manifest), files))
+    if len(packed) > MAX_BUNDLE_BYTES:
+        raise CodecError(f"bundle: {len(packed)} bytes, the limit is {MAX_BUNDLE_BYTES}")
     return zstandard.ZstdCompressor(level=9, write_checksum=True).compress(packed)
 
 
@@ -168,7 +174,7 @@ def unpack(blob: bytes) -> Bundle:
     """The bundle in a blob. Raises ``CodecError`` for anything but what ``pack`` makes."""
     try:
         packed = msgspec.msgpack.decode(decompress(blob, MAX_BUNDLE_BYTES), type=_Packed)
-    except msgspec.MsgspecError as exc:
+    except (ValueError, RecursionError) as exc:
         raise CodecError(f"bundle: {exc}") from exc
     manifest = _decode_manifest(packed.manifest, "bundle")
     _check_files(manifest, packed.files, "bundle")

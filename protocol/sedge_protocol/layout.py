@@ -22,6 +22,10 @@ Theta: TypeAlias = NDArray[np.float32]
 # mistake and the largest whose byte offsets stay far below 2**31.
 MAX_PARAMETERS = 2**28
 MAX_TENSORS = 4096
+# An order may name any tensor that a device keeps (messages.Name).
+MAX_NAME_CHARS = 256
+# What numpy 1 can reshape to; PyTorch stops at 64, real layers at 5.
+MAX_RANK = 32
 
 
 class Role(StrEnum):
@@ -70,6 +74,11 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         for i, tensor in enumerate(self.tensors):
             if tensor.name in names:
                 raise CodecError(f"layout.tensors[{i}]: name {tensor.name!r} repeats")
+            if not 0 < len(tensor.name) <= MAX_NAME_CHARS or len(tensor.shape) > MAX_RANK:
+                raise CodecError(
+                    f"layout.tensors[{i}]: a name of {len(tensor.name)} characters, limit "
+                    f"{MAX_NAME_CHARS}, {len(tensor.shape)} extents, limit {MAX_RANK}"
+                )
             if any(extent < 1 for extent in tensor.shape):
                 raise CodecError(f"layout.tensors[{i}]: shape {tensor.shape} has an empty extent")
             if tensor.offset != offset:
@@ -114,7 +123,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
     def head(self) -> tuple[str, ...]:
         """Names of the last module's parameters: the classifier of the usual network."""
         parameters = [t.name for t in self.tensors if t.role is Role.PARAMETER]
-        module = parameters[-1].rpartition(".")[0]
+        module = parameters[-1].rpartition(".")[0] if parameters else ""
         return tuple(name for name in parameters if name.rpartition(".")[0] == module)
 
     def mask(self, names: Iterable[str]) -> NDArray[np.bool_]:

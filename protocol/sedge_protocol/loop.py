@@ -98,9 +98,13 @@ def lock_folder(folder: Path) -> IO[bytes]:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = (folder / "lock").open("wb")
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        raise StorageError(f"{folder}: another process is using this state folder") from exc
     except OSError as exc:
         raise StorageError(f"{folder}: {exc}") from exc
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        handle.close()
+        held = isinstance(exc, BlockingIOError)
+        why = "another process is using this state folder" if held else str(exc)
+        raise StorageError(f"{folder}: {why}") from exc
     return handle

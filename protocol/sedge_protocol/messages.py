@@ -11,8 +11,10 @@ from msgspec import Meta
 
 from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.frame import Kind
+from sedge_protocol.layout import MAX_NAME_CHARS, MAX_TENSORS
 from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.topics import ID_PATTERN
+from sedge_protocol.transfer import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from sedge_protocol.transfer import Manifest
 
 Id: TypeAlias = Annotated[str, Meta(pattern=ID_PATTERN)]
@@ -23,11 +25,7 @@ Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
-Name: TypeAlias = Annotated[str, Meta(max_length=256)]
-
-# A patch up to this size travels inside its order; a larger one is fetched like any blob. Half a
-# chunk: below it the extra round trip costs more than the bytes.
-MAX_INLINE_BYTES = 2**15
+Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 
 TRAIN = "train"
 EVALUATE = "evaluate"
@@ -104,7 +102,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     patch: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
     patch_blob: Manifest | None = None
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
-    keep: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    keep: Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)] = ()
     upload: bool = True
     training: Training = Training()
     codec: Codec = Codec()
@@ -244,5 +242,5 @@ def decode_body(kind: Kind, body: bytes) -> Message:
         raise LocalError(f"{kind.name} frames have no message")
     try:
         return _DECODERS[kind].decode(body)
-    except (msgspec.MsgspecError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
         raise FrameError(f"{kind.name}: {exc}") from exc

@@ -28,6 +28,8 @@ from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
+# An idle link is looked after this often: pings, and answers that do not come.
+TEND_S = 1.0
 # A convenience that saves round trips after a short cut; correctness never needs the session.
 SESSION_EXPIRY_S = 3600
 RECONNECT_FIRST_S = 1.0
@@ -38,6 +40,8 @@ WINDOW = 16
 # Room for topic, properties and header beside the largest body.
 DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
 READS_PER_STEP = 64
+# How often paho must look at its keepalive; a tenth of the shortest that brokers ask for.
+SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
@@ -136,7 +140,9 @@ class MqttLink:
         self._unwritten = 0
         self._failures = 0
         self._retry_at = 0.0
+        self._serve_at = 0.0
         self._connack_by = 0.0
+        self._tend_at = 0.0
         self._version = MQTTProtocolVersion.MQTTv5
         self._max_packet = DEFAULT_MAX_PACKET
         self._refused = ""
@@ -163,16 +169,20 @@ class MqttLink:
 
     def timer(self) -> float:
         """When ``step`` must run even if the socket is silent (``time.monotonic``)."""
-        return self._retry_at if self._client is None else time.monotonic() + 1.0
+        if self._events:  # a send failed since the last step, and took the connection with it
+            return 0.0
+        return self._retry_at if self._client is None else self._serve_at
 
     def step(self) -> list[LinkEvent]:
         """Connect if it is time, read, write, keep alive; what happened, in order."""
         now = time.monotonic()
+        self._tend_at = now + TEND_S
         if self._client is None:
             if now >= self._retry_at:
                 self._connect(now)
         else:
             self._serve(self._client, now)
+        self._serve_at = now + SERVE_S
         events, self._events = self._events, []
         return events
 
@@ -216,6 +226,7 @@ class MqttLink:
         if self._version == MQTTProtocolVersion.MQTTv5:
             session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             session.SessionExpiryInterval = SESSION_EXPIRY_S
+            session.MaximumPacketSize = DEFAULT_MAX_PACKET
             options = {"clean_start": False, "properties": session}
         try:
             self._client = client
@@ -328,8 +339,12 @@ class MqttLink:
             self._drop(refused or f"{self.settings.url}: {reason}")
 
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:  # paho leaves the check to whoever asks; no topic of ours
+            return
         self.counters.frames_received += 1
-        self._events.append(Received(message.topic, bytes(message.payload)))
+        self._events.append(Received(topic, bytes(message.payload)))
 
     def _on_publish(
         self,

@@ -6,8 +6,9 @@ Both cores use it, with the keys and topics the other way round.
 from collections import Counter
 
 from sedge_protocol.effects import Send
+from sedge_protocol.errors import FrameError
 from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, ReplayWindow, open_frame, seal
-from sedge_protocol.messages import KINDS, Message, decode_body, encode_body
+from sedge_protocol.messages import KINDS, Message, Offer, decode_body, encode_body
 
 
 class Peer:
@@ -62,4 +63,7 @@ class Peer:
         if frame.kind is not Kind.GOODBYE and not self.window.accept(frame):
             self.counters["replayed"] += 1
             return None
-        return frame, decode_body(frame.kind, frame.body)
+        message = decode_body(frame.kind, frame.body)
+        if isinstance(message, Offer) and message.manifest.transfer != frame.transfer:
+            raise FrameError(f"OFFER of transfer {frame.transfer.hex()} with another's manifest")
+        return frame, message

@@ -14,9 +14,11 @@ from sedge_protocol.errors import ConfigError, FrameError
 ROOT = "sedge/1"
 
 # 48 characters fit an X.509 common name (64) and every broker's client id limit in use today.
-ID_PATTERN = "^[a-z0-9][a-z0-9-]{0,47}$"
+# \Z and not $, which would let a line feed pass at the end.
+ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}\Z"
 _ID = re.compile(ID_PATTERN)
-_UP = re.compile(rf"^{ROOT}/([a-z0-9-]{{1,48}})/device/([a-z0-9-]{{1,48}})/up$")
+_ANY = "([a-z0-9][a-z0-9-]{0,47})"
+_UP = re.compile(rf"{ROOT}/{_ANY}/device/{_ANY}/up")
 
 
 def check_id(value: str, key: str) -> str:
@@ -48,7 +50,7 @@ def blob(fleet: str, transfer: bytes) -> str:
 
 def device_of(topic: str) -> str:
     """The device id in an ``up`` topic. Raises ``FrameError`` for any other topic."""
-    match = _UP.match(topic)
+    match = _UP.fullmatch(topic)
     if match is None:
         raise FrameError(f"topic {topic!r} is not a device's up topic")
     return match.group(2)

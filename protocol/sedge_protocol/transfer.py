@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sedge_protocol.errors import FrameError
+from sedge_protocol.errors import FrameError, LocalError
 
 DIGEST_BYTES = 16
 MIN_CHUNK_BYTES = 2**12
@@ -29,6 +29,9 @@ DEFAULT_CHUNK_BYTES = 2**16
 MAX_CHUNK_BYTES = 2**18
 # 4096 digests of 16 bytes are 64 KiB of manifest, and 4096 chunks of 256 KiB are 1 GiB of blob.
 MAX_CHUNKS = 4096
+# A blob up to this size may travel inside its offer, a patch inside its order. Half a chunk: below it
+# the extra round trip costs more than the bytes.
+MAX_INLINE_BYTES = 2**15
 
 # Chunks a receiver wants on their way at once. Four of 64 KiB keep a 25 Mbit/s link with 80 ms round
 # trip busy, and a cut loses at most that much.
@@ -83,7 +86,12 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
 
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-    """The manifest of a blob; chunks grow where 4096 of ``chunk_bytes`` would not hold it."""
+    """The manifest of a blob; chunks grow where 4096 of ``chunk_bytes`` would not hold it.
+
+    Raises ``LocalError`` for a blob that no manifest can describe.
+    """
+    if not 0 < len(blob) <= MAX_CHUNKS * MAX_CHUNK_BYTES:
+        raise LocalError(f"a blob of {len(blob)} bytes, limit {MAX_CHUNKS * MAX_CHUNK_BYTES}")
     while len(blob) > MAX_CHUNKS * chunk_bytes:
         chunk_bytes *= 2
     digests = b"".join(
@@ -125,7 +133,7 @@ class Upload:
 
     ``poll`` gives what to send now: ``None`` stands for the offer, a number for that chunk. The pipe
     keeps its order while it lives. So a chunk that is missing when one sent after it has arrived is
-    lost, and every chunk missing from the answer to the newest offer is lost too.
+    lost, and so is one that was sent before an offer and is missing from that offer's answer.
     """
 
     def __init__(self, manifest: Manifest, rng: np.random.Generator) -> None:
@@ -135,21 +143,34 @@ class Upload:
         self._rng = rng
         self._due: float | None = None
         self._attempt = 0
-        self._answered = False
-        self._progress = True
+        self._answered = True
+        self._tried = self._progress = False
         self._credit = 0
         self._have: set[int] = set()
-        self._in_flight: list[int] = []
+        self._in_flight: list[tuple[int, int]] = []  # chunk, number of the offer before it
 
     @property
     def wants_smaller_chunks(self) -> bool:
-        """Two connections in a row brought nothing: no whole chunk gets through (fault N7)."""
+        """Two connections in a row lost every chunk: no whole one gets through (fault N7)."""
         return self.fruitless >= 2 and self.manifest.chunk_bytes > MIN_CHUNK_BYTES
+
+    @property
+    def inline(self) -> bool:
+        """Whether the offer at hand carries the whole blob: the first one does, when it is small.
+
+        Those that repeat it ask instead, so that neither a slow link nor one that drops large frames
+        sees the same bytes again and again.
+        """
+        limit = min(MAX_INLINE_BYTES, self.manifest.chunk_bytes)
+        return self.number == 1 and self.manifest.size <= limit
 
     def connected(self, now: float) -> None:
         """The link is up (again): offer at once."""
-        self.fruitless = 0 if self._progress else self.fruitless + 1
-        self._progress = False
+        if self._progress:
+            self.fruitless = 0
+        elif self._tried:
+            self.fruitless += 1
+        self._tried = self._progress = False
         self._attempt = self._credit = 0
         self._due = now
 
@@ -160,25 +181,33 @@ class Upload:
         self._in_flight.clear()
 
     def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:
-        """The receiver said what it holds. Raises ``FrameError`` for a malformed bitmap."""
+        """The receiver said what it holds, in answer to offer ``number`` or, at 0, of its own accord.
+
+        Raises ``FrameError`` for a malformed bitmap.
+        """
         held = from_bitmap(bitmap, self.manifest.count)
-        if self._due is None:
+        if self._due is None or number > self.number:  # an answer to a process before this one
             return
         if held - self._have:
             self._progress, self._attempt = True, 0
         if number == self.number and not self._answered:
             self._answered = True
             self._have = held
-            self._in_flight.clear()
         else:
             self._have |= held
-            arrived = [p for p, index in enumerate(self._in_flight) if index in held]
-            self._in_flight = self._in_flight[max(arrived, default=-1) + 1 :]
+        settled = [
+            place
+            for place, (index, offered) in enumerate(self._in_flight)
+            if index in held or offered < number
+        ]
+        self._in_flight = self._in_flight[max(settled, default=-1) + 1 :]
         self._credit = credit
         self._due = now + SILENCE_S
 
     def busy(self, retry_s: float, now: float) -> None:
         """The receiver cannot take it now: offer again after ``retry_s``."""
+        if self._due is None:
+            return
         self._credit = 0
         self._due = now + retry_s
 
@@ -192,11 +221,12 @@ class Upload:
             self.number += 1
             self._credit, self._answered = 0, False
             return [None]
-        skip = self._have.union(self._in_flight)
+        skip = self._have.union(index for index, _ in self._in_flight)
         room = max(0, self._credit - len(self._in_flight))
         missing = (i for i in range(self.manifest.count) if i not in skip)
         chunks = list(itertools.islice(missing, room))
-        self._in_flight += chunks
+        self._in_flight += [(index, self.number) for index in chunks]
+        self._tried = self._tried or bool(chunks)
         return list(chunks)
 
     def timer(self) -> float | None:
@@ -248,7 +278,11 @@ class Intake:
 
 
 class Fetch:
-    """The receiving end of a download: asks for what is missing, again after every silence."""
+    """The receiving end of a download: asks for what is missing, again after every silence.
+
+    Asking again too soon would fill a slow link with chunks that are on their way already, so it waits
+    four times as long as the last chunk took; and as long as none has come it asks for one alone.
+    """
 
     def __init__(self, manifest: Manifest, have: set[int], rng: np.random.Generator) -> None:
         self.manifest = manifest
@@ -256,6 +290,10 @@ class Fetch:
         self._rng = rng
         self._attempt = 0
         self._due: float | None = None
+        self._asked: set[int] = set()
+        self._heard = False
+        self._waiting_since: float | None = None
+        self._silence_s = SILENCE_S
 
     @property
     def complete(self) -> bool:
@@ -266,6 +304,9 @@ class Fetch:
         """The link is up (again): ask at once."""
         self._attempt = 0
         self._due = now
+        self._asked.clear()
+        self._heard = False
+        self._waiting_since, self._silence_s = None, SILENCE_S
 
     def disconnected(self) -> None:
         """The link is down: ask nothing until it is back."""
@@ -274,41 +315,65 @@ class Fetch:
     def chunk(self, index: int, data: bytes, now: float) -> bool:
         """Whether this chunk is good and new. Raises ``FrameError`` for a bad one, changing nothing."""
         self.manifest.check(index, data)
-        if self._due is not None:
-            self._attempt = 0
-            self._due = now + SILENCE_S
-        if index in self.have:
-            return False
+        new = index not in self.have
         self.have.add(index)
-        return True
+        if self._due is not None:
+            self._note_arrival(now)
+        return new
 
     def poll(self, now: float) -> bytes | None:
-        """The bitmap of missing chunks when it is time to ask for them."""
+        """The bitmap of chunks to ask for, when it is time to ask."""
         if self._due is None or self.complete or now < self._due:
             return None
-        self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
+        missing = sorted(set(range(self.manifest.count)) - self.have)
+        self._asked = set(missing if self._heard else missing[:1])
+        if self._waiting_since is None:
+            self._waiting_since = now
+        self._due = now + self._silence_s + backoff(self._attempt, self._rng)
         self._attempt += 1
-        return to_bitmap(set(range(self.manifest.count)) - self.have, self.manifest.count)
+        return to_bitmap(self._asked, self.manifest.count)
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
         return None if self.complete else self._due
 
+    def _note_arrival(self, now: float) -> None:
+        """Choose when to ask next: at once when all that was asked for is here."""
+        took = 0.0 if self._waiting_since is None else now - self._waiting_since
+        self._silence_s = min(RETRY_MAX_S, max(SILENCE_S, 4 * took, self._silence_s / 2))
+        self._waiting_since = now
+        self._heard, self._attempt = True, 0
+        answered = bool(self._asked) and self._asked <= self.have
+        self._due = now if answered else now + self._silence_s
+
 
 class Serving:
-    """The sending end of downloads: many devices ask, the union of what they miss goes out once."""
+    """The sending end of downloads: many devices ask, the union of what they miss goes out once.
+
+    It waits until everyone who is expected has asked, but no longer than ``gather_s`` after the first.
+    """
 
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
         self.manifest = manifest
         self._gather_s = gather_s
         self._wanted: set[int] = set()
+        self._askers: set[str] = set()
         self._due: float | None = None
 
-    def request(self, missing: bytes, now: float) -> None:
-        """A device misses these chunks. Raises ``FrameError`` for a malformed bitmap."""
-        self._wanted |= from_bitmap(missing, self.manifest.count)
-        if self._wanted and self._due is None:
+    def request(self, asker: str, missing: bytes, expected: int, now: float) -> None:
+        """One of ``expected`` devices misses these chunks.
+
+        Raises ``FrameError`` for a malformed bitmap.
+        """
+        wanted = from_bitmap(missing, self.manifest.count)
+        if not wanted:
+            return
+        self._wanted |= wanted
+        self._askers.add(asker)
+        if self._due is None:
             self._due = now + self._gather_s
+        if len(self._askers) >= expected:
+            self._due = min(self._due, now)
 
     def poll(self, now: float, room: int) -> list[int]:
         """Up to ``room`` chunks to send now, lowest index first."""
@@ -318,19 +383,9 @@ class Serving:
         self._wanted.difference_update(chunks)
         if not self._wanted:
             self._due = None
+            self._askers.clear()
         return chunks
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
         return self._due
-
-
-def held_chunks(manifest: Manifest, part: bytes | memoryview) -> set[int]:
-    """Which chunks a partly written file already holds, by their digests."""
-    held: set[int] = set()
-    for index in range(manifest.count):
-        offset, length = manifest.span(index)
-        data = bytes(part[offset : offset + length])
-        if len(data) == length and manifest.matches(index, data):
-            held.add(index)
-    return held

@@ -63,7 +63,7 @@ def decode_update(blob: bytes) -> tuple[Report, memoryview]:
         raise CodecError(f"update.header_len: {length}, limit {MAX_REPORT_BYTES}, blob {len(blob)}")
     try:
         report = msgspec.msgpack.decode(blob[_LENGTH.size : end], type=Report)
-    except (msgspec.MsgspecError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
         raise CodecError(f"update: {exc}") from exc
     numbers = {
         "before.loss": report.before.loss,

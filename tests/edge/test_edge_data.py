@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -221,6 +222,12 @@ class Wrong:
 def test_check_names_what_is_wrong(wrong: Wrong) -> None:
     with pytest.raises(DataError, match=wrong.message):
         check(Examples(wrong.x, wrong.y), manifest())
+
+
+def test_a_model_that_does_not_take_labels() -> None:
+    regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
+    with pytest.raises(DataError, match=r"expects targets float32 of shape \(1,\)"):
+        check(Examples(X, Y), regression)
 
 
 def test_check_lets_good_examples_pass() -> None:

@@ -1,5 +1,6 @@
 """The choice of a backend."""
 
+import subprocess
 import sys
 
 import pytest
@@ -72,3 +73,12 @@ def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match="a working onnxruntime"):
         open_trainer(bundle("onnxruntime"), "auto", 1)
+
+
+def test_importing_loads_no_machine_learning_library() -> None:
+    code = (
+        "import sys, sedge_edge, sedge_edge.trainer, sedge_edge.backend_onnx, sedge_edge.data\n"
+        "print(*[m for m in ('torch', 'onnxruntime', 'executorch', 'onnx', 'PIL') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import stat
 import time
 import tracemalloc
@@ -241,3 +242,35 @@ def test_a_root_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "access", refuse)
     with pytest.raises(StorageError, match="not readable and writable by this user"):
         BlobFolder(tmp_path)
+
+
+def test_short_reads_and_writes_go_on(folder: BlobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_pwrite, real_pread = os.pwrite, os.pread
+
+    def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+        return real_pwrite(descriptor, data[:777], offset)
+
+    def pread(descriptor: int, length: int, offset: int) -> bytes:
+        return real_pread(descriptor, min(length, 1111), offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pread", pread)
+    sha256 = folder.write(DATA)
+    assert folder.read(sha256) == DATA
+    assert folder.read_span(sha256, 3000, 40_000) == DATA[3000:43_000]
+
+
+def test_a_file_size_limit_is_a_storage_error(folder: BlobFolder) -> None:
+    """RLIMIT_FSIZE cuts a write short first and refuses the rest, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            folder.write(DATA)
+        with pytest.raises(StorageError, match="File too large"):
+            folder.write_part("pi-1", MANIFEST, 1, chunk(MANIFEST, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not folder.has(MANIFEST.sha256)
+    assert folder.open_part("pi-1", MANIFEST) == set()
+    assert folder.read(folder.write(DATA)) == DATA

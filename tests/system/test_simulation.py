@@ -7,7 +7,7 @@ of the run without faults, so no update was lost, counted twice, or computed fro
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,14 +238,14 @@ class World:
         self.order += 1
         self.queue.append((self.now + delay_s, self.order, action))
 
-    def do_cloud(self, effects: list[object], core: Coordinator) -> None:
+    def do_cloud(self, effects: Sequence[object], core: Coordinator) -> None:
         """Carry the coordinator's effects out."""
         for effect in effects:
             self.faults.maybe_crash()
             if isinstance(effect, Send):
                 self.publish(effect, 0.01)
 
-    def agents_do(self, name: str, agent: Agent, effects: list[object]) -> None:
+    def agents_do(self, name: str, agent: Agent, effects: Sequence[object]) -> None:
         """Carry an agent's effects out."""
         for effect in effects:
             self.faults.maybe_crash()
@@ -281,7 +281,7 @@ class World:
             return
         self.guard_agent(name, lambda agent: agent.receive(topic, payload, self.now))
 
-    def guard_cloud(self, act: Callable[[], list[object]]) -> None:
+    def guard_cloud(self, act: Callable[[], Sequence[object]]) -> None:
         """Let the coordinator act; restart it when it dies."""
         try:
             self.do_cloud(act(), self.cloud)
@@ -289,7 +289,7 @@ class World:
             self.cloud.store.close()
             self.cloud = self.boot_cloud()
 
-    def guard_agent(self, name: str, act: Callable[[Agent], list[object]]) -> None:
+    def guard_agent(self, name: str, act: Callable[[Agent], Sequence[object]]) -> None:
         """Let an agent act; restart it when it dies."""
         agent = self.agents[name]
         try:

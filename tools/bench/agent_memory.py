@@ -10,6 +10,7 @@ last line is JSON. Linux only.
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -50,10 +51,8 @@ def memory() -> dict[str, float]:
     """Peak and present memory of this process, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
-    return {name: int(fields[key].split()[0]) / 1024 for name, key in _FIELDS.items()}
-
-
-_FIELDS = {"peak": "VmHWM", "now": "VmRSS"}
+    names = {"peak": "VmHWM", "now": "VmRSS"}
+    return {name: int(fields[field].split()[0]) / 1024 for name, field in names.items()}
 
 
 def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
@@ -62,12 +61,12 @@ def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
     # Imported here, one after the other, because their cost is what is measured.
     import numpy as np
 
-    import sedge_edge.__main__
     from sedge_edge.data import Examples
     from sedge_edge.trainer import open_trainer
     from sedge_protocol.bundle import load
     from sedge_protocol.messages import Training
 
+    importlib.import_module("sedge_edge.__main__")  # everything the agent's process loads
     row["agent_mib"] = memory()["now"]
     bundle, theta = load(folder)
     manifest = bundle.manifest

@@ -126,7 +126,7 @@ def _export(config: EmulationConfig, dataset: Dataset, folder: Path) -> Model:
     """Export the fleet's model; torch is imported here and nowhere else."""
     import torch
 
-    from sedge_export import export
+    from sedge_export.export import export
     from sedge_export.models import avgcnn, mlp
 
     torch.manual_seed(config.seed)

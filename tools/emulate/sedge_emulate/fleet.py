@@ -37,7 +37,7 @@ from sedge_protocol.messages import TRAIN
 from sedge_protocol.mqtt import BrokerSettings
 
 # Everything is on loopback: a request for a blob need not wait long for the other devices'.
-GATHER_S = 0.2
+GATHER_S = 2.0
 
 
 @dataclass

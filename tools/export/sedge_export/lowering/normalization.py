@@ -46,14 +46,14 @@ def _centred(graph: Graph, x: Value, mean: Value) -> Value:
 def batch_norm(
     graph: Graph, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
     running_var: Value, training: bool, momentum: float, eps: float,
-) -> tuple[Value, ...]:  # fmt: skip
+) -> tuple[Value | None, ...]:  # fmt: skip
     """Output, the batch's mean and 1 / deviation, and the new running mean and variance, each (C,)."""
     if not training:
         factor = _times(graph, _inverse_deviation(graph, running_var, eps), weight)
         shift = graph.mul(running_mean, factor)
         offset = graph.sub(bias, shift) if bias else graph.unary("Neg", shift)
         out = affine(graph, x, factor, offset)
-        return out, running_mean, running_var, running_mean, running_var
+        return out, None, None, running_mean, running_var
     axes = [0, *range(2, x.rank)]
     count = x.size // x.shape[1]
     mean = graph.mean(x, axes)

@@ -48,7 +48,8 @@ def to_onnx(
         elif node.op == "call_function":
             values[node] = _call(graph, node, values, where)
         elif node.op == "output":
-            results = cast(tuple[fx.Node, ...], node.args[0])
+            given = node.args[0]
+            results = (given,) if isinstance(given, fx.Node) else cast(Sequence[fx.Node], given)
             finished = {label: _one(values[r]) for label, r in zip(outputs, results, strict=True)}
             return graph.build(name, finished)
     raise LocalError(f"{name}: the traced graph has no output")

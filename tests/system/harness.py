@@ -1,0 +1,156 @@
+"""Real processes for tests: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``, killed at will."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from sklearn.datasets import load_digits
+
+from sedge_cloud.rounds import Summary
+from sedge_cloud.store import Store
+from sedge_emulate.broker import find_mosquitto
+
+# One thread each: several processes share two cores.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class RealFleet:
+    """A fleet in a folder, made by the product's own commands. ``close`` ends every process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.cloud("init", str(folder), "--fleet", "test", "--url", self.url, config=False)
+        self.start_broker()
+
+    def cloud(self, *words: str, config: bool = True) -> str:
+        """Run one ``sedge-cloud`` command to its end; its output. Fails the test when it fails."""
+        options = ["-c", str(self.folder / "cloud.toml")] if config else []
+        return command("sedge_cloud", *options, *words)
+
+    def start_broker(self) -> None:
+        """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote."""
+        mosquitto = find_mosquitto()
+        assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"
+        self._start("broker", [mosquitto, "-c", str(self.folder / "mosquitto.conf")])
+        wait_until(lambda: accepts(self.port), 10, "Mosquitto listens")
+
+    def start_cloud(self) -> None:
+        """Start the coordinator."""
+        config = str(self.folder / "cloud.toml")
+        self._start("cloud", [sys.executable, "-m", "sedge_cloud", "-c", config, "serve"])
+
+    def add_device(
+        self, device: str, seed: int, url: str | None = None, examples: int = 200
+    ) -> None:
+        """Enrol a device, give it its own share of the real 8x8 digits, and tell the broker."""
+        home = self.folder / device
+        self.cloud("device", "add", device, "--out", str(home))
+        self.processes["broker"].send_signal(signal.SIGHUP)
+        digits = load_digits()
+        rows = np.random.default_rng(seed).choice(len(digits.target), examples, replace=False)
+        images = (digits.images[rows] / 16.0).astype(np.float32)[:, None]
+        np.savez(home / "train.npz", x=images, y=digits.target[rows])
+        if url is not None:
+            text = (home / "edge.toml").read_text()
+            (home / "edge.toml").write_text(text.replace(self.url, url))
+
+    def start_agent(self, device: str) -> None:
+        """Start a device's agent."""
+        config = str(self.folder / device / "edge.toml")
+        self._start(device, [sys.executable, "-m", "sedge_edge", "-c", config, "run"])
+
+    def start_run(self, bundle: Path, text: str) -> None:
+        """Begin a run called "run" with this run file."""
+        run_file = self.folder / "run.toml"
+        run_file.write_text(text)
+        self.cloud("run", "start", "run", "--bundle", str(bundle), "--run-file", str(run_file))
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self, name: str) -> int:
+        """Stop in order; the exit status."""
+        process = self.processes.pop(name)
+        process.terminate()
+        return process.wait(timeout=20)
+
+    def log(self, name: str) -> str:
+        """What a process has written so far, all its lives together."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def rounds(self) -> list[Summary]:
+        """The closed rounds of the run."""
+        store = Store(self.folder / "state")
+        try:
+            rows = store.rounds("run")
+            return [msgspec.msgpack.decode(r.summary, type=Summary) for r in rows if r.summary]
+        finally:
+            store.close()
+
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        store = Store(self.folder / "state")
+        try:
+            return store.runs()[0].status == "finished"
+        finally:
+            store.close()
+
+    def close(self) -> None:
+        """End everything that is still running."""
+        for name in list(self.processes):
+            self.kill(name)
+
+    def _start(self, name: str, words: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                words, stdout=log, stderr=log, env=ENVIRONMENT, cwd=self.folder
+            )
+
+
+def command(module: str, *words: str, status: int = 0) -> str:
+    """Run ``python -m module words`` to its end; its output, standard error included."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=ENVIRONMENT,
+        timeout=120,
+        check=False,
+    )
+    output = done.stdout.decode()
+    assert done.returncode == status, output
+    return output
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for something, or fail the test."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody listens on a loopback port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,63 @@
+"""The batches that programs are verified on: random rows with the sample's values, or the user's own rows."""
+
+from dataclasses import dataclass
+
+import torch
+from sedge_protocol.bundle import TensorSpec
+from torch import Generator, Tensor
+
+DRAWN_ROWS = 4  # batches' worth of random rows
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows to draw batches from: x (N, ...), y (N, ...)."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of static size; rows from ``rows`` on are padding and have weight 0."""
+
+    x: Tensor
+    y: Tensor
+    w: Tensor
+    rows: int
+
+
+def random_samples(
+    sample: Tensor, target: TensorSpec, num_classes: int, batch_size: int, rng: Generator
+) -> Samples:
+    """Random rows whose numbers are drawn from the sample's, so that indices stay valid ones.
+
+    Half of the rows are flat in one half: equal neighbours are what real images are full of and what
+    wrong max pooling gets wrong. A constant float sample says nothing, so normal numbers replace it.
+    """
+    count = DRAWN_ROWS * batch_size
+    shape = (count, *sample.shape[1:])
+    pool = sample.reshape(-1)
+    if pool.is_floating_point() and bool((pool == pool[0]).all()):
+        x = torch.randn(shape, generator=rng)
+    else:
+        x = pool[torch.randint(pool.numel(), shape, generator=rng)]
+    if x.ndim > 1:
+        x[::2, ..., : x.shape[-1] // 2] = pool[0]
+    if num_classes:
+        y = torch.randint(num_classes, (count, *target.shape), generator=rng)
+    else:
+        y = torch.randn((count, *target.shape), generator=rng)
+    return Samples(x, y)
+
+
+def draw(samples: Samples, batch_size: int, padded: bool, rng: Generator) -> Batch:
+    """A batch of random rows; two thirds of a padded one are padding.
+
+    Weights of real rows lie between 0.5 and 1.5: a program that forgets them cannot pass.
+    """
+    chosen = torch.randint(len(samples.x), (batch_size,), generator=rng)
+    rows = max(1, batch_size // 3) if padded else batch_size
+    w = torch.rand(batch_size, generator=rng) + 0.5
+    w[rows:] = 0.0
+    return Batch(samples.x[chosen], samples.y[chosen], w, rows)

@@ -1,0 +1,151 @@
+"""From a torch model to a bundle folder: trace, lower, verify, write.
+
+Nothing is written unless every program agrees with eager torch.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from sedge_protocol.bundle import (
+    FORMAT,
+    MAX_BUNDLE_BYTES,
+    Bundle,
+    BundleManifest,
+    Program,
+    TensorSpec,
+    Verification,
+    save,
+)
+from sedge_protocol.errors import ExportError
+from torch import Tensor, nn
+
+from sedge_export.batches import Samples, random_samples
+from sedge_export.lowering.walk import to_onnx
+from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
+from sedge_export.survey import Survey, survey
+from sedge_export.trace import trace
+from sedge_export.verify import verify
+
+BACKEND = "onnxruntime"
+OPTIMIZER = "sgd"
+TOLERANCE = 1e-4
+_BATCH = ("x", "y", "w")
+_STEP = ("theta", "velocity", *_BATCH, "learning_rate", "momentum")
+_STEPPED = ("theta_next", "velocity_next", "loss")
+
+
+def export(
+    model: nn.Module,
+    sample_input: Tensor,
+    *,
+    batch_size: int,
+    name: str,
+    num_classes: int,
+    folder: Path,
+    loss: RowLoss | None = None,
+    target: TensorSpec | None = None,
+    real_data: tuple[Tensor, Tensor] | None = None,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+) -> BundleManifest:
+    """Write the model's bundle and give its manifest.
+
+    ``sample_input`` (B, ...) fixes type and shape of a row. ``loss`` maps outputs (B, C) and targets to
+    one number a row; by default cross entropy, or squared error when ``num_classes`` is 0. ``target``
+    is a row of the targets, by default a label, or C floats. ``real_data`` (x, y), any number of
+    rows, is verified on in addition to random rows.
+
+    Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
+    for a program that disagrees with eager torch by more than ``tolerance``.
+    """
+    x = _sample_batch(sample_input, batch_size)
+    network = Network(model, loss or (cross_entropy if num_classes else squared_error), num_classes > 0)
+    record, width = survey(copied(model), x, num_classes)
+    target = target or (TensorSpec("int64", ()) if num_classes else TensorSpec("float32", (width,)))
+    rng = torch.Generator().manual_seed(seed)
+    samples = random_samples(sample_input, target, num_classes, batch_size, rng)
+    lowered = _programs(network, record, x, samples.y[:batch_size])
+    sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
+    measured = verify(lowered, model, network, sources, batch_size, tolerance, rng)
+    bundle = _bundle(network, lowered, measured, name, x, target, num_classes)
+    if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
+        raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
+    save(folder, bundle, network.theta)
+    return bundle.manifest
+
+
+def _sample_batch(sample: Tensor, batch_size: int) -> Tensor:
+    if sample.ndim < 1 or sample.numel() == 0:
+        raise ExportError(f"sample_input: shape {tuple(sample.shape)}, expected (B, ...)")
+    if sample.dtype not in (torch.float32, torch.int64):
+        raise ExportError(f"sample_input: {sample.dtype}, expected torch.float32 or torch.int64")
+    if not 1 <= batch_size <= 65536:
+        raise ExportError(f"batch_size: {batch_size}, expected 1 to 65536")
+    return sample[torch.arange(batch_size) % len(sample)]
+
+
+def _real(data: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Samples:
+    for label, found, like in (("x", data[0], x), ("y", data[1], y)):
+        if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or not len(found):
+            raise ExportError(
+                f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
+                f" expected {like.dtype} (N, {', '.join(map(str, like.shape[1:]))})"
+            )
+    return Samples(*data)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
+    training: bool
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+
+def _programs(network: Network, record: Survey, x: Tensor, y: Tensor) -> dict[str, bytes]:
+    plans = {
+        "train": _Plan(network.train, True, _STEP, _STEPPED),
+        "train_prox": _Plan(network.train_prox, True, (*_STEP, "prox", "anchor"), _STEPPED),
+        "evaluate": _Plan(
+            network.evaluate, False, ("theta", *_BATCH), ("loss_sum", "correct_count", "weight_sum")
+        ),
+        "predict": _Plan(network.predict, False, ("theta", "x"), ("logits",)),
+    }
+    # A tensor each: tracing tells its inputs apart by identity.
+    vectors = {key: torch.from_numpy(network.theta) for key in ("theta", "velocity", "anchor")}
+    scalars = {key: torch.ones(()) for key in ("learning_rate", "momentum", "prox")}
+    given = {**vectors, **scalars, "x": x, "y": y, "w": torch.ones(len(x))}
+    lowered: dict[str, bytes] = {}
+    for name, plan in plans.items():
+        network.model.train(plan.training)
+        traced = trace(plan.function, [given[key] for key in plan.inputs])
+        lowered[name] = to_onnx(traced, name, plan.inputs, plan.outputs, record.where)
+    return lowered
+
+
+def _bundle(
+    network: Network, programs: dict[str, bytes], measured: Verification, name: str, x: Tensor,
+    target: TensorSpec, num_classes: int,
+) -> Bundle:  # fmt: skip
+    files = {f"{key}.onnx": data for key, data in programs.items()}
+    entries = tuple(
+        Program(file.removesuffix(".onnx"), BACKEND, file, hashlib.sha256(data).hexdigest())
+        for file, data in files.items()
+    )
+    manifest = BundleManifest(
+        format=FORMAT,
+        name=name,
+        layout=network.layout,
+        batch_size=len(x),
+        input=TensorSpec(str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),
+        target=target,
+        num_classes=num_classes,
+        optimizer=OPTIMIZER,
+        uses_batch_statistics=network.uses_batch_statistics,
+        programs=entries,
+        verification=measured,
+    )
+    return Bundle(manifest, files)

@@ -7,6 +7,7 @@ which notices by ``data_version``. This file owns sqlite3.
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ import msgspec
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.errors import ConfigError, StorageError
 
+# How long one process waits for another's transaction, in seconds.
+BUSY_S = 10.0
 # A device may be this many rounds late and still have its update understood.
 LATE_ROUNDS = 3
 # Tables since schema 1.
@@ -133,8 +136,8 @@ class Store:
         self.blobs = BlobFolder(folder)
         self._path = folder / "sedge.sqlite"
         with self._errors():
-            self._db = sqlite3.connect(self._path, timeout=10, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+            self._use_wal()
             self._db.execute("PRAGMA synchronous=FULL")
             self._path.chmod(0o600)
             self._open_schema()
@@ -294,16 +297,29 @@ class Store:
         with self._errors():
             return {bytes(row[0]) for row in self._db.execute(sql) if row[0]}
 
+    def _use_wal(self) -> None:
+        """Switch to WAL; SQLite does not wait by itself when two processes make the file at once."""
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
     def _open_schema(self) -> None:
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0:
-            with self._transaction() as db:
+        """Make the tables, once, whoever of several processes comes first."""
+        with self._transaction() as db:
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            if found == 0:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
                 db.execute("INSERT INTO meta VALUES ('boot', 0)")
                 db.execute(f"PRAGMA user_version = {SCHEMA}")
-        elif found != SCHEMA:
-            raise StorageError(f"{self._path}: schema {found}, this version uses {SCHEMA}")
+            elif found != SCHEMA:
+                raise StorageError(f"{self._path}: schema {found}, this version uses {SCHEMA}")
 
     def _insert(
         self, db: sqlite3.Connection, table: str, row: msgspec.Struct, verb: str = "INSERT"

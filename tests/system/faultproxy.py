@@ -48,11 +48,14 @@ class FaultProxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
                 if self.refuse:
-                    _shut(client)
-                    continue
+                    raise ConnectionRefusedError
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
+                _shut(client)
                 continue
             self.connections += 1
             self._pairs.append((client, server))

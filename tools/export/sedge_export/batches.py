@@ -1,10 +1,11 @@
-"""The batches that programs are verified on: random rows with the sample's values, or the user's own rows."""
+"""The batches that programs are verified on: random rows like the sample's, or the user's own."""
 
 from dataclasses import dataclass
 
 import torch
-from sedge_protocol.bundle import TensorSpec
 from torch import Generator, Tensor
+
+from sedge_protocol.bundle import TensorSpec
 
 DRAWN_ROWS = 4  # batches' worth of random rows
 

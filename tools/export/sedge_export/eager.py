@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sedge_protocol.layout import Layout, Theta
 from torch import Tensor, nn
 
 from sedge_export.batches import Batch
 from sedge_export.network import RowLoss, copied
+from sedge_protocol.layout import Layout, Theta
 
 
 class Eager:
@@ -52,7 +52,7 @@ class Eager:
         rows = slice(batch.rows)
         losses = self._loss(self._model(batch.x[rows]), batch.y[rows])
         loss = (losses * batch.w[rows]).sum() / batch.w[rows].sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         if anchor is not None:
             self._pull(prox, anchor)
         for group in self._optimizer.param_groups:

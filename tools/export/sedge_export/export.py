@@ -9,6 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+
+from sedge_export.batches import Samples, random_samples
+from sedge_export.lowering.walk import to_onnx
+from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
+from sedge_export.survey import Survey, survey
+from sedge_export.trace import trace
+from sedge_export.verify import verify
 from sedge_protocol.bundle import (
     FORMAT,
     MAX_BUNDLE_BYTES,
@@ -20,14 +28,6 @@ from sedge_protocol.bundle import (
     save,
 )
 from sedge_protocol.errors import ExportError
-from torch import Tensor, nn
-
-from sedge_export.batches import Samples, random_samples
-from sedge_export.lowering.walk import to_onnx
-from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
-from sedge_export.survey import Survey, survey
-from sedge_export.trace import trace
-from sedge_export.verify import verify
 
 BACKEND = "onnxruntime"
 OPTIMIZER = "sgd"
@@ -62,7 +62,9 @@ def export(
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
     x = _sample_batch(sample_input, batch_size)
-    network = Network(model, loss or (cross_entropy if num_classes else squared_error), num_classes > 0)
+    network = Network(
+        model, loss or (cross_entropy if num_classes else squared_error), num_classes > 0
+    )
     record, width = survey(copied(model), x, num_classes)
     target = target or (TensorSpec("int64", ()) if num_classes else TensorSpec("float32", (width,)))
     rng = torch.Generator().manual_seed(seed)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+
 from sedge_protocol.errors import LocalError
 
 # Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on; IR 9 belongs to it.
@@ -21,11 +22,13 @@ IR_VERSION = 9
 
 Scalar: TypeAlias = bool | int | float
 Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto
-Array: TypeAlias = NDArray[np.float32] | NDArray[np.int64] | NDArray[np.bool_]
+Array: TypeAlias = NDArray[np.generic]
+ElementType: TypeAlias = np.dtype[np.generic]
 
-FLOAT = np.dtype(np.float32)
-INT = np.dtype(np.int64)
-BOOL = np.dtype(np.bool_)
+# The three element types that programs have.
+FLOAT: ElementType = np.dtype(np.float32)
+INT: ElementType = np.dtype(np.int64)
+BOOL: ElementType = np.dtype(np.bool_)
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Value:
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
+    dtype: ElementType
 
     @property
     def rank(self) -> int:
@@ -56,12 +59,13 @@ class Graph:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._transposes: dict[str, tuple[Value, tuple[int, ...]]] = {}
+        self._broadcasts: dict[str, Value] = {}
         self._kinds: dict[str, str] = {}
         self._count = 0
 
     # Values
 
-    def input(self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Value:
+    def input(self, name: str, shape: tuple[int, ...], dtype: ElementType) -> Value:
         """A named input of the program."""
         self._inputs[name] = Value(name, shape, dtype)
         return self._inputs[name]
@@ -75,7 +79,7 @@ class Graph:
             self._constants[key] = value
         return self._constants[key]
 
-    def scalar(self, number: Scalar, dtype: np.dtype[np.generic] = FLOAT) -> Value:
+    def scalar(self, number: Scalar, dtype: ElementType = FLOAT) -> Value:
         """A constant of shape ()."""
         return self.constant(np.array(number, dtype))
 
@@ -83,14 +87,16 @@ class Graph:
         """A constant int64 vector, as shapes, axes and pads are given to ONNX."""
         return self.constant(np.array(numbers, np.int64))
 
-    def full(
-        self, shape: tuple[int, ...], number: Scalar, dtype: np.dtype[np.generic] = FLOAT
-    ) -> Value:
+    def full(self, shape: tuple[int, ...], number: Scalar, dtype: ElementType = FLOAT) -> Value:
         """A tensor of one repeated number, stored as that number."""
+        if not shape:
+            return self.scalar(number, dtype)
         fill = numpy_helper.from_array(np.array([number], dtype))
-        return self.op("ConstantOfShape", self.ints(shape), shape=shape, dtype=dtype, value=fill)
+        made = self.op("ConstantOfShape", self.ints(shape), shape=shape, dtype=dtype, value=fill)
+        self._broadcasts[made.name] = self.scalar(number, dtype)
+        return made
 
-    def _new(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Value:
+    def _new(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
         self._count += 1
         return Value(f"v{self._count}", shape, dtype)
 
@@ -101,7 +107,7 @@ class Graph:
         kind: str,
         *inputs: Value | None,
         shape: tuple[int, ...],
-        dtype: np.dtype[np.generic] = FLOAT,
+        dtype: ElementType = FLOAT,
         **attributes: Attribute,
     ) -> Value:
         """A node with one output of the given shape."""
@@ -111,13 +117,14 @@ class Graph:
         self,
         kind: str,
         *inputs: Value | None,
-        outputs: Sequence[tuple[tuple[int, ...], np.dtype[np.generic]]],
+        outputs: Sequence[tuple[tuple[int, ...], ElementType]],
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """A node with several outputs; None stands for an optional input left out."""
         made = tuple(self._new(shape, dtype) for shape, dtype in outputs)
         names = [value.name if value else "" for value in inputs]
-        node = helper.make_node(kind, names, [value.name for value in made], **attributes)
+        node = helper.make_node(kind, names, [value.name for value in made])
+        node.attribute.extend(helper.make_attribute(*pair) for pair in attributes.items())
         self._nodes.append(node)
         self._kinds.update((value.name, kind) for value in made)
         return made
@@ -132,8 +139,16 @@ class Graph:
 
     def binary(self, kind: str, x: Value, y: Value) -> Value:
         """An element-wise arithmetic node with broadcasting; both sides have one type."""
+        return self._broadcasting(kind, x, y, x.dtype)
+
+    def _broadcasting(self, kind: str, x: Value, y: Value, dtype: ElementType) -> Value:
         shape = np.broadcast_shapes(x.shape, y.shape)
-        return self.op(kind, x, y, shape=shape, dtype=x.dtype)
+        # A side that was spread out need not be when the other has the whole shape.
+        if y.shape == shape:
+            x = self._broadcasts.get(x.name, x)
+        if x.shape == shape:
+            y = self._broadcasts.get(y.name, y)
+        return self.op(kind, x, y, shape=shape, dtype=dtype)
 
     def add(self, x: Value, y: Value) -> Value:
         """x + y."""
@@ -153,9 +168,9 @@ class Graph:
 
     def compare(self, kind: str, x: Value, y: Value) -> Value:
         """An element-wise comparison with broadcasting, giving booleans."""
-        return self.op(kind, x, y, shape=np.broadcast_shapes(x.shape, y.shape), dtype=BOOL)
+        return self._broadcasting(kind, x, y, BOOL)
 
-    def cast(self, x: Value, dtype: np.dtype[np.generic]) -> Value:
+    def cast(self, x: Value, dtype: ElementType) -> Value:
         """x with another element type."""
         if x.dtype == dtype:
             return x
@@ -211,8 +226,8 @@ class Graph:
         if tuple(shape) == x.shape and all(step == 1 for _, _, step in ranges):
             return x
         starts, stops, steps = (self.ints(column) for column in zip(*ranges, strict=True))
-        bounds = (starts, stops, self.ints(axes), steps)
-        return self.op("Slice", x, *bounds, shape=tuple(shape), dtype=x.dtype)
+        kind = {"shape": tuple(shape)}
+        return self.op("Slice", x, starts, stops, self.ints(axes), steps, **kind, dtype=x.dtype)
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
         """The parts one after the other along an axis."""
@@ -242,7 +257,9 @@ class Graph:
         """x broadcast to a shape."""
         if shape == x.shape:
             return x
-        return self.op("Expand", x, self.ints(shape), shape=shape, dtype=x.dtype)
+        made = self.op("Expand", x, self.ints(shape), shape=shape, dtype=x.dtype)
+        self._broadcasts[made.name] = x
+        return made
 
     # The finished program
 
@@ -268,7 +285,8 @@ class Graph:
         model = helper.make_model(
             graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="sedge-export"
         )
-        return model.SerializeToString()
+        program: bytes = model.SerializeToString()
+        return program
 
     def _needed(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:
         nodes: list[onnx.NodeProto] = []

@@ -11,12 +11,12 @@ import copy
 from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
 import torch
-from sedge_protocol.errors import ExportError
-from sedge_protocol.layout import Layout, Role, Theta
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
+
+from sedge_protocol.errors import ExportError
+from sedge_protocol.layout import Layout, Role, Theta
 
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Step: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -103,7 +103,7 @@ class Network:
         return self._output(self._split(theta), x)[0]
 
     def _split(self, theta: Tensor) -> dict[str, Tensor]:
-        parts = theta.split([t.size for t in self.layout.tensors])
+        parts = theta.split_with_sizes([t.size for t in self.layout.tensors])
         return {t.name: p.view(t.shape) for t, p in zip(self.layout.tensors, parts, strict=True)}
 
     def _output(self, values: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -179,7 +179,7 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         output: Tensor = result[0]
         return output
 
-    norm.forward = forward  # type: ignore[method-assign]
+    vars(norm)["forward"] = forward
 
 
 def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:

@@ -4,6 +4,8 @@ import operator
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
+from torch.fx.node import Argument
 
 aten = torch.ops.aten
 POOL = aten.max_pool2d_with_indices.default
@@ -52,8 +54,8 @@ def _exchange(
 
 def _node(
     graph: fx.Graph,
-    target: torch._ops.OpOverload,
-    args: tuple[fx.node.Argument, ...],
+    target: OpOverload,
+    args: tuple[Argument, ...],
     like: fx.Node,
 ) -> fx.Node:
     made = graph.call_function(target, args)

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sedge_protocol.errors import ExportError
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sedge_export.network import BATCH_NORMS
+from sedge_export.trace import plain_kernels
+from sedge_protocol.errors import ExportError
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 
 
-class Survey(TorchDispatchMode):
+class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Where each operator was first seen, by its bare name (``add`` for add, add_ and add_backward)."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._model = model
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
@@ -47,7 +48,7 @@ class Survey(TorchDispatchMode):
             )
         ]
         try:
-            with self, torch.no_grad():
+            with plain_kernels(), self, torch.no_grad():
                 return self._model(x)
         finally:
             for hook in hooks:
@@ -118,7 +119,7 @@ def survey(model: nn.Module, x: Tensor, num_classes: int) -> tuple[Survey, int]:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    tensors = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
     for prefix, module in model.named_modules():
         if not isinstance(module, BATCH_NORMS):
             tensors |= dict(module.named_buffers(prefix, recurse=False))
@@ -128,7 +129,9 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 def _check_output(output: object, batch_size: int, num_classes: int) -> int:
     expected = f"float32 ({batch_size}, {num_classes or 'C'})"
     if not isinstance(output, Tensor):
-        raise ExportError(f"model: output is a {type(output).__name__}, expected a tensor {expected}")
+        raise ExportError(
+            f"model: output is a {type(output).__name__}, expected a tensor {expected}"
+        )
     shape = tuple(output.shape)
     right = len(shape) == 2 and shape[0] == batch_size and shape[1] == (num_classes or shape[1])
     if not right or output.dtype != torch.float32:

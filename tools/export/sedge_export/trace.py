@@ -1,39 +1,82 @@
 """Tracing: a pure function of tensors becomes one ATen graph, with the rewrites that pay on any runtime."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sedge_export.lowering.table import LOWERINGS
 from sedge_export.rewrite import pool_before_relu
+from sedge_protocol.errors import ExportError
 
-aten = torch.ops.aten
 Function: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def trace(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The ATen graph of function(*inputs): static shapes, no in-place operators, nothing dead.
 
-    An operator is decomposed only when the table has no lowering for it.
+    An operator is decomposed only when the table has no lowering for it. Raises ``ExportError`` when
+    the function does not run on tensors without data: its path or shapes depend on their values.
     """
-    decompositions = {
-        op: how for op, how in torch.export.default_decompositions().items() if op not in LOWERINGS
-    }
-
-    def call(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:  # make_fx counts a method's self
-        return function(*tensors)
-
-    traced = make_fx(
-        functionalize(call, remove="mutations"),
-        decomposition_table=decompositions,
-        tracing_mode="fake",
-        _allow_non_fake_inputs=True,
-    )(*inputs)
+    with plain_kernels():
+        traced = _traced(function, inputs)
+        if any(_writes(node) for node in traced.graph.nodes):
+            # Some decompositions write in place below the level at which that is undone.
+            traced = _traced(traced, inputs)
     pool_before_relu(traced.graph)
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
+
+
+@contextmanager
+def plain_kernels() -> Generator[None]:
+    """Attention as matrix products and softmax, LSTM step by step, instead of one fused operator."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+            # Setting any of oneDNN's flags sets them all, and one speaks of Intel GPUs.
+            warnings.filterwarnings("ignore", "TF32 acceleration", UserWarning)
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
+    known = cast(dict[OpOverload, Function], torch.export.default_decompositions().materialize())
+    decompositions = {op: how for op, how in known.items() if op not in LOWERINGS}
+
+    def call(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:  # make_fx counts a method's self
+        return function(*tensors)
+
+    tracer = make_fx(
+        functionalize(call, remove="mutations"),
+        decomposition_table=decompositions,
+        tracing_mode="fake",
+        _allow_non_fake_inputs=True,
+    )
+    try:
+        return tracer(*inputs)
+    except ExportError:
+        raise
+    except Exception as exc:  # the user's own code runs here: anything can come out of it
+        reason = str(exc).partition("\n")[0]
+        raise ExportError(
+            "model: cannot be traced, for its path or its shapes depend on the data:"
+            f" {type(exc).__name__}: {reason}"
+        ) from exc
+
+
+def _writes(node: fx.Node) -> bool:
+    return node.op == "call_function" and (
+        isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+    )

@@ -18,20 +18,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import onnxruntime
 import torch
 from numpy.typing import NDArray
-from sedge_protocol.bundle import Verification
-from sedge_protocol.errors import ExportError
-from sedge_protocol.layout import Layout, Theta
 from torch import nn
 
 from sedge_export.batches import Batch, Samples, draw
 from sedge_export.eager import Eager
 from sedge_export.network import Network
+from sedge_protocol.bundle import Verification
+from sedge_protocol.errors import ExportError
+from sedge_protocol.layout import Theta
 
 Array: TypeAlias = NDArray[np.generic]
 Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float32]]]
@@ -67,7 +67,8 @@ def load_program(name: str, data: bytes) -> Program:
 
     def run(feed: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
         try:
-            return dict(zip(names, session.run(names, dict(feed)), strict=True))
+            found = session.run(names, dict(feed))
+            return dict(zip(names, cast(list[NDArray[np.float32]], found), strict=True))
         except Exception as exc:
             raise ExportError(f"program {name!r}: onnxruntime fails on it: {exc}") from exc
 

@@ -144,7 +144,7 @@ def _by_convolution(
 
     Stride and dilation change places. With groups, each group's batch is a group of channels.
     """
-    batch, extent, positions = x.shape[0], x.shape[2:], grad.shape[2:]
+    batch, extent = x.shape[0], x.shape[2:]
     swapped = [1, 0, *range(2, x.rank)]
     filters = graph.transpose(grad, swapped)  # (O, B, ...)
     grouped = graph.reshape(x, (batch, groups, shape[1], math.prod(extent)))

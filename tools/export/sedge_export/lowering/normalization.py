@@ -15,6 +15,7 @@ import torch
 
 from sedge_export.graph import Graph, Value
 from sedge_export.lowering.table import lowers
+from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
@@ -52,20 +53,39 @@ def batch_norm(
         factor = _times(graph, _inverse_deviation(graph, running_var, eps), weight)
         shift = graph.mul(running_mean, factor)
         offset = graph.sub(bias, shift) if bias else graph.unary("Neg", shift)
-        out = affine(graph, x, factor, offset)
-        return out, None, None, running_mean, running_var
-    axes = [0, *range(2, x.rank)]
+        return affine(graph, x, factor, offset), None, None, running_mean, running_var
+    out, mean, variance, inverse = _by_channel(graph, x, weight, bias, eps)
     count = x.size // x.shape[1]
+    # The running variance is the unbiased one; the batch is normalised with the biased one.
+    unbiased = graph.scale(variance, count / (count - 1))
+    new_mean = _moved(graph, running_mean, mean, momentum)
+    return out, mean, inverse, new_mean, _moved(graph, running_var, unbiased, momentum)
+
+
+@lowers(aten.native_batch_norm.default)
+def instance_norm(
+    graph: Graph, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None, training: bool, momentum: float, eps: float,
+) -> tuple[Value, Value, Value]:  # fmt: skip
+    """Output, mean and 1 / deviation; without running statistics, as instance normalisation has it."""
+    if running_mean is not None or running_var is not None or not training:
+        raise ExportError("running statistics outside of a BatchNorm module")
+    out, mean, _, inverse = _by_channel(graph, x, weight, bias, eps)
+    return out, mean, inverse
+
+
+def _by_channel(
+    graph: Graph, x: Value, weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value, Value]:
+    """Output, mean, biased variance and 1 / deviation of each channel."""
+    axes = [0, *range(2, x.rank)]
     mean = graph.mean(x, axes)
     centred = _centred(graph, x, mean)
     variance = graph.mean(graph.mul(centred, centred), axes)
     inverse = _inverse_deviation(graph, variance, eps)
     offset = bias or graph.full(mean.shape, 0.0)
     out = affine(graph, centred, _times(graph, inverse, weight), offset)
-    # The running variance is the unbiased one; the batch is normalised with the biased one.
-    unbiased = graph.scale(variance, count / (count - 1))
-    new_mean = _moved(graph, running_mean, mean, momentum)
-    return out, mean, inverse, new_mean, _moved(graph, running_var, unbiased, momentum)
+    return out, mean, variance, inverse
 
 
 def _moved(graph: Graph, running: Value, batch: Value, momentum: float) -> Value:

@@ -4,10 +4,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from sedge_protocol.errors import ExportError
 
-from sedge_export.graph import BOOL, FLOAT, INT, Graph, Scalar, Value
+from sedge_export.graph import BOOL, FLOAT, INT, ElementType, Graph, Scalar, Value
 from sedge_export.lowering.table import LOWERINGS, lowers
+from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 Operand = Value | Scalar
@@ -43,7 +43,7 @@ _COMPARISONS = {
 }
 
 
-def element_type(dtype: torch.dtype) -> np.dtype[np.generic]:
+def element_type(dtype: torch.dtype) -> ElementType:
     """The ONNX element type of a torch type. Raises ``ExportError`` for one that programs do not have."""
     if dtype not in DTYPES:
         raise ExportError(f"element type {dtype}, expected float32, int64 or bool")
@@ -52,18 +52,19 @@ def element_type(dtype: torch.dtype) -> np.dtype[np.generic]:
 
 def operands(graph: Graph, x: Operand, y: Operand) -> tuple[Value, Value]:
     """Both sides as values of their common type, as torch promotes them."""
-    kinds = [_kind(side) for side in (x, y)]
+    kinds = [kind_of(side) for side in (x, y)]
     common = max(kinds, key=_RANK.__getitem__)
     return _as(graph, x, common), _as(graph, y, common)
 
 
-def _kind(side: Operand) -> np.dtype[np.generic]:
+def kind_of(side: Operand) -> ElementType:
+    """The element type of a value or of a number as torch takes it."""
     if isinstance(side, Value):
         return side.dtype
     return BOOL if isinstance(side, bool) else INT if isinstance(side, int) else FLOAT
 
 
-def _as(graph: Graph, side: Operand, dtype: np.dtype[np.generic]) -> Value:
+def _as(graph: Graph, side: Operand, dtype: ElementType) -> Value:
     return graph.cast(side, dtype) if isinstance(side, Value) else graph.scalar(side, dtype)
 
 
@@ -181,6 +182,19 @@ def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | No
     if high is not None:
         result = graph.binary("Min", *operands(graph, result, high))
     return result
+
+
+@lowers(aten.hardtanh.default)
+def hardtanh(graph: Graph, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
+    """x held between two bounds (ReLU6 is one)."""
+    return clamp(graph, x, float(low), float(high))
+
+
+@lowers(aten.fmod.Scalar)
+def fmod(graph: Graph, x: Value, y: Scalar) -> Value:
+    """The remainder with the sign of x."""
+    left, right = operands(graph, x, y)
+    return graph.op("Mod", left, right, shape=left.shape, dtype=left.dtype, fmod=1)
 
 
 @lowers(aten.where.self)

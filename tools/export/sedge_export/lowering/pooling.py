@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sedge_protocol.errors import ExportError
 
 from sedge_export.graph import FLOAT, INT, Graph, Value
 from sedge_export.lowering.convolution import convolution
 from sedge_export.lowering.table import lowers
+from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
@@ -37,8 +37,8 @@ def max_pool(
     kernel = _pair(kernel_size, ())
     strides, pads, gaps = _pair(stride, kernel), _pair(padding, ()), _pair(dilation, ())
     positions = [
-        _positions(extent, *window, ceil_mode)
-        for extent, *window in zip(x.shape[2:], kernel, strides, pads, gaps, strict=True)
+        _positions(e, k, s, p, d, ceil_mode)
+        for e, k, s, p, d in zip(x.shape[2:], kernel, strides, pads, gaps, strict=True)
     ]
     if 1 < math.prod(kernel) <= MAX_COMPARED and gaps == [1, 1] and not any(pads) and not ceil_mode:
         return _compared(graph, x, kernel, strides, positions)
@@ -188,7 +188,7 @@ def avg_pool_backward(
         _counts(e, g, k, s, p, count_include_pad)
         for e, g, k, s, p in zip(x.shape[2:], grad.shape[2:], kernel, strides, pads, strict=True)
     ]
-    share = (1.0 / np.outer(*counts)).astype(np.float32)
+    share = (1.0 / np.outer(counts[0], counts[1])).astype(np.float32)
     shared = graph.mul(grad, graph.constant(share))
     planes = graph.reshape(shared, (x.shape[0] * x.shape[1], 1, *grad.shape[2:]))
     spans = zip(x.shape[2:], grad.shape[2:], kernel, strides, pads, strict=True)
@@ -205,3 +205,24 @@ def _counts(
         return [kernel] * positions
     starts = [position * stride - pad for position in range(positions)]
     return [min(start + kernel, extent) - max(start, 0) for start in starts]
+
+
+@lowers(aten._adaptive_avg_pool2d.default)
+def adaptive_avg_pool(graph: Graph, x: Value, output_size: Sequence[int]) -> Value:
+    """The mean of each of output_size windows, where they divide the input evenly."""
+    return avg_pool(graph, x, _even_windows(x.shape[2:], output_size))
+
+
+@lowers(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool_backward(graph: Graph, grad: Value, x: Value) -> Value:
+    """Each window's gradient divided by its count and laid over the window."""
+    kernel = _even_windows(x.shape[2:], grad.shape[2:])
+    return avg_pool_backward(graph, grad, x, kernel, kernel, (0, 0), False, True, None)
+
+
+def _even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
+    if any(extent % count for extent, count in zip(extents, counts, strict=True)):
+        raise ExportError(
+            f"adaptive pooling of {tuple(extents)} to {tuple(counts)}, which overlaps"
+        )
+    return [extent // count for extent, count in zip(extents, counts, strict=True)]

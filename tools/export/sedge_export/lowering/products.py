@@ -14,15 +14,16 @@ aten = torch.ops.aten
 
 def gemm(graph: Graph, x: Value, y: Value, bias: Value | None = None) -> Value:
     """x @ y (+ bias), shape (rows of x, columns of y)."""
-    flags: dict[str, int] = {}
-    sides: list[Value] = []
-    for side, flag in ((x, "transA"), (y, "transB")):
-        source, order = graph.untransposed(side)
-        sides.append(source)
-        if order == (1, 0):
-            flags[flag] = 1
-    shape = (x.shape[0], y.shape[1])
-    return graph.op("Gemm", *sides, *([bias] if bias else []), shape=shape, **flags)
+    (left, order), (right, other) = graph.untransposed(x), graph.untransposed(y)
+    return graph.op(
+        "Gemm",
+        left,
+        right,
+        *([bias] if bias else []),
+        shape=(x.shape[0], y.shape[1]),
+        transA=int(order == (1, 0)),
+        transB=int(other == (1, 0)),
+    )
 
 
 @lowers(aten.mm.default)

@@ -1,13 +1,13 @@
-"""Sums, means, extremes and indexing."""
+"""Sums, means, extremes and norms."""
 
 from collections.abc import Sequence
 
 import torch
-from sedge_protocol.errors import ExportError
 
-from sedge_export.graph import BOOL, FLOAT, INT, Graph, Scalar, Value
+from sedge_export.graph import BOOL, INT, Graph, Scalar, Value
 from sedge_export.lowering.pointwise import element_type
 from sedge_export.lowering.table import lowers
+from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
@@ -55,6 +55,13 @@ def amax(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False)
     return graph.reduce("ReduceMax", x, _axes(x, dim), keepdim)
 
 
+@lowers(aten.any.dim)
+def any_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> Value:
+    """Whether any element along an axis is not zero."""
+    largest = amax(graph, graph.cast(graph.cast(x, BOOL), INT), [dim], keepdim)
+    return graph.cast(largest, BOOL)
+
+
 @lowers(aten.amin.default)
 def amin(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
     """The smallest over some axes."""
@@ -95,65 +102,28 @@ def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False
     return graph.op("ArgMax", x, shape=tuple(shape), dtype=INT, axis=axis, keepdims=int(keepdim))
 
 
-@lowers(aten.gather.default)
-def gather(graph: Graph, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
-    """x[index] element by element along an axis."""
-    return graph.op("GatherElements", x, index, shape=index.shape, dtype=x.dtype, axis=dim)
+@lowers(aten.max.dim)
+def max_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The largest along an axis and the place of the first."""
+    return amax(graph, x, [dim], keepdim), argmax(graph, x, dim, keepdim)
 
 
-@lowers(aten.scatter.value)
-def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Scalar) -> Value:
-    """x with one number at the indexed places."""
-    return scatter(graph, x, dim, index, graph.full(index.shape, value, x.dtype))
+@lowers(aten.cumsum.default)
+def cumsum(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    """Running sums along an axis."""
+    source = graph.cast(x, element_type(dtype)) if dtype else x
+    axis = graph.scalar(dim % x.rank, INT)
+    return graph.op("CumSum", source, axis, shape=x.shape, dtype=source.dtype)
 
 
-@lowers(aten.scatter.src)
-def scatter(graph: Graph, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """x with source's elements at the indexed places."""
-    part = graph.slice(source, range(index.rank), [(0, extent, 1) for extent in index.shape])
-    return graph.op("ScatterElements", x, index, part, shape=x.shape, dtype=x.dtype, axis=dim)
-
-
-@lowers(aten.scatter_add.default)
-def scatter_add(graph: Graph, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """x plus source's elements at the indexed places."""
-    part = graph.slice(source, range(index.rank), [(0, extent, 1) for extent in index.shape])
-    return graph.op(
-        "ScatterElements", x, index, part, shape=x.shape, dtype=x.dtype, axis=dim, reduction="add"
-    )
-
-
-@lowers(aten.index_select.default)
-def index_select(graph: Graph, x: Value, dim: int, index: Value) -> Value:
-    """The indexed slices of x along an axis."""
-    axis = dim % x.rank
-    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return graph.op("Gather", x, index, shape=shape, dtype=x.dtype, axis=axis)
-
-
-@lowers(aten.embedding.default)
-def embedding(
-    graph: Graph, weight: Value, indices: Value, padding_idx: int = -1,
-    scale_grad_by_freq: bool = False, sparse: bool = False,
+@lowers(aten.linalg_vector_norm.default)
+def vector_norm(
+    graph: Graph, x: Value, order: Scalar = 2, dim: Sequence[int] | None = None,
+    keepdim: bool = False, dtype: torch.dtype | None = None,
 ) -> Value:  # fmt: skip
-    """The indexed rows of weight."""
-    return index_select(graph, weight, 0, indices)
-
-
-@lowers(aten.embedding_dense_backward.default)
-def embedding_backward(
-    graph: Graph, grad: Value, indices: Value, num_weights: int, padding_idx: int,
-    scale_grad_by_freq: bool,
-) -> Value:  # fmt: skip
-    """The rows of grad added up at their indices; the padding row learns nothing."""
-    if scale_grad_by_freq:
-        raise ExportError("scale_grad_by_freq=True")
-    width = grad.shape[-1]
-    rows = graph.reshape(grad, (indices.size, width))
-    if padding_idx >= 0:
-        padding = graph.compare("Equal", indices, graph.scalar(padding_idx, INT))
-        counted = graph.cast(graph.unary("Not", padding), FLOAT)
-        rows = graph.mul(rows, graph.reshape(counted, (indices.size, 1)))
-    places = graph.reshape(indices, (indices.size, 1))
-    zeros = graph.full((num_weights, width), 0.0)
-    return graph.op("ScatterND", zeros, places, rows, shape=zeros.shape, reduction="add")
+    """The Euclidean or absolute norm over some axes."""
+    if order == 1:
+        return graph.sum(graph.unary("Abs", x), _axes(x, dim), keepdim)
+    if order != 2:
+        raise ExportError(f"norm of order {order}, expected 1 or 2")
+    return graph.unary("Sqrt", graph.sum(graph.mul(x, x), _axes(x, dim), keepdim))

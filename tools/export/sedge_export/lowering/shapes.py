@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sedge_protocol.errors import ExportError
 
-from sedge_export.graph import FLOAT, INT, Graph, Scalar, Value
-from sedge_export.lowering.pointwise import element_type
+from sedge_export.graph import INT, Graph, Scalar, Value
+from sedge_export.lowering.pointwise import element_type, kind_of
 from sedge_export.lowering.table import lowers
 
 aten = torch.ops.aten
@@ -44,11 +43,7 @@ def matrix_transpose(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.expand.default)
 def expand(graph: Graph, x: Value, size: Sequence[int], implicit: bool = False) -> Value:
-    """x broadcast to a shape, -1 keeping an extent.
-
-    A scalar is kept as it is: whatever follows broadcasts it, and most of the gradient of a mean
-    would otherwise be written out as a constant.
-    """
+    """x broadcast to a shape, -1 keeping an extent."""
     own = (1,) * (len(size) - x.rank) + x.shape
     return graph.expand(x, tuple(b if a == -1 else a for a, b in zip(size, own, strict=True)))
 
@@ -111,34 +106,6 @@ def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
     return graph.reshape(part, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
-@lowers(aten.slice_scatter.default)
-def slice_scatter(
-    graph: Graph, x: Value, source: Value, dim: int = 0, start: int | None = None,
-    end: int | None = None, step: int = 1,
-) -> Value:  # fmt: skip
-    """x with x[start:end] along an axis replaced by source: what lies before, source, what lies after."""
-    if step != 1:
-        raise ExportError(f"slice with step {step} written to, expected step 1")
-    axis = dim % x.rank
-    extent = x.shape[axis]
-    bounds = range(extent)[start:end]
-    parts = [
-        graph.slice(x, [axis], [(0, bounds.start, 1)]) if bounds.start > 0 else None,
-        source,
-        graph.slice(x, [axis], [(bounds.stop, extent, 1)]) if bounds.stop < extent else None,
-    ]
-    return graph.concat([part for part in parts if part is not None], axis)
-
-
-@lowers(aten.select_scatter.default)
-def select_scatter(graph: Graph, x: Value, source: Value, dim: int, index: int) -> Value:
-    """x with x[index] along an axis replaced by source."""
-    axis = dim % x.rank
-    place = index % x.shape[axis]
-    row = graph.reshape(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-    return slice_scatter(graph, x, row, axis, place, place + 1)
-
-
 @lowers(aten.constant_pad_nd.default)
 def constant_pad(graph: Graph, x: Value, pad: Sequence[int], value: Scalar = 0) -> Value:
     """x with margins, given from the last axis backwards; a negative margin cuts."""
@@ -170,11 +137,17 @@ def full(
     **_placement: object,
 ) -> Value:
     """A tensor of one repeated number."""
-    kind = (
-        element_type(dtype) if dtype else np.dtype(type(fill)) if isinstance(fill, bool) else None
-    )
-    kind = kind or (INT if isinstance(fill, int) else FLOAT)
-    return graph.full(tuple(size), fill, kind) if size else graph.scalar(fill, kind)
+    kind = element_type(dtype) if dtype else kind_of(fill)
+    return graph.full(tuple(size), fill, kind)
+
+
+@lowers(aten.empty_permuted.default)
+def empty(
+    graph: Graph, size: Sequence[int], _order: Sequence[int], dtype: torch.dtype | None = None,
+    **_placement: object,
+) -> Value:  # fmt: skip
+    """Zeros in place of memory that decompositions only look at the shape of."""
+    return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
 
 
 @lowers(aten.full_like.default)
@@ -183,7 +156,7 @@ def full_like(
 ) -> Value:
     """A tensor of one repeated number with the shape of x."""
     kind = element_type(dtype) if dtype else x.dtype
-    return graph.full(x.shape, fill, kind) if x.shape else graph.scalar(fill, kind)
+    return graph.full(x.shape, fill, kind)
 
 
 @lowers(aten.scalar_tensor.default)

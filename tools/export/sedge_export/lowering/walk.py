@@ -6,24 +6,37 @@ what torch traced, so a lowering that is wrong about them is found here and not 
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-import torch
-from sedge_protocol.errors import ExportError, LocalError
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
 
 from sedge_export.graph import Array, Graph, Value
 from sedge_export.lowering import (
     convolution as convolution,
+)
+from sedge_export.lowering import (
+    indexing as indexing,
+)
+from sedge_export.lowering import (
     normalization as normalization,
+)
+from sedge_export.lowering import (
     pooling as pooling,
+)
+from sedge_export.lowering import (
     products as products,
+)
+from sedge_export.lowering import (
     reductions as reductions,
+)
+from sedge_export.lowering import (
     shapes as shapes,
 )
 from sedge_export.lowering.pointwise import element_type
 from sedge_export.lowering.table import LOWERINGS, Lowered
+from sedge_protocol.errors import ExportError, LocalError
 
 Where: TypeAlias = Callable[[OpOverload], str]
 
@@ -72,8 +85,8 @@ def _constant(graph: Graph, module: fx.GraphModule, target: str) -> Value:
 
 
 def _call(graph: Graph, node: fx.Node, values: dict[fx.Node, Lowered], where: Where) -> Lowered:
-    arguments = fx.map_arg(node.args, values.__getitem__)
-    keywords = fx.map_arg(node.kwargs, values.__getitem__)
+    arguments = cast(tuple[Any, ...], tree_map_only(fx.Node, values.__getitem__, node.args))
+    keywords = cast(dict[str, Any], tree_map_only(fx.Node, values.__getitem__, node.kwargs))
     if node.target is operator.getitem:
         source, index = cast(tuple[tuple[Value, ...], int], arguments)
         return source[index]

@@ -1,0 +1,255 @@
+"""The vectors that other languages test against, both ways."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import NotRequired, TypedDict, cast
+
+import msgspec
+import pytest
+
+from sedge_protocol.errors import FrameError, VersionError
+from sedge_protocol.frame import Frame, Kind, open_frame, seal
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.messages import KINDS, Message, decode_body, encode_body
+from sedge_protocol.transfer import Manifest, describe, from_bitmap, to_bitmap
+from sedge_protocol.update import Report, decode_update, encode_update
+
+
+class Keys(TypedDict):
+    secret: str
+    up: str
+    down: str
+    password: str
+
+
+class LayoutCase(TypedDict):
+    tensors: list[tuple[str, list[int], str]]
+    packed: str
+    hash: str
+
+
+class ManifestCase(TypedDict):
+    size: int
+    chunk_bytes: int
+    sha256: str
+    digests: str
+    packed: str
+    transfer: str
+
+
+class BitmapCase(TypedDict):
+    count: int
+    indices: list[int]
+    bitmap: str
+
+
+class UpdateCase(TypedDict):
+    report: object
+    payload: str
+    blob: str
+
+
+class FrameCase(TypedDict):
+    name: str
+    kind: int
+    topic: str
+    key: str | None
+    boot: int
+    seq: int
+    transfer: str
+    index: int
+    body: str
+    sealed: str
+    message: NotRequired[object]
+
+
+class RefusedManifest(TypedDict):
+    rule: str
+    packed: str
+
+
+class RefusedBitmap(TypedDict):
+    rule: str
+    count: int
+    bitmap: str
+
+
+class RefusedFrame(TypedDict):
+    rule: str
+    topic: str
+    key: str | None
+    sealed: str
+    version: bool
+
+
+class RefusedBody(TypedDict):
+    rule: str
+    kind: int
+    body: str
+
+
+class Vectors(TypedDict):
+    about: str
+    keys: list[Keys]
+    layouts: list[LayoutCase]
+    manifests: list[ManifestCase]
+    refused_manifests: list[RefusedManifest]
+    bitmaps: list[BitmapCase]
+    refused_bitmaps: list[RefusedBitmap]
+    updates: list[UpdateCase]
+    frames: list[FrameCase]
+    readable: list[FrameCase]
+    refused_frames: list[RefusedFrame]
+    refused_bodies: list[RefusedBody]
+
+
+PATH = Path(__file__).parents[1] / "vectors" / "frames.json"
+VECTORS = cast(Vectors, json.loads(PATH.read_text()))
+STRUCTS = {kind: struct for struct, kind in KINDS.items()}
+
+
+def _name(case: FrameCase) -> str:
+    return case["name"]
+
+
+def _rule(case: RefusedManifest | RefusedBitmap | RefusedFrame | RefusedBody) -> str:
+    return case["rule"]
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
+
+
+def _native(value: object) -> object:
+    """JSON back to bytes, where it says so."""
+    if isinstance(value, dict):
+        fields = cast(dict[str, object], value)
+        if set(fields) == {"hex"}:
+            return bytes.fromhex(str(fields["hex"]))
+        return {key: _native(item) for key, item in fields.items()}
+    if isinstance(value, list):
+        return [_native(item) for item in cast(list[object], value)]
+    return value
+
+
+def _frame(case: FrameCase) -> Frame:
+    return Frame(
+        Kind(case["kind"]),
+        bytes.fromhex(case["body"]),
+        case["boot"],
+        case["seq"],
+        bytes.fromhex(case["transfer"]),
+        case["index"],
+    )
+
+
+def _message(case: FrameCase) -> Message | None:
+    if "message" not in case:
+        return None
+    return msgspec.convert(_native(case["message"]), STRUCTS[Kind(case["kind"])])
+
+
+@pytest.mark.parametrize("case", VECTORS["keys"])
+def test_keys_follow_from_the_secret(case: Keys) -> None:
+    keys = DeviceKeys.of(bytes.fromhex(case["secret"]))
+    assert (keys.up.hex(), keys.down.hex(), keys.password) == (
+        case["up"],
+        case["down"],
+        case["password"],
+    )
+
+
+@pytest.mark.parametrize("case", VECTORS["layouts"])
+def test_layout_hash(case: LayoutCase) -> None:
+    layout = Layout.of([(name, tuple(shape), Role(role)) for name, shape, role in case["tensors"]])
+    assert layout.hash.hex() == case["hash"]
+    assert hashlib.sha256(bytes.fromhex(case["packed"])).hexdigest() == case["hash"]
+    assert msgspec.msgpack.decode(bytes.fromhex(case["packed"])) == [
+        list(tensor) for tensor in case["tensors"]
+    ]
+
+
+@pytest.mark.parametrize("case", VECTORS["manifests"])
+def test_manifest_of_a_blob_that_anyone_can_make(case: ManifestCase) -> None:
+    blob = bytes((31 * i + (i >> 8)) & 255 for i in range(case["size"]))
+    manifest = describe(blob, case["chunk_bytes"])
+    assert manifest.sha256.hex() == case["sha256"]
+    assert manifest.digests.hex() == case["digests"]
+    assert msgspec.msgpack.encode(manifest).hex() == case["packed"]
+    assert manifest.transfer.hex() == case["transfer"]
+    assert msgspec.msgpack.decode(bytes.fromhex(case["packed"]), type=Manifest) == manifest
+
+
+@pytest.mark.parametrize("case", VECTORS["refused_manifests"], ids=_rule)
+def test_refused_manifest(case: RefusedManifest) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(bytes.fromhex(case["packed"]), type=Manifest)
+
+
+@pytest.mark.parametrize("case", VECTORS["bitmaps"])
+def test_bitmap(case: BitmapCase) -> None:
+    assert to_bitmap(case["indices"], case["count"]).hex() == case["bitmap"]
+    assert from_bitmap(bytes.fromhex(case["bitmap"]), case["count"]) == set(case["indices"])
+
+
+@pytest.mark.parametrize("case", VECTORS["refused_bitmaps"], ids=_rule)
+def test_refused_bitmap(case: RefusedBitmap) -> None:
+    with pytest.raises(FrameError, match="bitmap"):
+        from_bitmap(bytes.fromhex(case["bitmap"]), case["count"])
+
+
+@pytest.mark.parametrize("case", VECTORS["updates"])
+def test_update(case: UpdateCase) -> None:
+    report = msgspec.convert(_native(case["report"]), Report)
+    blob = bytes.fromhex(case["blob"])
+    assert encode_update(report, bytes.fromhex(case["payload"])) == blob
+    found, payload = decode_update(blob)
+    assert (found, payload.hex()) == (report, case["payload"])
+
+
+@pytest.mark.parametrize("case", VECTORS["frames"], ids=_name)
+def test_frame_is_sealed(case: FrameCase) -> None:
+    message = _message(case)
+    if message is not None:
+        assert encode_body(message).hex() == case["body"]
+    assert seal(_frame(case), case["topic"], _bytes(case["key"])).hex() == case["sealed"]
+
+
+@pytest.mark.parametrize("case", VECTORS["frames"] + VECTORS["readable"], ids=_name)
+def test_frame_is_opened(case: FrameCase) -> None:
+    found = open_frame(bytes.fromhex(case["sealed"]), case["topic"], _bytes(case["key"]))
+    assert found == _frame(case)
+    if found.kind is not Kind.CHUNK:
+        assert decode_body(found.kind, found.body) == _message(case)
+
+
+@pytest.mark.parametrize("case", VECTORS["refused_frames"], ids=_rule)
+def test_refused_frame(case: RefusedFrame) -> None:
+    with pytest.raises(FrameError) as refusal:
+        open_frame(bytes.fromhex(case["sealed"]), case["topic"], _bytes(case["key"]))
+    assert isinstance(refusal.value, VersionError) == case["version"]
+
+
+@pytest.mark.parametrize("case", VECTORS["refused_bodies"], ids=_rule)
+def test_refused_body(case: RefusedBody) -> None:
+    with pytest.raises(FrameError, match=Kind(case["kind"]).name):
+        decode_body(Kind(case["kind"]), bytes.fromhex(case["body"]))
+
+
+def test_there_is_a_frame_of_every_kind() -> None:
+    assert {case["kind"] for case in VECTORS["frames"]} == set(Kind)
+    messages = [case for case in VECTORS["frames"] if "message" in case]
+    assert {type(_message(case)) for case in messages} == set(KINDS)
+
+
+def test_refused_frames_fail_where_their_rule_is() -> None:
+    """Only those that no length or limit gives away get as far as the MAC."""
+    said: list[str] = []
+    for case in VECTORS["refused_frames"]:
+        with pytest.raises(FrameError) as refusal:
+            open_frame(bytes.fromhex(case["sealed"]), case["topic"], _bytes(case["key"]))
+        said.append(str(refusal.value).rstrip("0123456789"))
+    assert sum("MAC" in text for text in said) == 4
+    assert sum("unkeyed" in text for text in said) == 3

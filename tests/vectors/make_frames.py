@@ -1,0 +1,346 @@
+"""Writes frames.json: keys, layouts, manifests, bitmaps, updates and one frame of every kind.
+
+    python tests/vectors/make_frames.py
+
+What must be refused is put together by hand from WIRE.md, one case for each rule.
+"""
+
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from sedge_protocol import messages, topics
+from sedge_protocol.frame import Frame, Kind, seal
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.messages import KINDS, Message, encode_body
+from sedge_protocol.sparse import Compression, ValueCoding
+from sedge_protocol.transfer import Manifest, describe, to_bitmap
+from sedge_protocol.update import Metrics, Report, encode_update
+
+PATH = Path(__file__).with_name("frames.json")
+Json: TypeAlias = dict[str, object]
+
+ABOUT = (
+    "Vectors of WIRE.md for an implementation in any language. Bytes are hex; inside a message or "
+    'report, where they stand beside text, they are {"hex": ...}. A field that is missing has its '
+    "default. keys: what follows from a device's secret. layouts: `packed` is the MessagePack that "
+    "`hash` is the SHA-256 of. manifests: byte i of the blob is (31 * i + (i >> 8)) & 255; `packed` is "
+    "the MessagePack that the transfer id is cut from. bitmaps: `indices` are the set bits of `count`. "
+    "updates: `blob` holds report and payload. frames: `sealed` is the whole frame under `key` on "
+    "`topic` and must come out again, byte for byte. readable: frames to be read, not made. "
+    "refused_*: each breaks `rule`; refused_frames with `version` true are answered with REFUSED. "
+    "Written by make_frames.py."
+)
+
+SECRET = bytes(range(32))
+FLEET, DEVICE = "home", "pi-1"
+KEYS = DeviceKeys.of(SECRET)
+UP, DOWN = topics.up(FLEET, DEVICE), topics.down(FLEET, DEVICE)
+NONCE = bytes(range(0xA0, 0xB0))
+UPWARD = (Kind.HELLO, Kind.GOODBYE, Kind.OFFER, Kind.GET, Kind.DECLINE)
+BOOT = 1_700_000_000
+GOODBYE = b"\x81\xa5nonce\xc4\x10" + NONCE
+
+
+def blob(size: int) -> bytes:
+    """Bytes that any language can make again."""
+    return bytes((31 * i + (i >> 8)) & 255 for i in range(size))
+
+
+UPDATE = describe(blob(10_000), 4096)
+MODEL = describe(blob(200_000))
+BUNDLE = describe(blob(70_000))
+LAYOUT = Layout.of([
+    ("conv.weight", (8, 3, 3, 3), Role.PARAMETER), ("norm.running_mean", (8,), Role.STATISTIC),
+    ("head.weight", (10, 8), Role.PARAMETER), ("scale", (), Role.PARAMETER),
+])  # fmt: skip
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def plain(value: object) -> object:
+    """A value as JSON can hold it, bytes as {"hex": ...}."""
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _fields(struct_: msgspec.Struct) -> object:
+    return plain(msgspec.to_builtins(struct_, builtin_types=(bytes,)))
+
+
+def _messages() -> Iterator[tuple[Message, bytes]]:
+    """Every message, with the transfer id of its frame."""
+    hello = messages.Hello(
+        NONCE, "0.1.0", ("onnxruntime",), ("zstd", "zlib", "none"), 600, 100, 970
+    )
+    full = messages.Order(
+        run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=_hash("model"),
+        patch=b"a coded vector", patch_hash=_hash("a coded vector"),
+        keep=("head.weight", "head.bias"), seed=2**63 - 1, deadline_ms=90_000,
+        training=messages.Training(5, 0.05, 0.9, 0.1, "drop"),
+        codec=messages.Codec(ValueCoding.INT8, 0.25, Compression.ZLIB, False),
+    )  # fmt: skip
+    small = messages.Order(
+        run="r", round=1, task="evaluate", bundle=BUNDLE, model=MODEL, model_hash=_hash("model"),
+        patch_blob=UPDATE, patch_hash=_hash("patch"), upload=False,
+    )  # fmt: skip
+    for message in (
+        hello,
+        messages.Hello(NONCE, "9.9"),
+        messages.Welcome(NONCE, "0.1.0"),
+        full,
+        small,
+        messages.Cancel("digits", 3, "the round is over"),
+        messages.Cancel("digits", 0, "the run was stopped"),
+        messages.Decline("digits", 3, "DataError", "no examples of class 7"),
+        messages.Goodbye(NONCE),
+        messages.Refusal("version", "frame of protocol version 2, this side speaks 1"),
+        messages.Committed("digits", 3, UPDATE.sha256),
+        messages.Committed("digits", 3, UPDATE.sha256, True),
+        messages.Reject("digits", 3, UPDATE.sha256, "stale", "round 3 closed too long ago"),
+    ):
+        yield message, bytes(16)
+    inline = describe(b"small")
+    yield messages.Offer("digits", 3, inline, 1, b"small"), inline.transfer
+    for about_update in (
+        messages.Offer("digits", 3, UPDATE, 2),
+        messages.Have(2, to_bitmap({0, 2}, 3), 4),
+        messages.Have(0, to_bitmap(set(), 3), 4),
+        messages.Busy(30_000, "too many transfers"),
+    ):
+        yield about_update, UPDATE.transfer
+    yield messages.Get("digits", 3, to_bitmap({0, 3}, 4)), MODEL.transfer
+
+
+def _entry(name: str, topic: str, key: bytes | None, frame: Frame, sealed: bytes) -> Json:
+    return {
+        "name": name, "kind": int(frame.kind), "topic": topic, "key": key.hex() if key else None,
+        "boot": frame.boot, "seq": frame.seq, "transfer": frame.transfer.hex(),
+        "index": frame.index, "body": frame.body.hex(), "sealed": sealed.hex(),
+    }  # fmt: skip
+
+
+def _frames() -> Iterator[Json]:
+    for seq, (message, transfer) in enumerate(_messages(), start=1):
+        kind = KINDS[type(message)]
+        topic, key = (UP, KEYS.up) if kind in UPWARD else (DOWN, KEYS.down)
+        frame = Frame(kind, encode_body(message), BOOT, seq, transfer)
+        entry = _entry(kind.name, topic, key, frame, seal(frame, topic, key))
+        yield {**entry, "message": _fields(message)}
+    offset, length = UPDATE.span(2)
+    last = Frame(Kind.CHUNK, blob(10_000)[offset : offset + length], BOOT, 0, UPDATE.transfer, 2)
+    yield _entry("CHUNK of an update", UP, KEYS.up, last, seal(last, UP, KEYS.up))
+    shared = topics.blob(FLEET, describe(b"shared", 4096).transfer)
+    chunk = Frame(Kind.CHUNK, b"shared", BOOT, 0, describe(b"shared", 4096).transfer, 0)
+    yield _entry("CHUNK on a blob topic", shared, None, chunk, seal(chunk, shared, None))
+
+
+def by_hand(
+    body: bytes = GOODBYE,
+    extra: bytes = b"",
+    topic: str = UP,
+    key: bytes = KEYS.up,
+    **changes: object,
+) -> bytes:
+    """A frame from its parts, with a good MAC, true or not."""
+    fields = {"magic": b"SG", "version": 1, "kind": Kind.GOODBYE, "flags": 0}
+    fields |= {"head_len": 64 + len(extra), "boot": BOOT, "seq": 1, "transfer": bytes(16)}
+    fields |= {"index": 0, "body_len": len(body), "reserved": 0, **changes}
+    head = struct.pack("<2sBBHHII16sIIQ", *fields.values())
+    mac = hmac.digest(key, topic.encode() + head + extra + body, "sha256")[:16]
+    return head + mac + extra + body
+
+
+def _readable() -> Iterator[Json]:
+    more = b"\x82" + GOODBYE[1:] + b"\xa5later\x93\x01\x02\xc0"
+    for name, body, sealed in (
+        ("a header of 72 bytes", GOODBYE, by_hand(extra=b"appended")),
+        ("reserved bytes that mean something later", GOODBYE, by_hand(reserved=2**63)),
+        ("flags that mean something later", GOODBYE, by_hand(flags=0x8000)),
+        ("a key that is unknown", more, by_hand(more)),
+    ):
+        entry = _entry(name, UP, KEYS.up, Frame(Kind.GOODBYE, body, BOOT, 1), sealed)
+        yield {**entry, "message": _fields(messages.Goodbye(NONCE))}
+
+
+def _refused_frames() -> Iterator[Json]:
+    good = by_hand()
+    cases: list[tuple[str, bytes]] = [
+        ("no bytes", b""),
+        ("a header cut off", good[:63]),
+        ("another magic", by_hand(magic=b"SH")),
+        ("version 2", by_hand(version=2)),
+        ("version 0", by_hand(version=0)),
+        ("head_len below 64", by_hand(head_len=63)),
+        ("head_len past the end", by_hand(head_len=2000)),
+        ("a body shorter than body_len", good[:-1]),
+        ("a body longer than body_len", good + b"\x00"),
+        ("body_len over the limit", by_hand(body_len=2**18 + 1)),
+        ("a flipped bit", good[:-1] + bytes([good[-1] ^ 1])),
+        ("the MAC of another topic", by_hand(topic=topics.up(FLEET, "pi-2"))),
+        ("the MAC of the other direction", by_hand(key=KEYS.down)),
+        ("kind 0", by_hand(kind=0)),
+        ("kind 15", by_hand(kind=15)),
+        ("UNKEYED on a device's topic", by_hand(flags=1)[:48] + bytes(16) + good[64:]),
+    ]
+    on_blob = topics.blob(FLEET, bytes(16))
+    on_blob_topic: list[tuple[str, bytes]] = [
+        ("a control frame on a blob topic", by_hand(topic=on_blob)),
+        ("an UNKEYED control frame on a blob topic", by_hand(topic=on_blob, flags=1)),
+        ("a keyed chunk on a blob topic", by_hand(topic=on_blob, kind=Kind.CHUNK)),
+    ]
+    for topic, key, found in ((UP, KEYS.up.hex(), cases), (on_blob, None, on_blob_topic)):
+        for rule, sealed in found:
+            entry = {"rule": rule, "topic": topic, "key": key, "sealed": sealed.hex()}
+            yield {**entry, "version": rule.startswith("version")}
+
+
+NAN, INFINITY = float("nan"), float("inf")
+BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
+    messages.Hello: [
+        ("nonce", bytes(15)), ("version", "x" * 65), ("backends", ["x"] * 17),
+        ("num_train", -1), ("num_test", 2**40 + 1), ("memory_mb", "many"),
+    ],
+    messages.Order: [
+        ("run", "Digits"), ("run", "digits\n"), ("run", ""), ("round", 0), ("task", "predict"),
+        ("model_hash", bytes(31)), ("keep", ["x" * 257]), ("seed", 2**63),
+        ("training", {"learning_rate": NAN}), ("training", {"learning_rate": INFINITY}),
+        ("training", {"learning_rate": 0.0}), ("training", {"momentum": 1.0}),
+        ("training", {"momentum": NAN}), ("training", {"prox": -0.1}),
+        ("training", {"prox": NAN}), ("training", {"local_epochs": 0}),
+        ("training", {"last_batch": "keep"}), ("codec", {"fraction": 0.0}),
+        ("codec", {"fraction": NAN}), ("codec", {"values": "fp64"}),
+    ],
+    messages.Cancel: [("round", -1), ("reason", "x" * 1001)],
+    messages.Goodbye: [("nonce", None)],
+    messages.Offer: [("manifest", {})],
+    messages.Have: [("bitmap", bytes(513)), ("credit", 0), ("credit", 65)],
+    messages.Committed: [("late", 1)],
+    messages.Busy: [("retry_ms", -1)],
+    messages.Get: [("round", 0)],
+}  # fmt: skip
+
+
+def _refused_bodies() -> Iterator[Json]:
+    """Bodies that are sound but for one value."""
+    sound = {type(message): message for message, _ in _messages()}
+    broken = [(s, *change) for s, changes in BROKEN_FIELDS.items() for change in changes]
+    for struct_, field, value in broken:
+        fields = msgspec.to_builtins(sound[struct_], builtin_types=(bytes,))
+        shown = "..." if isinstance(value, str | bytes | list) and len(value) > 40 else repr(value)
+        rule = f"{KINDS[struct_].name} with {field} = {shown}"
+        body = msgspec.msgpack.encode({**fields, field: value})
+        yield {"rule": rule, "kind": int(KINDS[struct_]), "body": body.hex()}
+    for rule, body in (
+        ("no bytes", b""),
+        ("no map", b"\xc0"),
+        ("a required key that is missing", b"\x80"),
+        ("a byte after the map", GOODBYE + b"\x00"),
+        ("a length that is not there", b"\x82" + GOODBYE[1:] + b"\xa1z\xc6\xff\xff\xff\xff"),
+    ):
+        yield {"rule": rule, "kind": int(Kind.GOODBYE), "body": body.hex()}
+    hello = b"\x82" + GOODBYE[1:] + b"\xa7version\xa2\xff\xfe"
+    yield {"rule": "text that is not UTF-8", "kind": int(Kind.HELLO), "body": hello.hex()}
+
+
+def _manifest(manifest: Manifest) -> Json:
+    packed = msgspec.msgpack.encode(manifest)
+    return {
+        "size": manifest.size, "chunk_bytes": manifest.chunk_bytes,
+        "sha256": manifest.sha256.hex(), "digests": manifest.digests.hex(),
+        "packed": packed.hex(), "transfer": manifest.transfer.hex(),
+    }  # fmt: skip
+
+
+def _refused_manifests() -> Iterator[Json]:
+    good = msgspec.to_builtins(UPDATE, builtin_types=(bytes,))
+    changes: dict[str, Json] = {
+        "size 0": {"size": 0, "digests": b""},
+        "chunk_bytes not a power of two": {"chunk_bytes": 5000},
+        "chunk_bytes below 4096": {"chunk_bytes": 2048, "digests": bytes(80)},
+        "chunk_bytes above 262144": {"chunk_bytes": 2**19, "digests": bytes(16)},
+        "a digest too few": {"digests": bytes(32)},
+        "a digest too many": {"digests": bytes(64)},
+        "half a digest": {"digests": bytes(40)},
+        "a short sha256": {"sha256": bytes(31)},
+    }
+    for rule, change in changes.items():
+        yield {"rule": rule, "packed": msgspec.msgpack.encode({**good, **change}).hex()}
+
+
+def _bitmaps() -> Iterator[Json]:
+    for count, indices in ((1, [0]), (3, [0, 2]), (8, []), (9, [8]), (4096, [0, 4095])):
+        yield {"count": count, "indices": indices, "bitmap": to_bitmap(indices, count).hex()}
+
+
+def _refused_bitmaps() -> Iterator[Json]:
+    rules = {"too short": (9, "ff"), "too long": (8, "ff00"), "empty": (1, "")}
+    for rule, (count, bitmap) in {**rules, "a bit past the end": (9, "0002")}.items():
+        yield {"rule": rule, "count": count, "bitmap": bitmap}
+
+
+def _updates() -> Iterator[Json]:
+    report = Report(
+        run="digits", round=3, task="train", layout_hash=LAYOUT.hash, model_hash=_hash("model"),
+        patch_hash=_hash("patch"), num_examples=600, before=Metrics(2.3, 0.1, 100),
+        after=Metrics(0.25, 0.9375, 100), train_loss=0.5, steps=95, seconds=12.5,
+    )  # fmt: skip
+    bare = msgspec.structs.replace(report, task="evaluate", patch_hash=b"")
+    for one, payload in ((report, b"a coded vector"), (bare, b"")):
+        coded = encode_update(one, payload).hex()
+        yield {"report": _fields(one), "payload": payload.hex(), "blob": coded}
+
+
+def _layout() -> Json:
+    rows = [(t.name, t.shape, t.role.value) for t in LAYOUT.tensors]
+    packed = msgspec.msgpack.encode(rows)
+    return {"tensors": rows, "packed": packed.hex(), "hash": LAYOUT.hash.hex()}
+
+
+def _keys() -> Iterator[Json]:
+    for secret in (SECRET, bytes(32), hashlib.sha256(b"another device").digest()):
+        keys = DeviceKeys.of(secret)
+        yield {
+            "secret": secret.hex(), "up": keys.up.hex(), "down": keys.down.hex(),
+            "password": keys.password,
+        }  # fmt: skip
+
+
+def main() -> None:
+    """Write the file, one case a line."""
+    groups: dict[str, list[Json]] = {
+        "keys": list(_keys()),
+        "layouts": [_layout()],
+        "manifests": [_manifest(m) for m in (UPDATE, BUNDLE, MODEL, describe(blob(1)))],
+        "refused_manifests": list(_refused_manifests()),
+        "bitmaps": list(_bitmaps()),
+        "refused_bitmaps": list(_refused_bitmaps()),
+        "updates": list(_updates()),
+        "frames": list(_frames()),
+        "readable": list(_readable()),
+        "refused_frames": list(_refused_frames()),
+        "refused_bodies": list(_refused_bodies()),
+    }
+    lines = [f'{{\n"about": {json.dumps(ABOUT)}']
+    for key, cases in groups.items():
+        rows = ",\n".join(json.dumps(case) for case in cases)
+        lines.append(f'"{key}": [\n{rows}\n]')
+    PATH.write_text(",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

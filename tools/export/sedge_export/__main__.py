@@ -1,0 +1,152 @@
+"""sedge-export: a model on the command line becomes a bundle folder.
+
+    sedge-export package.module:function --sample-shape 1,28,28 --batch-size 32 --num-classes 10 \\
+        --name avgcnn --out folder
+    sedge-export show folder
+
+The function or class is called without arguments and must give an nn.Module.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from sedge_export.export import TOLERANCE, export
+from sedge_protocol.bundle import BundleManifest, load
+from sedge_protocol.errors import ConfigError, SedgeError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; 0 when it did what was asked, 2 with one line on stderr when it could not."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        if arguments[:1] == ["show"]:
+            folder = Path(_show_parser().parse_args(arguments[1:]).folder)
+            manifest = load(folder)[0].manifest
+        else:
+            options = _export_parser().parse_args(arguments)
+            folder = Path(options.out)
+            manifest = _export(options, folder)
+        print(summary(manifest, folder))
+    except SedgeError as exc:
+        print(f"sedge-export: {exc}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def summary(manifest: BundleManifest, folder: Path) -> str:
+    """A bundle in a few lines: what it holds and what was measured."""
+    layout, checked = manifest.layout, manifest.verification
+    target = manifest.target
+    rows = [
+        ("bundle", f"{manifest.name} in {folder}"),
+        ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
+        ("statistics", ", ".join(layout.statistics) or "none"),
+        ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
+        ("target", f"{target.dtype} {_shape(target.shape)}, {manifest.num_classes} classes"),
+        ("batch size", f"{manifest.batch_size}"),
+        *(
+            (f"{program.name} ({program.backend})", f"{_size(folder / program.file):,} bytes")
+            for program in manifest.programs
+        ),
+        (
+            "against torch",
+            f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e},"
+            f" tolerance {checked.tolerance:.1e}",
+        ),
+        ("verified with", ", ".join(f"{k} {v}" for k, v in sorted(checked.versions.items()))),
+    ]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _export(options: argparse.Namespace, folder: Path) -> BundleManifest:
+    torch.manual_seed(options.seed)
+    return export(
+        _model(options.model),
+        _sample(options.sample_shape, options.vocabulary, options.seed),
+        batch_size=options.batch_size,
+        name=options.name,
+        num_classes=options.num_classes,
+        folder=folder,
+        tolerance=options.tolerance,
+        seed=options.seed,
+    )
+
+
+def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    size = (2, *shape)
+    if vocabulary:
+        return torch.randint(vocabulary, size, generator=rng)
+    return torch.randn(size, generator=rng)
+
+
+def _model(path: str) -> nn.Module:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        model = cast(Callable[[], object], found)()
+    except (ImportError, AttributeError, TypeError, ValueError) as exc:
+        expected = "module:function that gives an nn.Module without arguments"
+        raise ConfigError("model", path, f"{expected} ({exc})") from exc
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", path, f"an nn.Module, not a {type(model).__name__}")
+    return model
+
+
+def _row_shape(text: str) -> tuple[int, ...]:
+    extents = tuple(int(part) for part in text.split(",") if part)
+    if any(extent < 1 for extent in extents):
+        raise ValueError(text)
+    return extents
+
+
+def _export_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sedge-export",
+        description="Export a torch model as programs that train it on a device.",
+        epilog="`sedge-export show FOLDER` prints what a bundle holds.",
+    )
+    parser.add_argument("model", help="module:function or class that gives the nn.Module")
+    parser.add_argument(
+        "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
+    )
+    parser.add_argument(
+        "--vocabulary", type=int, default=0, help="inputs are int64 below this (default: float32)"
+    )
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--num-classes", type=int, required=True, help="0 for regression")
+    parser.add_argument("--name", required=True, help="name of the bundle")
+    parser.add_argument("--out", required=True, help="folder to write")
+    parser.add_argument(
+        "--tolerance", type=float, default=TOLERANCE, help="largest error (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of initial values and test batches")
+    return parser
+
+
+def _show_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sedge-export show")
+    parser.add_argument("folder", help="a bundle folder")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """The coordinator's configuration (cloud.toml) and the description of a run (run.toml)."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """
 
     strategy: str
-    options: dict[str, Option] = {}
+    options: Mapping[str, Option] = {}
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
     fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
     min_train_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2

@@ -28,8 +28,6 @@ from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
-# An idle link is looked after this often: pings, and answers that do not come.
-TEND_S = 1.0
 # A convenience that saves round trips after a short cut; correctness never needs the session.
 SESSION_EXPIRY_S = 3600
 RECONNECT_FIRST_S = 1.0
@@ -142,7 +140,6 @@ class MqttLink:
         self._retry_at = 0.0
         self._serve_at = 0.0
         self._connack_by = 0.0
-        self._tend_at = 0.0
         self._version = MQTTProtocolVersion.MQTTv5
         self._max_packet = DEFAULT_MAX_PACKET
         self._refused = ""
@@ -176,7 +173,6 @@ class MqttLink:
     def step(self) -> list[LinkEvent]:
         """Connect if it is time, read, write, keep alive; what happened, in order."""
         now = time.monotonic()
-        self._tend_at = now + TEND_S
         if self._client is None:
             if now >= self._retry_at:
                 self._connect(now)

@@ -20,9 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+
 from sedge_export import export, models
 from sedge_export.verify import Program, load_program
-from torch import Tensor, nn
+from sedge_protocol.bundle import load
+from sedge_protocol.layout import Theta
 
 BATCH_SIZE = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.7
@@ -34,7 +37,7 @@ Step = Callable[[], object]
 def main(argv: list[str] | None = None) -> int:
     """Print a table and, last, one line of JSON; 1 when a target is missed."""
     parser = argparse.ArgumentParser(description="Time one training step against eager torch.")
-    parser.add_argument("models", nargs="*", choices=[*TARGETS, []], help="default: all")
+    parser.add_argument("models", nargs="*", metavar="model", help=f"default: {' '.join(TARGETS)}")
     parser.add_argument("--seconds", type=float, default=10.0, help="timed for each model")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -55,12 +58,10 @@ def measure(name: str, seconds: float) -> dict[str, float]:
     model: nn.Module = getattr(models, name)()
     x, y = torch.randn(BATCH_SIZE, 1, 28, 28), torch.randint(10, (BATCH_SIZE,))
     with tempfile.TemporaryDirectory() as folder:
-        export(
-            model, x, batch_size=BATCH_SIZE, name=name, num_classes=10, folder=Path(folder)
-        )
-        program = load_program("train", (Path(folder) / "train.onnx").read_bytes())
-    size = sum(p.numel() for p in (*model.parameters(), *_statistics(model)))
-    sides = [_onnx_step(program, size, x, y), _eager_step(model, x, y)]
+        export(model, x, batch_size=BATCH_SIZE, name=name, num_classes=10, folder=Path(folder))
+        bundle, theta = load(Path(folder))
+    program = load_program("train", bundle.program("train", "onnxruntime"))
+    sides = [_onnx_step(program, theta, x, y), _eager_step(model, x, y)]
     onnx_ms, eager_ms = alternate(sides, seconds)
     return {
         "onnxruntime_ms": onnx_ms,
@@ -84,13 +85,8 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def _statistics(model: nn.Module) -> list[Tensor]:
-    return [b for name, b in model.named_buffers() if not name.endswith("num_batches_tracked")]
-
-
-def _onnx_step(program: Program, size: int, x: Tensor, y: Tensor) -> Step:
-    rng = np.random.default_rng(0)
-    state = [np.float32(0.02) * rng.standard_normal(size, np.float32), np.zeros(size, np.float32)]
+def _onnx_step(program: Program, theta: Theta, x: Tensor, y: Tensor) -> Step:
+    state = [theta, np.zeros_like(theta)]
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),
         "y": y.numpy(),

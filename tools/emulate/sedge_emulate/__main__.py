@@ -70,12 +70,13 @@ def _run(arguments: argparse.Namespace) -> int:
     config = _overridden(load_emulation(arguments.fleet), arguments)
     console = Console()
     out: Path = arguments.out
+    base = arguments.fleet.absolute().parent
     results: list[StrategyResult] = []
     with open_broker(arguments.broker) as broker, Progress(console) as progress:
-        dataset, shares = share_out(config.data, config.devices, config.seed)
+        dataset, shares = share_out(config.data, config.devices, config.seed, base)
         progress.note(f"{_describe(config, dataset)}; broker: {broker.kind}")
         bundle = out / "bundle"
-        model = _export(config, dataset, bundle)
+        model = _export(config, dataset, bundle, base)
         progress.note(f"exported and verified: {model.name}, {model.parameters:,} parameters")
         host = Host(out / "state", broker.url, config.workers or os.cpu_count() or 1)
         for strategy in config.strategies:
@@ -122,18 +123,18 @@ def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emula
         ) from exc
 
 
-def _export(config: EmulationConfig, dataset: Dataset, folder: Path) -> Model:
+def _export(config: EmulationConfig, dataset: Dataset, folder: Path, base: Path) -> Model:
     """Export the fleet's model; torch is imported here and nowhere else."""
     import torch
 
-    from sedge_export.export import export
+    from sedge_export import export
     from sedge_export.models import avgcnn, mlp
 
     torch.manual_seed(config.seed)
     torch.set_num_threads(1)
     if config.model.factory:
         name = config.model.factory
-        model = _factory(name)()
+        model = _factory(name, base)()
     elif dataset.inputs.shape[1:] == (1, 28, 28):
         name, model = "avgcnn", avgcnn(classes=dataset.num_classes)
     else:
@@ -152,11 +153,11 @@ def _export(config: EmulationConfig, dataset: Dataset, folder: Path) -> Model:
     return Model(name=name, parameters=size, dense_bytes=4 * size)
 
 
-def _factory(name: str) -> "Callable[[], torch.nn.Module]":
+def _factory(name: str, base: Path) -> "Callable[[], torch.nn.Module]":
     """The user's model factory. Raises ``ConfigError`` when it cannot be had."""
     module, _, function = name.partition(":")
     expected = "module:function that gives a torch.nn.Module"
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, str(base))
     try:
         found: Callable[[], torch.nn.Module] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as exc:
@@ -171,7 +172,7 @@ def _describe(config: EmulationConfig, dataset: Dataset) -> str:
         if data.split == "dirichlet"
         else f"{data.classes_per_device} classes a device"
     )
-    return f"{len(dataset.targets):,} images of {dataset.name} on {config.devices} devices, {how}"
+    return f"{len(dataset.targets):,} examples of {dataset.name} on {config.devices} devices, {how}"
 
 
 def _machine() -> Machine:

@@ -1,5 +1,6 @@
 """The description of an emulated fleet (fleet.toml)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,11 +16,12 @@ from sedge_protocol.sparse import ValueCoding
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: what the devices hold.
 
+    ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, a folder.
     ``examples`` of the data set are used (0: all), shared out by ``split``; every device keeps
     ``test_fraction`` of its own for testing.
     """
 
-    dataset: Literal["auto", "fashion-mnist", "digits"] = "auto"
+    dataset: Annotated[str, Meta(min_length=1)] = "auto"
     examples: Annotated[int, Meta(ge=0)] = 0
     split: Literal["dirichlet", "pathological"] = "dirichlet"
     alpha: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
@@ -29,7 +31,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[model]: ``factory`` is module:function, called without arguments; "" picks one for the data."""
+    """[model]: ``factory`` is "module:function", called without arguments; "" picks one for the data."""
 
     factory: str = ""
     batch_size: Annotated[int, Meta(ge=1, le=65536)] = 32
@@ -50,7 +52,7 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     label: str = ""
-    options: dict[str, Option] = {}
+    options: Mapping[str, Option] = {}
     codec: CodecConfig | None = None
 
     @property

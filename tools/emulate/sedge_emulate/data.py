@@ -21,14 +21,14 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.errors import ConfigError, DataError
+from sedge_edge.data import Inputs, load_source
+from sedge_protocol.errors import DataError
 
-Name: TypeAlias = Literal["auto", "fashion-mnist", "digits"]
 
 DATA_VARIABLE = "SEDGE_DATA"
 FILES = (
@@ -46,18 +46,18 @@ _MAX_IDX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Dataset:
-    """``inputs`` (N, C, H, W) float32, normalised, and ``targets`` (N,) in 0 .. num_classes - 1."""
+    """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets`` (N,) from 0."""
 
     name: str
-    inputs: NDArray[np.float32]
+    inputs: Inputs
     targets: NDArray[np.int64]
     num_classes: int
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim != 4 or self.targets.shape != self.inputs.shape[:1]:
+        if self.inputs.ndim < 2 or self.targets.shape != self.inputs.shape[:1]:
             raise DataError(
                 f"{self.name}: inputs {self.inputs.shape} and targets {self.targets.shape}, "
-                "expected (N, C, H, W) and (N,)"
+                "expected (N, ...) and (N,)"
             )
         if self.targets.size == 0:
             raise DataError(f"{self.name}: no examples")
@@ -68,13 +68,15 @@ class Dataset:
             )
 
 
-def load(name: Name, folder: Path | None = None) -> Dataset:
+def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:
     """The named data set; ``auto`` is Fashion-MNIST where it is found and the digits otherwise.
 
-    Raises ``ConfigError`` for an unknown name, ``DataError`` for a file that is missing or broken.
+    Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, a folder of
+    class folders), looked up in ``base``. Raises ``DataError`` for what is missing or broken.
     """
     if name not in ("auto", "fashion-mnist", "digits"):
-        raise ConfigError("dataset", name, "auto, fashion-mnist or digits")
+        own = load_source(name, base or Path.cwd())
+        return Dataset(name, own.inputs, own.targets, int(own.targets.max(initial=0)) + 1)
     if name == "digits" or (name == "auto" and find_fashion_mnist(folder) is None):
         return digits()
     return fashion_mnist(folder)

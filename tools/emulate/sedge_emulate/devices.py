@@ -38,10 +38,15 @@ class Share:
         return len(np.unique(np.concatenate([self.train.targets, self.test.targets])))
 
 
-def share_out(config: DataConfig, devices: int, seed: int) -> tuple[Dataset, list[Share]]:
-    """The data set and every device's part of it; the same seed gives the same parts."""
+def share_out(
+    config: DataConfig, devices: int, seed: int, base: Path
+) -> tuple[Dataset, list[Share]]:
+    """The data set and every device's part of it; the same seed gives the same parts.
+
+    A source of the user's own is looked up in ``base``.
+    """
     rng = np.random.default_rng(seed)
-    dataset = load(config.dataset)
+    dataset = load(config.dataset, base=base)
     if config.examples:
         dataset = subsample(dataset, config.examples, rng)
     if config.split == "dirichlet":

@@ -1,5 +1,6 @@
 """Tracing: a pure function of tensors becomes one ATen graph, with the rewrites that pay on any runtime."""
 
+import functools
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -51,16 +52,19 @@ def plain_kernels() -> Generator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
+@functools.cache
+def _decompositions() -> dict[OpOverload, Function]:
     known = cast(dict[OpOverload, Function], torch.export.default_decompositions().materialize())
-    decompositions = {op: how for op, how in known.items() if op not in LOWERINGS}
+    return {op: how for op, how in known.items() if op not in LOWERINGS}
 
+
+def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     def call(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:  # make_fx counts a method's self
         return function(*tensors)
 
     tracer = make_fx(
         functionalize(call, remove="mutations"),
-        decomposition_table=decompositions,
+        decomposition_table=_decompositions(),
         tracing_mode="fake",
         _allow_non_fake_inputs=True,
     )

@@ -1,1 +1,29 @@
-"""Lowering: ATen operators as ONNX nodes. ``walk.to_onnx`` is the way in, ``table.LOWERINGS`` the table."""
+"""Lowering: ATen operators as ONNX nodes. ``walk.to_onnx`` is the way in, ``table.LOWERINGS`` the table.
+
+The imports below fill the table.
+"""
+
+from sedge_export.lowering import (
+    convolution as convolution,
+)
+from sedge_export.lowering import (
+    indexing as indexing,
+)
+from sedge_export.lowering import (
+    normalization as normalization,
+)
+from sedge_export.lowering import (
+    pointwise as pointwise,
+)
+from sedge_export.lowering import (
+    pooling as pooling,
+)
+from sedge_export.lowering import (
+    products as products,
+)
+from sedge_export.lowering import (
+    reductions as reductions,
+)
+from sedge_export.lowering import (
+    shapes as shapes,
+)

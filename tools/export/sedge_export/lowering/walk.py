@@ -13,27 +13,6 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from sedge_export.graph import Array, Graph, Value
-from sedge_export.lowering import (
-    convolution as convolution,
-)
-from sedge_export.lowering import (
-    indexing as indexing,
-)
-from sedge_export.lowering import (
-    normalization as normalization,
-)
-from sedge_export.lowering import (
-    pooling as pooling,
-)
-from sedge_export.lowering import (
-    products as products,
-)
-from sedge_export.lowering import (
-    reductions as reductions,
-)
-from sedge_export.lowering import (
-    shapes as shapes,
-)
 from sedge_export.lowering.pointwise import element_type
 from sedge_export.lowering.table import LOWERINGS, Lowered
 from sedge_protocol.errors import ExportError, LocalError

@@ -1,0 +1,24 @@
+"""Your own model and your own data on an emulated fleet.
+
+    sedge-emulate run examples/own_model.toml
+
+``build`` and ``load`` are all that Sedge asks for; the same ``build`` goes through ``sedge-export`` and the
+same ``load`` into a real device's edge.toml as ``train = "own_model:load"``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_wine
+from torch import nn
+
+
+def build() -> nn.Module:
+    """Any module that gives one row of class scores for each example."""
+    return nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
+
+
+def load() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Inputs (N, ...) and labels (N,): here 178 wines, 13 measurements, 3 growers."""
+    wine = load_wine()
+    inputs = (wine.data - wine.data.mean(axis=0)) / wine.data.std(axis=0)
+    return inputs.astype(np.float32), wine.target.astype(np.int64)

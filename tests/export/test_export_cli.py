@@ -1,0 +1,89 @@
+"""The sedge-export command, run in this process."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from sedge_export.__main__ import main
+from sedge_protocol import bundle
+
+torch.set_num_threads(1)
+
+
+def arguments(folder: Path, **changes: str) -> list[str]:
+    """A small good command line."""
+    options = {
+        "sample-shape": "1,28,28",
+        "batch-size": "2",
+        "num-classes": "10",
+        "name": "m",
+        "out": str(folder),
+    } | {key.replace("_", "-"): value for key, value in changes.items()}
+    model = options.pop("model", "sedge_export.models:mlp")
+    return [model, *(f"--{key}={value}" for key, value in options.items())]
+
+
+def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path / "b")) == 0
+    printed = capsys.readouterr().out
+    for pattern in ("159,010 in 4 tensors", r"train_prox .* bytes", r"step \d\.\de-0\d, epoch"):
+        assert re.search(pattern, printed)
+    assert main(["show", str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_same_seed_gives_same_model(tmp_path: Path) -> None:
+    for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert main(arguments(tmp_path / folder, seed=seed)) == 0
+    thetas = [bundle.load(tmp_path / folder)[1].tobytes() for folder in "abc"]
+    assert thetas[0] == thetas[1] != thetas[2]
+
+
+def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "words_model.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 10))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {"sample_shape": "3", "vocabulary": "9", "model": "words_model:build"}
+    assert main(arguments(tmp_path / "b", **options)) == 0
+    assert bundle.load(tmp_path / "b")[0].manifest.input.dtype == "int64"
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        (
+            {"model": "no.such.module:f"},
+            "model: found 'no.such.module:f', expected module:function",
+        ),
+        ({"model": "sedge_export.models:nothing"}, "nothing"),
+        ({"model": "sedge_export.models"}, "expected module:function"),
+        ({"model": "pathlib:Path"}, "expected an nn.Module, not a"),
+        ({"sample_shape": "3"}, "fails on the sample input"),
+        ({"num_classes": "7"}, "expected float32"),
+    ],
+)
+def test_error_is_one_line(
+    changes: dict[str, str], pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(tmp_path / "b", **changes)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"sedge-export: .*\n", captured.err)
+    assert re.search(pattern, captured.err)
+    assert not (tmp_path / "b").exists()
+
+
+def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(tmp_path)]) == 2
+    assert "manifest.json" in capsys.readouterr().err
+
+
+def test_bad_shape_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments(tmp_path, sample_shape="1,x"))
+    assert caught.value.code == 2

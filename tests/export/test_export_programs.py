@@ -1,0 +1,328 @@
+"""What the four programs promise, on the bytes that a device gets."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sedge_export import cross_entropy, export, models
+from sedge_export.lowering.walk import to_onnx
+from sedge_export.network import Network
+from sedge_export.trace import trace
+from sedge_export.verify import Program, load_program
+from sedge_protocol import bundle
+from sedge_protocol.bundle import BundleManifest, TensorSpec
+from sedge_protocol.layout import Role, Theta
+
+torch.set_num_threads(1)
+
+Array = NDArray[np.generic]
+BATCH = 4
+
+
+def small_model() -> nn.Module:
+    """Convolution, pooling and two linear layers for (1, 6, 6) and three classes."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+def norm_model() -> nn.Module:
+    """The same with batch normalisation."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, momentum=0.3), nn.Flatten(), nn.Linear(64, 3)
+    )
+
+
+def exported(
+    model: nn.Module, folder: Path, shape: tuple[int, ...] = (1, 6, 6), classes: int = 3
+) -> tuple[BundleManifest, dict[str, Program], Theta]:
+    """The manifest, the loaded programs and the initial theta of an exported model."""
+    sample = torch.randn(2, *shape)
+    export(model, sample, batch_size=BATCH, name="m", num_classes=classes, folder=folder)
+    made, theta = bundle.load(folder)
+    names = [program.name for program in made.manifest.programs]
+    return (
+        made.manifest,
+        {name: load_program(name, made.program(name, "onnxruntime")) for name in names},
+        theta,
+    )
+
+
+def batch(seed: int = 0) -> dict[str, Array]:
+    """Random images, labels and unit weights."""
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.standard_normal((BATCH, 1, 6, 6)).astype(np.float32),
+        "y": rng.integers(0, 3, BATCH),
+        "w": np.ones(BATCH, np.float32),
+    }
+
+
+def step_feed(theta: Theta, **changes: Array | float) -> dict[str, Array]:
+    """The inputs of a train program, with zero velocity, rate 0.1 and momentum 0 unless changed."""
+    feed: dict[str, Array] = {"theta": theta, "velocity": np.zeros_like(theta), **batch()}
+    for name, value in ({"learning_rate": 0.1, "momentum": 0.0} | changes).items():
+        feed[name] = np.array(value, np.float32) if isinstance(value, float) else value
+    return feed
+
+
+def interface(file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Names and shapes of a program's inputs and outputs."""
+    graph = onnx.load(str(file)).graph
+
+    def shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[int, ...]]:
+        return {
+            value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+            for value in values
+        }
+
+    return shapes(graph.input), shapes(graph.output)
+
+
+def test_interface(tmp_path: Path) -> None:
+    n = exported(small_model(), tmp_path)[0].layout.size
+    rows = {"x": (BATCH, 1, 6, 6), "y": (BATCH,), "w": (BATCH,)}
+    step = {"theta": (n,), "velocity": (n,), **rows, "learning_rate": (), "momentum": ()}
+    stepped = {"theta_next": (n,), "velocity_next": (n,), "loss": ()}
+    sums: dict[str, tuple[int, ...]] = {"loss_sum": (), "correct_count": (), "weight_sum": ()}
+    assert interface(tmp_path / "train.onnx") == (step, stepped)
+    assert interface(tmp_path / "train_prox.onnx") == (
+        {**step, "prox": (), "anchor": (n,)},
+        stepped,
+    )
+    assert interface(tmp_path / "evaluate.onnx") == ({"theta": (n,), **rows}, sums)
+    assert interface(tmp_path / "predict.onnx") == (
+        {"theta": (n,), "x": rows["x"]},
+        {"logits": (BATCH, 3)},
+    )
+
+
+def test_manifest(tmp_path: Path) -> None:
+    manifest, _, theta = exported(small_model(), tmp_path)
+    assert [t.name for t in manifest.layout.tensors] == ["0.weight", "0.bias", "4.weight", "4.bias"]
+    assert manifest.input == TensorSpec("float32", (1, 6, 6))
+    assert manifest.target == TensorSpec("int64", ())
+    assert (manifest.num_classes, manifest.batch_size) == (3, BATCH)
+    assert not manifest.uses_batch_statistics
+    assert set(manifest.verification.versions) == {"torch", "onnx", "onnxruntime"}
+    expected = torch.cat([p.reshape(-1) for p in small_model().parameters()]).detach()
+    assert np.array_equal(theta, expected.numpy())
+
+
+def test_momentum_and_rate(tmp_path: Path) -> None:
+    _, programs, theta = exported(small_model(), tmp_path)
+    gradient = programs["train"](step_feed(theta))["velocity_next"]
+    velocity = np.random.default_rng(1).standard_normal(theta.size).astype(np.float32)
+    feed = step_feed(theta, velocity=velocity, momentum=0.7, learning_rate=0.01)
+    result = programs["train"](feed)
+    expected = np.float32(0.7) * velocity + gradient
+    np.testing.assert_allclose(result["velocity_next"], expected, atol=1e-6)
+    np.testing.assert_allclose(result["theta_next"], theta - 0.01 * expected, atol=1e-6)
+
+
+def test_rows_of_weight_zero_change_nothing(tmp_path: Path) -> None:
+    _, programs, theta = exported(small_model(), tmp_path)
+    rows = batch()
+    weights = np.array([1, 2, 0, 0], np.float32)
+    first = programs["train"](step_feed(theta, w=weights))
+    rows["x"][2:] = 1e3
+    rows["y"][2:] = 0
+    second = programs["train"]({**step_feed(theta, w=weights), "x": rows["x"], "y": rows["y"]})
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name])
+    sums = programs["evaluate"]({"theta": theta, **rows, "w": weights})
+    assert sums["weight_sum"] == 3
+
+
+def test_all_rows_padding(tmp_path: Path) -> None:
+    _, programs, theta = exported(small_model(), tmp_path)
+    result = programs["train"](step_feed(theta, w=np.zeros(BATCH, np.float32)))
+    assert result["loss"] == 0
+    np.testing.assert_array_equal(result["theta_next"], theta)
+
+
+def test_prox_pulls_to_the_anchor(tmp_path: Path) -> None:
+    _, programs, theta = exported(small_model(), tmp_path)
+    anchor = theta + 1
+    plain = programs["train"](step_feed(theta))["velocity_next"]
+    pulled = programs["train_prox"](step_feed(theta, prox=0.5, anchor=anchor))["velocity_next"]
+    np.testing.assert_allclose(pulled, plain - 0.5, atol=1e-6)
+    still = programs["train_prox"](step_feed(theta, prox=0.0, anchor=anchor))["velocity_next"]
+    np.testing.assert_array_equal(still, plain)
+
+
+def test_evaluate_and_predict(tmp_path: Path) -> None:
+    _, programs, theta = exported(small_model(), tmp_path)
+    rows = batch()
+    weights = np.array([1, 0, 1, 1], np.float32)
+    logits = programs["predict"]({"theta": theta, "x": rows["x"]})["logits"]
+    sums = programs["evaluate"]({"theta": theta, **rows, "w": weights})
+    assert sums["correct_count"] == ((logits.argmax(1) == rows["y"]) * weights).sum()
+    losses = cross_entropy(torch.from_numpy(logits), torch.from_numpy(rows["y"])).numpy()
+    np.testing.assert_allclose(sums["loss_sum"], (losses * weights).sum(), rtol=1e-6)
+    assert all(value.dtype == np.float32 and value.shape == () for value in sums.values())
+
+
+def test_batch_statistics(tmp_path: Path) -> None:
+    model = norm_model()
+    manifest, programs, theta = exported(model, tmp_path)
+    assert manifest.uses_batch_statistics
+    assert manifest.layout.statistics == ("1.running_mean", "1.running_var")
+    roles = [tensor.role for tensor in manifest.layout.tensors]
+    assert roles[2:6] == [Role.PARAMETER, Role.PARAMETER, Role.STATISTIC, Role.STATISTIC]
+    anchor = np.full_like(theta, 7.0)  # must not reach the statistics either
+    feed = step_feed(theta, momentum=0.9, prox=0.1, anchor=anchor)
+    result = programs["train_prox"](feed)
+    model.train()(torch.from_numpy(feed["x"]))
+    views = manifest.layout.views(result["theta_next"])
+    for name, buffer in model.named_buffers():
+        if name in views:
+            np.testing.assert_allclose(views[name], buffer.numpy(), rtol=1e-5)
+            assert not result["velocity_next"][manifest.layout.by_name[name].slice].any()
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    model = small_model()
+    model[0].requires_grad_(False)
+    manifest, programs, theta = exported(model, tmp_path)
+    feed = step_feed(theta, prox=0.5, anchor=np.zeros_like(theta))
+    moved = programs["train_prox"](feed)["theta_next"] != theta
+    assert not moved[manifest.layout.by_name["0.weight"].slice].any()
+    assert moved[manifest.layout.by_name["4.weight"].slice].any()
+
+
+class Tied(nn.Module):
+    """Two uses of one matrix, by assignment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of (B, 1, 6, 6)."""
+        output: Tensor = self.last(self.second(torch.tanh(self.first(x))).flatten(1))
+        return output
+
+
+def test_tied_parameter_has_one_slice(tmp_path: Path) -> None:
+    names = [t.name for t in exported(Tied(), tmp_path)[0].layout.tensors]
+    assert names == ["first.weight", "first.bias", "second.bias", "last.weight", "last.bias"]
+
+
+def test_regression(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    manifest = export(
+        model, torch.randn(3, 5), batch_size=BATCH, name="r", num_classes=0, folder=tmp_path
+    )
+    assert manifest.target == TensorSpec("float32", (2,))
+    evaluate = load_program("evaluate", (tmp_path / "evaluate.onnx").read_bytes())
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((BATCH, 2)).astype(np.float32)
+    x = rng.standard_normal((BATCH, 5)).astype(np.float32)
+    theta = bundle.load(tmp_path)[1]
+    sums = evaluate({"theta": theta, "x": x, "y": y, "w": np.ones(BATCH, np.float32)})
+    expected = ((model(torch.from_numpy(x)).detach().numpy() - y) ** 2).mean(1).sum()
+    np.testing.assert_allclose(sums["loss_sum"], expected, rtol=1e-5)
+    assert sums["correct_count"] == 0
+
+
+def test_own_loss_and_real_data(tmp_path: Path) -> None:
+    def hinge(logits: Tensor, y: Tensor) -> Tensor:
+        right = logits.gather(1, y[:, None])
+        return (1 + logits - right).clamp(min=0).sum(1)
+
+    rows = torch.randn(9, 1, 6, 6).round(), torch.randint(3, (9,))
+    manifest = export(
+        small_model(), rows[0], batch_size=BATCH, name="m", num_classes=3, folder=tmp_path,
+        loss=hinge, real_data=rows,
+    )  # fmt: skip
+    assert manifest.verification.epoch_error <= manifest.verification.tolerance
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 1)], ids=repr
+)
+@pytest.mark.parametrize("relu", [False, True])
+def test_ties_go_to_the_first(pool: nn.Module, relu: bool) -> None:
+    """Small whole numbers make ties everywhere and all sums exact, so equality is too."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 2, 3), nn.ReLU() if relu else nn.Identity(), pool, nn.Conv2d(2, 3, 2)]
+    model = nn.Sequential(*layers)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randint(-1, 2, parameter.shape))
+    x, w = torch.randint(-1, 2, (BATCH, 1, 9, 9)).float(), torch.ones(BATCH)
+    y, scalar = torch.zeros(BATCH, dtype=torch.int64), torch.zeros(())
+
+    def loss(output: Tensor, _y: Tensor) -> Tensor:
+        return output.flatten(1).sum(1)
+
+    network = Network(model, loss, False)
+    names = ["theta", "velocity", "x", "y", "w", "learning_rate", "momentum"]
+    theta, velocity = torch.from_numpy(network.theta), torch.from_numpy(network.theta)
+    inputs = [theta, velocity, x, y, w, scalar, scalar.clone()]
+    traced = trace(network.train, inputs)
+    data = to_onnx(traced, "train", names, ["t", "v", "l"], lambda _: "")
+    feed = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    found = load_program("train", data)(feed)["v"]
+    torch.autograd.backward(loss(model(x), y).mean())
+    expected = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [(models.avgcnn(), 582_026), (models.mlp(), 159_010)],
+    ids=["avgcnn", "mlp"],
+)
+def test_reference_model(model: nn.Module, size: int, tmp_path: Path) -> None:
+    manifest, programs, theta = exported(model, tmp_path, (1, 28, 28), 10)
+    assert manifest.layout.size == size
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.onnx")) < 50_000
+    rng = np.random.default_rng(0)
+    feed = step_feed(theta, x=rng.standard_normal((BATCH, 1, 28, 28)).astype(np.float32))
+    state, losses = theta, []
+    for _ in range(5):
+        result = programs["train"]({**feed, "theta": state})
+        state = result["theta_next"]
+        losses.append(float(result["loss"]))
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_reference_module_names() -> None:
+    names = {name.partition(".")[0] for name, _ in models.avgcnn().named_parameters()}
+    assert names == {"conv1", "conv2", "fc1", "classifier"}
+
+
+@pytest.mark.parametrize("build", [models.resnet8, models.resnet8_batchnorm])
+def test_resnet8(build: Callable[[], nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, 8, 8)
+    manifest = export(build(), x, batch_size=2, name="r", num_classes=10, folder=tmp_path)
+    assert manifest.uses_batch_statistics == (build is models.resnet8_batchnorm)
+
+
+def test_stock_runtime_has_nothing_to_say(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, programs, theta = exported(norm_model(), tmp_path)
+    programs["train"](step_feed(theta))
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_same_model_gives_same_bytes(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        exported(small_model(), tmp_path / folder)
+    for file in (tmp_path / "a").glob("*.onnx"):
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()

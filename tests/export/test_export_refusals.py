@@ -1,0 +1,212 @@
+"""What cannot become a program is refused at export, in one message that says what and where."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+
+from sedge_export import export
+from sedge_export.lowering.table import LOWERINGS, Lowering
+from sedge_protocol.errors import ExportError
+
+torch.set_num_threads(1)
+
+aten = torch.ops.aten
+
+
+class Model(nn.Module):
+    """A linear classifier of five numbers around some other function."""
+
+    def __init__(self, function: Callable[[Tensor], Any], inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner = inner or nn.Identity()
+        self.function = function
+        self.classifier = nn.Linear(5, 3)
+        self.counter: Tensor
+        self.register_buffer("counter", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Any:
+        """Logits (B, 3)."""
+        return self.classifier(self.function(self.inner(x)))
+
+
+class Sorting(nn.Module):
+    """An operator without a lowering, in a module of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x sorted."""
+        return x.sort(1).values
+
+
+def counting(model: Model) -> Model:
+    """Let the model change its buffer whenever it runs."""
+
+    def count(x: Tensor) -> Tensor:
+        model.counter += 1
+        return x
+
+    model.function = count
+    return model
+
+
+def branching(x: Tensor) -> Tensor:
+    """A path that depends on the values of x."""
+    return x if x.sum() > 0 else -x
+
+
+def attempt(model: nn.Module, folder: Path, **changes: Any) -> str:
+    """The message of the refusal; nothing may have been written."""
+    sample = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    options = {"batch_size": 4, "name": "m", "num_classes": 3, "folder": folder / "bundle"}
+    with pytest.raises(ExportError) as caught:
+        export(model, changes.pop("sample", sample), **(options | changes))
+    assert not (folder / "bundle").exists()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "operator": (
+        lambda: Model(lambda x: x, nn.Sequential(nn.Identity(), Sorting())),
+        r"cannot lower aten\.sort.* \(module 'inner\.1', test_export_refusals\.py:\d+\)",
+    ),
+    "dropout": (
+        lambda: Model(lambda x: x, nn.Dropout(0.5)),
+        r"cannot lower aten\..* \(module 'inner'.*random.*p=0",
+    ),
+    "noise": (lambda: Model(lambda x: x + torch.rand(5)), r"aten\.rand.*py:\d+\).*random"),
+    "branch": (lambda: Model(branching), "depends? on the data|depend on the data"),
+    "shape from data": (lambda: Model(lambda x: x[x > 0][:5].expand(4, 5)), "depend on the data"),
+    "item": (lambda: Model(lambda x: x * x.max().item()), "depend on the data"),
+    "mutated buffer": (
+        lambda: counting(Model(lambda x: x)),
+        r"changes 'counter'; only the running statistics",
+    ),
+    "double": (lambda: Model(lambda x: x).double(), r"'classifier\.weight': torch\.float64"),
+    "inner double": (lambda: Model(lambda x: x.double().float()), r"torch\.float64"),
+    "not a tensor": (
+        lambda: nn.Sequential(nn.LSTM(5, 3)),
+        r"output is a tuple, expected a tensor float32 \(4, 3\)",
+    ),
+    "wrong width": (lambda: nn.Linear(5, 4), r"\(4, 4\), expected float32 \(4, 3\)"),
+    "wrong rank": (lambda: nn.Unflatten(1, (5, 1)), r"\(4, 5, 1\), expected"),
+    "wrong input": (lambda: nn.Linear(6, 3), r"fails on the sample input torch\.float32 \(4, 5\)"),
+    "nothing to learn": (
+        lambda: nn.Linear(5, 3).requires_grad_(False),
+        "no parameter requires a gradient",
+    ),
+    "cumulative statistics": (
+        lambda: nn.Sequential(nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3)),
+        r"module '0': BatchNorm with .*momentum=None",
+    ),
+    "no running statistics": (
+        lambda: nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 3)),
+        r"module '0': BatchNorm with track_running_stats=False",
+    ),
+    "ceil": (
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 5)), nn.AvgPool1d(2, ceil_mode=True), nn.Flatten(), nn.Linear(3, 3)
+        ),
+        r"cannot lower aten\.avg_pool.*ceil_mode",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_model(case: str, tmp_path: Path) -> None:
+    build, pattern = REFUSED[case]
+    assert re.search(pattern, attempt(build(), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        ({"batch_size": 0}, "batch_size: 0"),
+        ({"sample": torch.zeros(4, 5, dtype=torch.float64)}, "sample_input: torch.float64"),
+        ({"sample": torch.zeros(0, 5)}, r"sample_input: shape \(0, 5\)"),
+        ({"loss": lambda logits, y: logits.mean()}, r"loss: gives shape \(\), expected .*\(4,\)"),
+        (
+            {"real_data": (torch.zeros(7, 6), torch.zeros(7, dtype=torch.int64))},
+            r"real_data: x is torch.float32 \(7, 6\)",
+        ),
+        ({"real_data": (torch.zeros(7, 5), torch.zeros(7))}, "real_data: y is torch.float32"),
+    ],
+)
+def test_argument(changes: dict[str, Any], pattern: str, tmp_path: Path) -> None:
+    assert re.search(pattern, attempt(nn.Linear(5, 3), tmp_path, **changes))
+
+
+# Wrong programs: a lowering is replaced by a wrong one, and verification must see it.
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[OpOverload, Lowering], None]]:
+    """Replace the lowering of an operator for one test."""
+
+    def replace(operator: OpOverload, lowering: Lowering) -> None:
+        monkeypatch.setitem(LOWERINGS, operator, lowering)
+
+    yield replace
+
+
+def network() -> nn.Module:
+    """Convolution, ReLU, pooling and a classifier for (1, 6, 6)."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+Replace = Callable[[OpOverload, Lowering], None]
+IMAGES = torch.randn(4, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_lost_gradient_is_seen(wrong: Replace, tmp_path: Path) -> None:
+    right = LOWERINGS[aten.convolution_backward.default]
+
+    def zero(graph: Any, *arguments: Any) -> Any:
+        return tuple(v and graph.full(v.shape, 0.0) for v in right(graph, *arguments))  # type: ignore[union-attr]
+
+    wrong(aten.convolution_backward.default, zero)
+    message = attempt(network(), tmp_path, sample=IMAGES)
+    assert re.search(r"program 'train' .*gradient of '0\.weight' is zero", message)
+
+
+def test_gradient_of_another_element_is_seen(wrong: Replace, tmp_path: Path) -> None:
+    right = LOWERINGS[aten.max_pool2d_with_indices.default]
+
+    def off_by_one(graph: Any, *arguments: Any) -> Any:
+        largest, indices = right(graph, *arguments)  # type: ignore[misc]
+        return largest, graph.add(indices, graph.scalar(1, indices.dtype))
+
+    wrong(aten.max_pool2d_with_indices.default, off_by_one)
+    message = attempt(network(), tmp_path, sample=IMAGES)
+    assert "gradient of '0.weight' is wrong" in message
+
+
+def test_wrong_forward_is_seen(wrong: Replace, tmp_path: Path) -> None:
+    wrong(aten.relu.default, lambda graph, x: graph.unary("LeakyRelu", x, alpha=0.01))
+    assert "disagrees with torch" in attempt(network(), tmp_path, sample=IMAGES)
+
+
+def test_wrong_evaluation_is_seen(wrong: Replace, tmp_path: Path) -> None:
+    right = LOWERINGS[aten.argmax.default]
+    wrong(aten.argmax.default, lambda graph, x, dim: right(graph, graph.unary("Neg", x), dim))
+    message = attempt(network(), tmp_path, sample=IMAGES)
+    assert re.search(r"program 'evaluate'.*correct_count", message)
+
+
+def test_nan_is_a_disagreement(wrong: Replace, tmp_path: Path) -> None:
+    wrong(aten.relu.default, lambda graph, x: graph.unary("Sqrt", x))
+    assert "disagrees with torch" in attempt(network(), tmp_path, sample=IMAGES)
+
+
+def test_tolerance_is_kept(tmp_path: Path) -> None:
+    message = attempt(network(), tmp_path, sample=IMAGES, tolerance=1e-12)
+    assert "expected at most 1.0e-12" in message

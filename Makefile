@@ -3,8 +3,9 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 SOURCES = cloud edge protocol tools tests examples
+RESULTS = tools/bench/results
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow check figures clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
@@ -21,10 +22,17 @@ check: $(VENV)/dev.ready
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/dev.ready
-	$(BIN)/python tools/bench/train_step.py
-	$(BIN)/python tools/bench/codec.py
-	$(BIN)/python tools/bench/scoring.py
+# Every benchmark; each ends with one line of JSON, kept here for the README.
+figures: demo
+	$(BIN)/sedge-emulate run examples/compression.toml --out runs/compression
+	cp runs/demo/result.json $(RESULTS)/demo.json
+	cp runs/compression/result.json $(RESULTS)/compression.json
+	$(BIN)/python tools/bench/train_step.py | tee /dev/stderr | tail -n 1 > $(RESULTS)/train_step.json
+	$(BIN)/python tools/bench/codec.py | tee /dev/stderr | tail -n 1 > $(RESULTS)/codec.json
+	$(BIN)/python tools/bench/scoring.py | tee /dev/stderr | tail -n 1 > $(RESULTS)/scoring.json
+	$(BIN)/python tools/bench/agent_memory.py runs/demo/bundle \
+		| tee /dev/stderr | tail -n 1 > $(RESULTS)/agent_memory.json
+	$(BIN)/python tools/bench/readme.py
 
 $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 	PYTHON=$(PYTHON) tools/setup $(VENV) emulate mosquitto dataset-fashion-mnist

@@ -77,6 +77,7 @@ def _device_parser(parser: argparse.ArgumentParser) -> None:
     add = commands.add_parser("add", help="enrol a device and write its edge.toml and secret")
     add.add_argument("device")
     add.add_argument("--out", type=Path, help="new folder for the files (default: the device's id)")
+    add.add_argument("--service", action="store_true", help="for /etc/sedge and sedge-edge.service")
     add.set_defaults(call=_device_add)
     revoke = commands.add_parser("revoke", help="never listen to a device again")
     revoke.add_argument("device")
@@ -188,8 +189,12 @@ def _run_show(arguments: argparse.Namespace) -> int:
 
 def _device_add(arguments: argparse.Namespace) -> int:
     cloud, store = _open(arguments)
-    folder = administration.add_device(store, cloud, arguments.device, arguments.out)
-    print(f"Copy {folder}/ to the device as it is, then: sedge-edge --config edge.toml run")
+    service: bool = arguments.service
+    folder = administration.add_device(store, cloud, arguments.device, arguments.out, service)
+    if service:
+        print(f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service")
+    else:
+        print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
     if cloud.broker.device_password_file is not None:
         print("Send the broker a SIGHUP, so that it reads its password file again.")
     return 0

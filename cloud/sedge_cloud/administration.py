@@ -44,8 +44,12 @@ def stop_run(store: Store, name: str) -> None:
     store.set_status(name, STOPPED)
 
 
-def add_device(store: Store, cloud: CloudConfig, device: str, folder: Path | None) -> Path:
+def add_device(
+    store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
+) -> Path:
     """Enrol a device and write what it needs (edge.toml, secret) into a folder of its own.
+
+    With ``service`` the paths are those of sedge-edge.service, for a folder copied to /etc/sedge.
 
     Where the broker's password file is configured the device's line is added to it. The files are
     written first: a crash leaves a folder that no device row knows, never a device without a secret.
@@ -60,7 +64,8 @@ def add_device(store: Store, cloud: CloudConfig, device: str, folder: Path | Non
         write_private(folder / "secret", secret.hex() + "\n")
         ca = f'ca_file = "{Path(cloud.broker.ca_file).name}"\n' if cloud.broker.ca_file else ""
         url = cloud.broker.device_url or cloud.broker.url
-        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca)
+        places = SERVICE_PATHS if service else OWN_PATHS
+        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
         (folder / "edge.toml").write_text(text)
     except FileExistsError as exc:
         raise ConfigError("out", str(folder), "a folder that does not exist yet") from exc
@@ -123,12 +128,18 @@ def initialise(folder: Path, fleet: str, url: str) -> None:
     (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
 
 
+OWN_PATHS = {"secret_file": "secret", "state_dir": "state"}
+SERVICE_PATHS = {
+    "secret_file": "$CREDENTIALS_DIRECTORY/sedge-secret",
+    "state_dir": "/var/lib/sedge",
+}
+
 EDGE_TOML = """\
 # The Sedge agent of {device}. Every key: share/sedge/edge.toml.
 device = "{device}"
 fleet = "{fleet}"
-secret_file = "secret"
-state_dir = "state"
+secret_file = "{secret_file}"
+state_dir = "{state_dir}"
 
 [broker]
 url = "{url}"

@@ -7,17 +7,18 @@ The programs are ordinary ONNX graphs with inputs and outputs by these names:
     evaluate    theta, x, y, w                                      -> loss_sum, correct_count, weight_sum
     predict     theta, x                                            -> logits
 
-Settings as measured on the 4-layer CNN (582,026 parameters, batch 32, 1 thread, onnxruntime 1.31, x86):
-giving the memory arena back after the last batch of a call takes 11 MiB off the peak of a round (114 to
-103) and 19 MiB off what stays afterwards (114 to 95), and no time that could be measured. No arena at
-all makes the steps of a small model (MLP, 159,010 parameters) 1.2 times as long and raises the peak.
-Binding theta and velocity to two alternating buffers (IOBinding) gains nothing (16-20 ms a step either
-way): two copies of 2.3 MB are small beside a step.
+Settings as measured on the 4-layer CNN (582,026 parameters, batch 32, 1 thread, onnxruntime 1.31, x86),
+peak of a whole round: 111 MiB as onnxruntime comes; 102 with one arena for all sessions that grows by
+what is asked for instead of doubling, and without memory patterns; the steps take no longer. No arena
+at all makes the steps of a small model (MLP, 159,010 parameters) 1.2 times as long. Binding theta and
+velocity to two alternating buffers (IOBinding) gains nothing: two copies of 2.3 MB are small beside a
+step.
 """
 
 import math
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import groupby
 from typing import Protocol, TypeAlias, cast
 
@@ -213,6 +214,24 @@ def _with_last(found: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
     yield batch, True
 
 
+@lru_cache(maxsize=1)
+def _share_arena() -> None:
+    """One memory arena for all sessions of the process, which grows by no more than is asked for."""
+    import onnxruntime as ort
+
+    where = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    same_as_requested = 1
+    growth = {
+        "max_mem": 0,
+        "arena_extend_strategy": same_as_requested,
+        "initial_chunk_size_bytes": 2**20,
+        "max_dead_bytes_per_chunk": 2**20,
+    }
+    ort.create_and_register_allocator(where, ort.OrtArenaCfg(growth))
+
+
 class _Program:
     """One session. Raises ``ImportError`` when there is no onnxruntime, else whatever that raises."""
 
@@ -224,6 +243,9 @@ class _Program:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors; a warning is nothing a device could act on
+        options.enable_mem_pattern = False
+        _share_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
         # A thread that spins while it waits takes time and battery from the device's own work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = cast(

@@ -63,8 +63,6 @@ class Graph:
         self._kinds: dict[str, str] = {}
         self._count = 0
 
-    # Values
-
     def input(self, name: str, shape: tuple[int, ...], dtype: ElementType) -> Value:
         """A named input of the program."""
         self._inputs[name] = Value(name, shape, dtype)
@@ -99,8 +97,6 @@ class Graph:
     def _new(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
         self._count += 1
         return Value(f"v{self._count}", shape, dtype)
-
-    # Nodes
 
     def op(
         self,
@@ -260,8 +256,6 @@ class Graph:
         made = self.op("Expand", x, self.ints(shape), shape=shape, dtype=x.dtype)
         self._broadcasts[made.name] = x
         return made
-
-    # The finished program
 
     def build(self, name: str, outputs: Mapping[str, Value]) -> bytes:
         """The program with the named outputs, as bytes; nodes that reach no output are left out."""

@@ -48,12 +48,12 @@ class Network:
         self.loss = loss
         self.classifies = classifies
         self._tensors = _tensors(self.model)
-        self.layout = Layout.of(
-            (name, tuple(tensor.shape), role) for name, (tensor, role) in self._tensors.items()
-        )
         self.trainable = {name for name, (t, _) in self._tensors.items() if t.requires_grad}
         if not self.trainable:
             raise ExportError("model: no parameter requires a gradient")
+        self.layout = Layout.of(
+            (name, tuple(tensor.shape), role) for name, (tensor, role) in self._tensors.items()
+        )
 
     @property
     def theta(self) -> Theta:

@@ -75,7 +75,7 @@ def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     except Exception as exc:  # the user's own code runs here: anything can come out of it
         reason = str(exc).partition("\n")[0]
         raise ExportError(
-            "model: cannot be traced, for its path or its shapes depend on the data:"
+            "model: cannot be traced; most often its path or its shapes depend on the data:"
             f" {type(exc).__name__}: {reason}"
         ) from exc
 

@@ -6,9 +6,10 @@ each tensor's gradient is compared on its own as well.
 A float32 network has a few activations so near the kink of ReLU or a tie of max pooling that two orders
 of summation decide them differently. Eager torch differs from itself then: with and without oneDNN, one
 step of ResNet-8 differed by 1e-6 on most batches and by up to 2e-3 on every third. Hence two rules:
-a step that disagrees is taken back and tried on other batches (a wrong program fails on all of them);
-and through an epoch both sides start each step from torch's state, the program's differences adding up,
-for two free trajectories of a deep network part like any chaotic ones.
+a step that disagrees is taken back and tried on another batch, a limited number of times in an epoch (a
+wrong program fails on nearly all); and through an epoch both sides start each step from torch's state,
+the program's differences adding up, for two free trajectories of a deep network part like any chaotic
+ones.
 """
 
 import copy
@@ -38,7 +39,9 @@ Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float3
 
 Result = TypeVar("Result")
 
-ATTEMPTS = 12
+SECOND_CHANCES = 16
+# For the four steps that must agree, in each of two programs. Programs that agree on half of all batches,
+# as the worst of the networks above, pass in 996 cases of 1000; on every tenth, in 13.
 STEPS = 4
 MOMENTUM = 0.9
 PROX = 0.1
@@ -126,16 +129,18 @@ class _Epoch:
         self._pads = not network.uses_batch_statistics and batch_size > 1
         self._tolerance = tolerance
         self._rate = self._learning_rate()
+        self._second_chances = 0
 
     def run(self, program: Program, prox: float) -> tuple[float, float]:
         """The errors after one step and after all, the last batch padded where the model allows it."""
         state = _State(self._eager, self._start, np.zeros_like(self._start))
         lag = np.zeros_like(self._start)
+        self._second_chances = SECOND_CHANCES
         errors: list[float] = []
         for index in range(STEPS):
             padded = self._pads and index == STEPS - 1
             advance = partial(self._advance, state, program, prox, padded, first=index == 0)
-            state, difference = _settled(advance)
+            state, difference = self._settled(advance)
             lag += difference
             errors.append(float(np.abs(lag).max() / np.abs(state.theta - self._start).max()))
         if not errors[-1] <= self._tolerance:
@@ -148,7 +153,18 @@ class _Epoch:
         """Compare ``evaluate`` and ``predict`` at a theta that is not the initial one."""
         eager = copy.deepcopy(self._eager)
         eager.step(self._draw(False), self._rate)
-        _settled(partial(self._evaluated, eager, evaluate, predict))
+        for padded in (False, self._pads):
+            self._check_evaluated(eager, self._draw(padded), evaluate, predict)
+
+    def _settled(self, attempt: Callable[[], Result]) -> Result:
+        """The first attempt that agrees. Raises ``ExportError`` when the second chances are used up."""
+        while True:
+            try:
+                return attempt()
+            except ExportError:  # Perhaps an activation on a kink: see the top of this file.
+                if self._second_chances == 0:
+                    raise
+                self._second_chances -= 1
 
     def _draw(self, padded: bool) -> Batch:
         return draw(self._samples, self._batch_size, padded, self._rng)
@@ -204,8 +220,9 @@ class _Epoch:
                 how = "wrong" if mine.any() else "zero"
                 raise ExportError(f"the gradient of {tensor.name!r} is {how}")
 
-    def _evaluated(self, eager: Eager, evaluate: Program, predict: Program) -> None:
-        batch = self._draw(self._pads)
+    def _check_evaluated(
+        self, eager: Eager, batch: Batch, evaluate: Program, predict: Program
+    ) -> None:
         output, sums = eager.evaluate(batch, self._classifies)
         given = {"theta": eager.theta, **_arrays(batch)}
         found = evaluate(given)
@@ -215,16 +232,6 @@ class _Epoch:
         difference = float(np.abs(logits - output.numpy()).max())
         scale = max(1.0, float(output.abs().max()))
         _check_close("largest difference of logits", difference / scale, 0.0, self._tolerance)
-
-
-def _settled(attempt: Callable[[], Result]) -> Result:
-    """The first attempt that agrees. Raises the last one's ``ExportError`` when none does."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return attempt()
-        except ExportError:
-            continue  # Perhaps an activation on a kink: see the top of this file.
-    return attempt()
 
 
 def _check_close(what: str, found: float, expected: float, tolerance: float) -> None:

@@ -1,0 +1,88 @@
+"""The reference models, and max pooling's ties, exactly."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sedge_export import export, models
+from sedge_export.lowering.walk import to_onnx
+from sedge_export.network import Network
+from sedge_export.trace import trace
+from sedge_export.verify import load_program
+from sedge_protocol import bundle
+
+torch.set_num_threads(1)
+
+BATCH = 4
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 1)], ids=repr
+)
+@pytest.mark.parametrize("relu", [False, True])
+def test_ties_go_to_the_first(pool: nn.Module, relu: bool) -> None:
+    """Small whole numbers make ties everywhere and all sums exact, so equality is too."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 2, 3), nn.ReLU() if relu else nn.Identity(), pool, nn.Conv2d(2, 3, 2)]
+    model = nn.Sequential(*layers)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randint(-1, 2, parameter.shape))
+    x, w = torch.randint(-1, 2, (BATCH, 1, 9, 9)).float(), torch.ones(BATCH)
+    y, scalar = torch.zeros(BATCH, dtype=torch.int64), torch.zeros(())
+
+    def loss(output: Tensor, _y: Tensor) -> Tensor:
+        return output.flatten(1).sum(1)
+
+    network = Network(model, loss, False)
+    names = ["theta", "velocity", "x", "y", "w", "learning_rate", "momentum"]
+    theta, velocity = torch.from_numpy(network.theta), torch.from_numpy(network.theta)
+    inputs = [theta, velocity, x, y, w, scalar, scalar.clone()]
+    traced = trace(network.train, inputs)
+    data = to_onnx(traced, "train", names, ["t", "v", "l"], lambda _: "")
+    feed = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    found = load_program("train", data)(feed)["v"]
+    torch.autograd.backward(loss(model(x), y).mean())
+    expected = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [(models.avgcnn(), 582_026), (models.mlp(), 159_010)],
+    ids=["avgcnn", "mlp"],
+)
+def test_reference_model(model: nn.Module, size: int, tmp_path: Path) -> None:
+    x, y = torch.randn(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    manifest = export(model, x, batch_size=BATCH, name="m", num_classes=10, folder=tmp_path)
+    assert manifest.layout.size == size
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.onnx")) < 50_000
+    made, theta = bundle.load(tmp_path)
+    program = load_program("train", made.program("train", "onnxruntime"))
+    state: dict[str, NDArray[np.generic]] = {"theta": theta, "velocity": np.zeros_like(theta)}
+    fixed = {"x": x.numpy(), "y": y.numpy(), "w": np.ones(BATCH, np.float32)}
+    rates = {"learning_rate": np.array(0.01, np.float32), "momentum": np.array(0.5, np.float32)}
+    losses: list[float] = []
+    for _ in range(5):
+        result = program({**state, **fixed, **rates})
+        state = {"theta": result["theta_next"], "velocity": result["velocity_next"]}
+        losses.append(float(result["loss"]))
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_reference_module_names() -> None:
+    names = {name.partition(".")[0] for name, _ in models.avgcnn().named_parameters()}
+    assert names == {"conv1", "conv2", "fc1", "classifier"}
+
+
+@pytest.mark.parametrize("build", [models.resnet8, models.resnet8_batchnorm])
+def test_resnet8(build: Callable[[], nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, 8, 8)
+    manifest = export(build(), x, batch_size=2, name="r", num_classes=10, folder=tmp_path)
+    assert manifest.uses_batch_statistics == (build is models.resnet8_batchnorm)

@@ -15,7 +15,7 @@ from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_clo
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.doctor import examine
 from sedge_cloud.fleet import VERSION
-from sedge_cloud.rounds import Summary
+from sedge_cloud.rounds import RUNNING, Summary
 from sedge_cloud.service import Service
 from sedge_cloud.store import Store
 from sedge_protocol.errors import ConfigError, SedgeError
@@ -119,8 +119,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, stop)
     core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
     service = Service(core, broker_settings(cloud))
-    service.ready()
     try:
+        service.ready()
         loop.run([service], lambda: bool(stopping))
     finally:
         service.close()
@@ -163,7 +163,8 @@ def _run_list(arguments: argparse.Namespace) -> int:
 
 def _run_show(arguments: argparse.Namespace) -> int:
     _, store = _open(arguments)
-    if not any(row.run == arguments.name for row in store.runs()):
+    run = next((row for row in store.runs() if row.run == arguments.name), None)
+    if run is None:
         raise ConfigError("run", arguments.name, "the name of a run (see `run list`)")
     if not arguments.json:
         print(
@@ -174,7 +175,8 @@ def _run_show(arguments: argparse.Namespace) -> int:
             if not arguments.json:
                 asked = len(store.orders(row.run, row.round))
                 received = len(store.updates(row.run, row.round))
-                print(f"{row.round:>5} {row.task:<9} {received:>4}/{asked:<4} open")
+                state = "open" if run.status == RUNNING else run.status
+                print(f"{row.round:>5} {row.task:<9} {received:>4}/{asked:<4} {state}")
             continue
         s = msgspec.msgpack.decode(row.summary, type=Summary)
         if arguments.json:
@@ -184,6 +186,8 @@ def _run_show(arguments: argparse.Namespace) -> int:
                 f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {s.before:>8.4f} "
                 f"{s.after:>8.4f} {s.train_loss:>8.4f} {s.update_bytes:>10}"
             )
+            if s.failure:
+                print(f"      {run.status}: {s.failure}")
     return 0
 
 
@@ -192,7 +196,9 @@ def _device_add(arguments: argparse.Namespace) -> int:
     service: bool = arguments.service
     folder = administration.add_device(store, cloud, arguments.device, arguments.out, service)
     if service:
-        print(f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service")
+        print(
+            f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
+        )
     else:
         print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
     if cloud.broker.device_password_file is not None:

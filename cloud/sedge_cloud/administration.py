@@ -1,9 +1,15 @@
 """What an operator does to a coordinator's store: runs and devices. Works beside a running service."""
 
 import base64
+import contextlib
+import fcntl
 import hashlib
 import os
+import re
+import shutil
+import stat
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
@@ -12,25 +18,34 @@ from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.ledger import Ledger, RunState
 from sedge_cloud.rounds import RUNNING, STOPPED
 from sedge_cloud.store import RunRow, Store
+from sedge_cloud.strategies import make_strategy
 from sedge_protocol import bundle as bundles
-from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.disk import opened, replace_file, translated
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.topics import check_id
 
 # mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password behind it is 256 random
 # bits, so the count need not slow anyone down.
 _ITERATIONS = 101
+_URL = re.compile(r"mqtt://[A-Za-z0-9.:\[\]-]+:(\d{1,5})")
 
 
 def start_run(store: Store, name: str, folder: Path, config: RunConfig) -> None:
-    """Begin a run of the bundle in ``folder``. Raises ``ConfigError`` for a bad or taken name."""
+    """Begin a run of the bundle in ``folder``.
+
+    Raises ``ConfigError`` for a bad or taken name, and for options that do not fit the model.
+    """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
         raise ConfigError("run", name, "a name that no run has yet")
     bundle, init = bundles.load(folder)
     blob = store.blobs.write(bundles.pack(bundle))
-    model, model_hash, _ = Ledger(store).write_model(init, config.model_values)
-    state = msgspec.msgpack.encode(RunState(model, model_hash, initial=model))
+    ledger = Ledger(store)
+    model, model_hash, theta = ledger.write_model(init, config.model_values)
+    first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, theta)
+    arrays = ledger.write_arrays(first.arrays)
+    state = msgspec.msgpack.encode(RunState(model, model_hash, initial=model, arrays=arrays))
     coded = msgspec.msgpack.encode(config)
     store.add_run(RunRow(name, RUNNING, coded, blob, state, time.time()))
 
@@ -53,6 +68,7 @@ def add_device(
 
     Where the broker's password file is configured the device's line is added to it. The files are
     written first: a crash leaves a folder that no device row knows, never a device without a secret.
+    An error takes the folder away again.
     """
     check_id(device, "device")
     if any(row.device == device for row in store.devices()):
@@ -61,44 +77,69 @@ def add_device(
     folder = folder or Path(device)
     try:
         folder.mkdir(parents=True, mode=0o700)
-        write_private(folder / "secret", secret.hex() + "\n")
-        ca = f'ca_file = "{Path(cloud.broker.ca_file).name}"\n' if cloud.broker.ca_file else ""
-        url = cloud.broker.device_url or cloud.broker.url
-        places = SERVICE_PATHS if service else OWN_PATHS
-        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
-        (folder / "edge.toml").write_text(text)
     except FileExistsError as exc:
         raise ConfigError("out", str(folder), "a folder that does not exist yet") from exc
     except OSError as exc:
         raise StorageError(f"{folder}: {exc}") from exc
-    if cloud.broker.device_password_file is not None:
-        add_password(
-            Path(cloud.broker.device_password_file), device, DeviceKeys.of(secret).password
-        )
-    store.add_device(device, secret)
+    try:
+        _write_device(folder, cloud, device, secret, SERVICE_PATHS if service else OWN_PATHS)
+        if cloud.broker.device_password_file is not None:
+            passwords = Path(cloud.broker.device_password_file)
+            add_password(passwords, device, DeviceKeys.of(secret).password)
+        store.add_device(device, secret)
+    except SedgeError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 
+def _write_device(
+    folder: Path, cloud: CloudConfig, device: str, secret: bytes, places: dict[str, str]
+) -> None:
+    """The files that go to a device: its secret, its edge.toml, and the broker's authority."""
+    url, ca = cloud.broker.device_url or cloud.broker.url, ""
+    with translated("write the files of a device into", folder):
+        if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
+            authority = Path(cloud.broker.ca_file)
+            ca = f'ca_file = "{authority.name}"\n'
+            shutil.copyfile(authority, folder / authority.name)
+        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
+        (folder / "edge.toml").write_text(text)
+        write_private(folder / "secret", secret.hex() + "\n")
+
+
 def add_password(path: Path, user: str, password: str) -> None:
-    """Put a user's line into a Mosquitto password file, in place of an older one."""
+    """Put a user's line into a Mosquitto password file, in place of an older one.
+
+    The file keeps its owner and mode: a running Mosquitto reads it again as a user of its own.
+    """
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     coded = f"{base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
-    try:
+    with translated("add a password to", path), _locked(path.parent):
         lines = path.read_text().splitlines() if path.exists() else []
         kept = [line for line in lines if not line.startswith(f"{user}:")]
         text = "\n".join([*kept, f"{user}:$7${_ITERATIONS}${coded}", ""])
-        fresh = path.with_suffix(".new")
+        fresh = path.with_name(path.name + ".new")
         write_private(fresh, text)
+        if path.exists():
+            found = path.stat()
+            os.chown(fresh, found.st_uid, found.st_gid)
+            fresh.chmod(stat.S_IMODE(found.st_mode))
         fresh.replace(path)
-    except OSError as exc:
-        raise StorageError(f"{path}: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """One process at a time. Raises ``OSError``."""
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
+    """Write a file that only its owner can read, durable on return. Raises ``OSError``."""
+    replace_file(path, text.encode(), path.with_name(path.name + ".tmp"))
 
 
 def initialise(folder: Path, fleet: str, url: str) -> None:
@@ -108,8 +149,8 @@ def initialise(folder: Path, fleet: str, url: str) -> None:
     Raises ``ConfigError`` when the folder already holds a cloud.toml.
     """
     check_id(fleet, "fleet")
-    port = url.rpartition(":")[2]
-    if not url.startswith("mqtt://") or not port.isdigit():
+    match = _URL.fullmatch(url)
+    if match is None or not 0 < int(match[1]) < 65536:
         raise ConfigError("url", url, "mqtt://host:port")
     if (folder / "cloud.toml").exists():
         raise ConfigError("folder", str(folder), "a folder without a cloud.toml")
@@ -120,12 +161,14 @@ def initialise(folder: Path, fleet: str, url: str) -> None:
         owner = folder.owner()
     except (OSError, KeyError) as exc:
         raise StorageError(f"{folder}: {exc}") from exc
-    write_private(folder / "coordinator-password", password + "\n")
-    add_password(folder / "broker-passwords", user, password)
-    write_private(folder / "broker-acl", ACL.format(user=user, fleet=fleet))
     root = folder.resolve()
-    (folder / "mosquitto.conf").write_text(MOSQUITTO.format(port=port, root=root, user=owner))
-    (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
+    broker = MOSQUITTO.format(port=match[1], root=root, user=owner)
+    with translated("write a first configuration into", folder):
+        write_private(folder / "coordinator-password", password + "\n")
+        add_password(folder / "broker-passwords", user, password)
+        write_private(folder / "broker-acl", ACL.format(user=user, fleet=fleet))
+        (folder / "mosquitto.conf").write_text(broker)
+        (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
 
 
 OWN_PATHS = {"secret_file": "secret", "state_dir": "state"}

@@ -30,10 +30,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """One run. ``options`` are the strategy's own.
 
     A round takes ``fraction_train`` of the devices that are online, at least ``min_train_devices``, and
-    begins once ``min_available_devices`` are. It closes when ``quorum`` (a share of the cohort) has
-    answered, or after ``deadline_s`` seconds with at least ``min_updates``. ``model_values`` codes the
-    broadcast global model; what the fleet decodes is what the cloud keeps. After ``num_rounds``, with
-    ``evaluate``, one more round measures every device that is online and changes nothing.
+    begins once ``min_available_devices`` are. It closes when ``quorum`` (a share of the cohort) has sent
+    an update, or after ``deadline_s`` seconds, and always with at least ``min_updates``: the run fails
+    when everyone has answered and there are fewer. ``model_values`` codes the broadcast global model;
+    what the fleet decodes is what the cloud keeps. After ``num_rounds``, with ``evaluate``, one more
+    round measures every device that is online and changes nothing.
     """
 
     strategy: str
@@ -53,10 +54,20 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def check(self, where: str = "") -> "RunConfig":
         """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
-        make_strategy(self.strategy, self.options)
+        try:
+            make_strategy(self.strategy, self.options)
+        except ConfigError as exc:
+            key = exc.key if exc.key == "strategy" else f"options.{exc.key}"
+            raise ConfigError(key, exc.found, exc.expected, where) from exc
         if self.min_train_devices > self.min_available_devices:
             expected = f"at least min_train_devices = {self.min_train_devices}"
             raise ConfigError("min_available_devices", self.min_available_devices, expected, where)
+        smallest = max(
+            self.min_train_devices, round(self.fraction_train * self.min_available_devices)
+        )
+        if self.min_updates > smallest:
+            expected = f"at most {smallest}, the devices of the smallest round"
+            raise ConfigError("min_updates", self.min_updates, expected, where)
         if not math.isfinite(self.deadline_s):
             raise ConfigError("deadline_s", self.deadline_s, "a finite number", where)
         return self
@@ -115,7 +126,7 @@ def broker_settings(cloud: CloudConfig) -> BrokerSettings:
     if broker.password_file is not None:
         try:
             password = Path(broker.password_file).read_text().strip()
-        except OSError as exc:
+        except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError(
                 "broker.password_file", broker.password_file, f"a file ({exc})"
             ) from exc

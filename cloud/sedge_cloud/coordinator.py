@@ -13,6 +13,7 @@ and starts again from the store alone.
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 
@@ -20,10 +21,10 @@ from sedge_cloud import rounds
 from sedge_cloud.downloads import Downloads
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.fleet import VERSION, Device, Fleet
-from sedge_cloud.inbox import Answer, Inbox
+from sedge_cloud.inbox import RETRY_MS, Answer, Inbox
 from sedge_cloud.ledger import Ledger, Run
 from sedge_cloud.rounds import RUNNING, OpenRound
-from sedge_cloud.store import Store
+from sedge_cloud.store import RunRow, Store
 from sedge_protocol import messages, topics
 from sedge_protocol.effects import Note, Send
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
@@ -51,25 +52,30 @@ class Coordinator:
         self._inbox = Inbox(store, self.ledger)
         self._downloads = Downloads(store.blobs, gather_s)
         self._resend_at: dict[str, float] = {}
-        self._not_before = 0.0
+        self._not_before: dict[str, float] = {}
+        self._load_at = 0.0
         self._version: int | None = None
 
     def load(self, now: float) -> list[CloudEffect]:
-        """Take over what the store holds: at the start, and whenever the command line changed it."""
-        version = self.store.version()
-        if version == self._version:
-            return []
-        self._version = version
-        found: list[CloudEffect] = [*self.devices.load(self.store.devices())]
-        for run_row in self.store.runs():
-            known = self.runs.get(run_row.run)
-            if known is None and run_row.status == RUNNING:
-                self.runs[run_row.run] = run = Run(run_row, self.store)
-                current = rounds.resume(run, self.store, now)
-                if current is not None:
-                    self._begin(run, current, now)
-            elif known is not None and run_row.status != RUNNING and known.status == RUNNING:
-                found += self._stop(known, run_row.status)
+        """Take over what the store holds: at the start, and whenever the command line changed it.
+
+        Raises ``StorageError`` when the store cannot be read at the start; later on it tries again.
+        """
+        found: list[CloudEffect] = []
+        if now < self._load_at:
+            return found
+        try:
+            version = self.store.version()
+            if version != self._version:
+                found += self.devices.load(self.store.devices())
+                for row in self.store.runs():
+                    found += self._load_run(row, now)
+                self._version = version
+        except StorageError as exc:
+            if self._version is None:
+                raise
+            self._load_at = now + DISK_RETRY_S
+            found.append(self._trouble(exc))
         return found
 
     def connected(self, now: float) -> list[CloudEffect]:
@@ -83,10 +89,10 @@ class Coordinator:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        rounds_due = [current.deadline for current in self.open.values()]
-        rounds_due += self._resend_at.values()
         due = [self._downloads.timer(), self._inbox.timer()]
-        due += [max(at, self._not_before) for at in rounds_due]
+        for name, current in self.open.items():
+            at = min(current.deadline, self._resend_at[name])
+            due.append(max(at, self._not_before.get(name, 0.0)))
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
@@ -94,16 +100,22 @@ class Coordinator:
         found: list[CloudEffect] = []
         for device, transfer, have in self._inbox.poll(now):
             found.append(self.devices[device].peer.message(have, transfer))
-        if now >= self._not_before:
+        for run in list(self.runs.values()):
+            if now < self._not_before.get(run.name, 0.0):
+                continue
             try:
-                found += self._advance(now)
+                for effect in self._advance(run, now):  # what was done before an error has effects
+                    found.append(effect)
             except StorageError as exc:
-                self._not_before = now + DISK_RETRY_S
+                self._not_before[run.name] = now + DISK_RETRY_S
                 found.append(self._trouble(exc))
         return found + self._serve(now, room)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
-        """A frame from the broker. Bad bytes are counted, noted and answered; they change nothing."""
+        """A frame from the broker. Bad bytes are counted, noted and answered; they change nothing.
+
+        A frame that the disk would not let us act on is as good as lost: its sender says it again.
+        """
         try:
             device = self.devices.sender(topic)
         except RemoteError as exc:
@@ -122,6 +134,8 @@ class Coordinator:
             ]
         except RemoteError as exc:
             return [self._dropped(device, exc)]
+        except StorageError as exc:
+            return [self._trouble(exc)]
 
     def _dispatch(
         self, device: Device, frame: Frame, message: Message | None, now: float
@@ -147,20 +161,15 @@ class Coordinator:
 
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
-        new = not device.online
-        device.hello, device.online = hello, True
-        try:
-            if frame.boot != device.row.boot:
-                self.store.heard(name, frame.boot, msgspec.msgpack.encode(hello))
-                device.row = msgspec.structs.replace(device.row, boot=frame.boot)
-        except StorageError as exc:
-            return [self._trouble(exc)]
+        if frame.boot != device.row.boot:
+            self.store.heard(name, frame.boot, msgspec.msgpack.encode(hello))
+            device.row = msgspec.structs.replace(device.row, boot=frame.boot)
         found: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
-        if new:
+        if not device.online:
             found.append(Note(logging.INFO, f"device {name} is online"))
+        device.hello, device.online = hello, True
         for current in self.open.values():
-            if current.waiting_for(name):
-                found.append(self._order(current, name, now))
+            found += self._send_orders(current, [name], now)
         return found
 
     def _order(self, current: OpenRound, name: str, now: float) -> Send:
@@ -202,7 +211,11 @@ class Coordinator:
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:
         found: list[CloudEffect] = []
-        for device, transfer, index, data in self._downloads.poll(now, room):
+        try:
+            chunks = self._downloads.poll(now, room)
+        except StorageError as exc:  # who asked asks again
+            return [self._trouble(exc)]
+        for device, transfer, index, data in chunks:
             if device is not None:
                 found.append(self.devices[device].peer.chunk(transfer, index, data))
                 continue
@@ -214,28 +227,33 @@ class Coordinator:
     def _offer(
         self, device: Device, transfer: bytes, offer: messages.Offer, now: float
     ) -> list[CloudEffect]:
-        run = self._run(offer.run)
-        return self._answer(
-            device, transfer, self._inbox.offer(device.row.device, transfer, offer, run, now)
-        )
+        try:
+            run = self._run(offer.run, now)
+            answer = self._inbox.offer(device.row.device, transfer, offer, run, now)
+        except StorageError as exc:
+            return self._busy(device, transfer, exc)
+        return self._answer(device, transfer, answer)
 
     def _chunk(self, device: Device, frame: Frame, now: float) -> list[CloudEffect]:
-        answer = self._inbox.chunk(device.row.device, frame, self.runs, now)
+        try:
+            answer = self._inbox.chunk(device.row.device, frame, self.runs, now)
+        except StorageError as exc:
+            return self._busy(device, frame.transfer, exc)
         return self._answer(device, frame.transfer, answer)
+
+    def _busy(self, device: Device, transfer: bytes, error: StorageError) -> list[CloudEffect]:
+        later = messages.Busy(RETRY_MS, "storage")
+        return [device.peer.message(later, transfer), self._trouble(error)]
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect]:
         found: list[CloudEffect] = []
         if answer.reply is not None:
             found.append(device.peer.message(answer.reply, transfer))
+            self._settle(device.row.device, answer.reply)
         row = answer.row
         if row is None:
             return found
-        current = self.open.get(row.run)
-        if current is not None and current.row.round == row.round:
-            current.settled.add(row.device)
         if answer.report is not None:
-            if current is not None and current.row.round == row.round:
-                current.received.add(row.device)
             self.counters["late" if row.late else "updates"] += 1
             found.append(
                 UpdateReceived(row.run, row.round, row.device, answer.report, row.size, row.late)
@@ -246,16 +264,23 @@ class Coordinator:
             found.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
         return found
 
+    def _settle(self, name: str, reply: Message) -> None:
+        """A device that has been given its receipt, new or old, owes its round nothing more."""
+        if not isinstance(reply, messages.Committed | messages.Reject):
+            return
+        current = self.open.get(reply.run)
+        if current is not None and current.row.round == reply.round and name in current.orders:
+            current.settled.add(name)
+            if isinstance(reply, messages.Committed):
+                current.received.add(name)
+
     def _decline(self, device: Device, message: messages.Decline, now: float) -> list[CloudEffect]:
         name = device.row.device
         current = self.open.get(message.run)
         if current is None or current.row.round != message.round or not current.waiting_for(name):
             return []
         reason = f"{message.reason}: {message.detail}"
-        try:
-            self.store.decline(message.run, message.round, name, reason)
-        except StorageError as exc:
-            return [self._trouble(exc)]
+        self.store.decline(message.run, message.round, name, reason)
         given = current.orders[name]
         current.orders[name] = msgspec.structs.replace(given, declined=reason)
         current.settled.add(name)
@@ -263,49 +288,53 @@ class Coordinator:
         text = f"run {message.run}, round {message.round}: {name} declines: {reason}"
         return [Note(logging.WARNING, text)]
 
-    def _advance(self, now: float) -> list[CloudEffect]:
-        """Open the rounds that can open, close those that can close, repeat orders left unanswered."""
-        found: list[CloudEffect] = []
-        for run in list(self.runs.values()):
-            current = self.open.get(run.name)
-            if current is not None:
-                if rounds.complete(run, current, now):
-                    found += self._close(run, current)
-                elif now >= current.deadline:
-                    found += self._extend(run, current, now)
-                elif now >= self._resend_at[run.name]:
-                    found += self._send_orders(current, now)
-            if run.status == RUNNING and run.name not in self.open:
-                found += self._open_next(run, now)
-        return found
+    def _advance(self, run: Run, now: float) -> Iterator[CloudEffect]:
+        """Open a round that can open, close one that can close, repeat orders left unanswered."""
+        current = self.open.get(run.name)
+        if current is not None:
+            if rounds.complete(run, current, now):
+                yield from self._close(run, current)
+            elif now >= current.deadline:
+                yield from self._extend(run, current, now)
+            elif now >= self._resend_at[run.name]:
+                yield from self._repeat_orders(current, now)
+        if run.status == RUNNING and run.name not in self.open:
+            yield from self._open_next(run, now)
 
-    def _open_next(self, run: Run, now: float) -> list[CloudEffect]:
+    def _open_next(self, run: Run, now: float) -> Iterator[CloudEffect]:
         coming = rounds.due(run)
         if coming is None:
-            return []
+            return
         number, task = coming
         devices = rounds.cohort(run, number, task, self.devices.able(run))
         if not devices:
-            return []
-        rounds.open_round(run, self.ledger, number, task, devices)
+            return
+        # One that is open already was written by a commit that the disk then reported as failed.
         current = rounds.resume(run, self.store, now)
         if current is None:
-            return []
+            current = rounds.open_round(run, self.ledger, number, task, devices, now)
         self._begin(run, current, now)
-        opened = RoundOpened(run.name, number, task, tuple(devices))
-        return [opened, *self._send_orders(current, now)]
+        yield RoundOpened(run.name, number, task, tuple(current.orders))
+        yield from self._repeat_orders(current, now)
 
     def _begin(self, run: Run, current: OpenRound, now: float) -> None:
         self.open[run.name] = current
         self._resend_at[run.name] = now + RESEND_S
 
-    def _send_orders(self, current: OpenRound, now: float) -> list[CloudEffect]:
+    def _repeat_orders(self, current: OpenRound, now: float) -> list[CloudEffect]:
         self._resend_at[current.row.run] = now + RESEND_S
-        return [
-            self._order(current, name, now)
-            for name in current.orders
-            if current.waiting_for(name) and self.devices[name].online
-        ]
+        return self._send_orders(current, list(current.orders), now)
+
+    def _send_orders(self, current: OpenRound, names: list[str], now: float) -> list[CloudEffect]:
+        """The order of each of these devices that is there and still owes an answer."""
+        try:
+            return [
+                self._order(current, name, now)
+                for name in names
+                if current.waiting_for(name) and self.devices[name].online
+            ]
+        except StorageError as exc:
+            return [self._trouble(exc)]
 
     def _extend(self, run: Run, current: OpenRound, now: float) -> list[CloudEffect]:
         """Too few updates at the deadline: wait another one, and ask again."""
@@ -314,18 +343,37 @@ class Coordinator:
         text = f"run {run.name}, round {current.row.round}: fewer than {run.config.min_updates} updates"
         return [
             Note(logging.WARNING, f"{text} at the deadline; extended"),
-            *self._send_orders(current, now),
+            *self._repeat_orders(current, now),
         ]
 
-    def _close(self, run: Run, current: OpenRound) -> list[CloudEffect]:
+    def _close(self, run: Run, current: OpenRound) -> Iterator[CloudEffect]:
         summary = rounds.close_round(run, self.ledger, current)
         del self.open[run.name], self._resend_at[run.name]
         self._downloads.clear()
-        self.ledger.collect()
-        found: list[CloudEffect] = [RoundClosed(summary)]
+        yield RoundClosed(summary)
+        if summary.failure:
+            text = f"run {run.name} has failed in round {summary.round}: {summary.failure}"
+            yield Note(logging.ERROR, text)
         if run.status != RUNNING:
-            found.append(RunEnded(run.name, run.status))
-        return found
+            yield RunEnded(run.name, run.status)
+        self.ledger.collect()
+
+    def _load_run(self, row: RunRow, now: float) -> list[CloudEffect]:
+        known = self.runs.get(row.run)
+        if known is None and row.status == RUNNING:
+            self._take_over(row, now)
+        elif known is not None and row.status != RUNNING and known.status == RUNNING:
+            return self._stop(known, row.status)
+        return []
+
+    def _take_over(self, row: RunRow, now: float) -> Run:
+        """A run of the store, with its open round if it is running."""
+        run = Run(row, self.store)
+        current = rounds.resume(run, self.store, now) if row.status == RUNNING else None
+        self.runs[run.name] = run
+        if current is not None:
+            self._begin(run, current, now)
+        return run
 
     def _stop(self, run: Run, status: str) -> list[CloudEffect]:
         """The operator stopped a run: its open round ends without an aggregate."""
@@ -339,13 +387,11 @@ class Coordinator:
             found += [self.devices[name].peer.message(void) for name in waiting]
         return [*found, RunEnded(run.name, status)]
 
-    def _run(self, name: str) -> Run | None:
+    def _run(self, name: str, now: float) -> Run | None:
         """A run by name, also one that ended before this process began."""
         if name not in self.runs:
             row = next((row for row in self.store.runs() if row.run == name), None)
-            if row is None:
-                return None
-            self.runs[name] = Run(row, self.store)
+            return None if row is None else self._take_over(row, now)
         return self.runs[name]
 
     def _dropped(self, device: Device, error: RemoteError) -> Note:

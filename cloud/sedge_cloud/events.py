@@ -39,7 +39,7 @@ class RoundClosed:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """A run has finished or was stopped."""
+    """A run has finished, has failed or was stopped."""
 
     run: str
     status: str

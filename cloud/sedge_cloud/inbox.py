@@ -2,7 +2,9 @@
 
 A receipt, good or bad, is stored before it is sent, so the same offer always gets the same answer
 and an update counts once however often it comes. Nothing of an update is believed before its bytes
-match the manifest, the manifest its order, and the payload decodes to its last element.
+match the manifest, the manifest its order, and the payload decodes to its last element. When the disk
+refuses, the upload is forgotten and ``StorageError`` raised: what has arrived lies in its part, and
+the next offer goes on from there.
 """
 
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.store import MemoryRow, Store, UpdateRow
+from sedge_cloud.store import MemoryRow, OrderRow, RoundRow, Store, UpdateRow
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.errors import CodecError, Refused, StorageError
 from sedge_protocol.frame import Frame
@@ -27,6 +29,9 @@ from sedge_protocol.update import MAX_REPORT_BYTES, Report
 
 # A device has one update to send, two when the last round's is still on its way.
 MAX_TRANSFERS = 2
+# A sender that is there repeats its offer within 2 + 60 seconds (transfer.py); one silent for twice as
+# long makes room for another.
+IDLE_S = 120.0
 RETRY_MS = 30_000
 # A coded vector is at most its float32 values and a bitmap; a sixteenth covers codec overhead.
 DENSE_SLACK = 16
@@ -39,6 +44,7 @@ class Transfer:
     run: str
     round: int
     intake: Intake
+    heard: float
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,11 @@ class Answer:
 
 
 class Inbox:
-    """Every upload of the fleet. Raises ``FrameError`` for chunks that do not fit their manifest."""
+    """Every upload of the fleet.
+
+    Raises ``FrameError`` for chunks that do not fit their manifest, ``StorageError`` when the disk
+    refuses.
+    """
 
     def __init__(self, store: Store, ledger: Ledger) -> None:
         self._store = store
@@ -66,36 +76,38 @@ class Inbox:
         known = self._store.update(offer.run, offer.round, device)
         if known is not None:
             return Answer(receipt(known, offer.manifest.sha256))
+        sha256, size = offer.manifest.sha256, offer.manifest.size
         try:
             if run is None:
                 raise Refused("unknown-run", f"there is no run {offer.run!r}")
-            if self._store.order(offer.run, offer.round, device) is None:
-                raise Refused("unknown-round", f"round {offer.round} has no order for {device}")
-            limit = (
-                MAX_REPORT_BYTES + 4 * run.manifest.layout.size * (DENSE_SLACK + 1) // DENSE_SLACK
-            )
-            if offer.manifest.size > limit:
-                raise Refused("too-large", f"{offer.manifest.size} bytes, the limit is {limit}")
+            self._order(run.name, offer.round, device)
         except Refused as exc:
-            return Answer(_reject(offer.run, offer.round, offer.manifest.sha256, exc))
+            return Answer(_reject(offer.run, offer.round, sha256, exc))
+        limit = MAX_REPORT_BYTES + 4 * run.manifest.layout.size * (DENSE_SLACK + 1) // DENSE_SLACK
+        if size > limit:
+            row = UpdateRow(run.name, offer.round, device, sha256, b"", size, False)
+            row = _rejected(row, "too-large", f"{size} bytes, the limit is {limit}")
+            self._store.receive(row, None)
+            return Answer(receipt(row, sha256), row)
         try:
             return self._begin(device, transfer, offer, run, now)
-        except StorageError as exc:
-            return Answer(Busy(RETRY_MS, str(exc)[:64]))
+        except StorageError:
+            self._transfers.pop((device, transfer), None)
+            raise
 
     def chunk(self, device: str, frame: Frame, runs: dict[str, Run], now: float) -> Answer:
         """A chunk of an upload; one for a transfer nobody has offered is left to the next offer."""
         found = self._transfers.get((device, frame.transfer))
         if found is None:
             return Answer()
-        manifest = found.intake.manifest
+        found.heard = now
         try:
             self._take(device, found.intake, frame.index, frame.body, now)
             if found.intake.complete:
                 return self._complete(device, frame.transfer, found, runs[found.run])
-        except StorageError as exc:
-            found.intake.have = self._held(device, manifest)
-            return Answer(Busy(RETRY_MS, str(exc)[:64]))
+        except StorageError:
+            del self._transfers[device, frame.transfer]
+            raise
         return Answer()
 
     def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
@@ -114,18 +126,13 @@ class Inbox:
     def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
         manifest = offer.manifest
         found = self._transfers.get((device, transfer))
-        if found is None:
-            for key in [
-                k for k, t in self._transfers.items() if k[0] == device and t.run == run.name
-            ]:
-                if self._transfers[key].intake.manifest.sha256 == manifest.sha256:
-                    del self._transfers[
-                        key
-                    ]  # the same blob, cut anew: its bytes are in the same part
-            if sum(1 for owner, _ in self._transfers if owner == device) >= MAX_TRANSFERS:
+        if found is None or (found.run, found.round) != (offer.run, offer.round):
+            if not self._make_room(device, offer, now):
                 return Answer(Busy(RETRY_MS, "too many transfers"))
-            found = Transfer(offer.run, offer.round, Intake(manifest, self._held(device, manifest)))
+            intake = Intake(manifest, self._held(device, manifest))
+            found = Transfer(offer.run, offer.round, intake, now)
             self._transfers[device, transfer] = found
+        found.heard = now
         if offer.data and len(offer.data) == manifest.size:
             for index in range(manifest.count):
                 offset, length = manifest.span(index)
@@ -134,6 +141,32 @@ class Inbox:
             return self._complete(device, transfer, found, run)
         return Answer(Have(offer.number, found.intake.bitmap(), CREDIT))
 
+    def _make_room(self, device: str, offer: Offer, now: float) -> bool:
+        """Whether the device may begin one more upload, when those that it puts an end to are gone.
+
+        A round takes one update of a device. The same blob cut anew goes on from the same part; another
+        blob means that the device has forgotten the one before.
+        """
+        for key, old in list(self._transfers.items()):
+            if key[0] != device:
+                continue
+            replaced = (old.run, old.round) == (offer.run, offer.round)
+            if replaced and old.intake.manifest.sha256 != offer.manifest.sha256:
+                self._blobs.discard_part(device, old.intake.manifest)
+            if replaced or now - old.heard > IDLE_S:
+                del self._transfers[key]
+        return sum(1 for owner, _ in self._transfers if owner == device) < MAX_TRANSFERS
+
+    def _order(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow]:
+        """The device's order, and its round. Raises ``Refused`` when there is none or it is too old."""
+        order = self._store.order(run, number, device)
+        round_ = self._store.round(run, number)
+        if order is None or round_ is None:
+            raise Refused("unknown-round", f"round {number} has no order for {device}")
+        if not self._blobs.has(round_.model):
+            raise Refused("stale", f"round {number} closed too long ago")
+        return order, round_
+
     def _held(self, device: str, manifest: Manifest) -> set[int]:
         if self._blobs.has(manifest.sha256):  # a crash fell between the blob and its receipt
             return set(range(manifest.count))
@@ -141,11 +174,7 @@ class Inbox:
 
     def _take(self, device: str, intake: Intake, index: int, data: bytes, now: float) -> None:
         if intake.chunk(index, data, now):
-            try:
-                self._blobs.write_part(device, intake.manifest, index, data)
-            except StorageError:
-                intake.have.discard(index)
-                raise
+            self._blobs.write_part(device, intake.manifest, index, data)
 
     def _complete(self, device: str, transfer: bytes, found: Transfer, run: Run) -> Answer:
         """All chunks are there: check the whole, write the receipt, and only then answer."""
@@ -164,14 +193,9 @@ class Inbox:
     ) -> tuple[UpdateRow, MemoryRow | None, Report | None]:
         """The receipt that this update earns."""
         number, sha256 = found.round, found.intake.manifest.sha256
-        order = self._store.order(run.name, number, device)
-        round_ = self._store.round(run.name, number)
         row = UpdateRow(run.name, number, device, sha256, b"", len(blob), False)
         try:
-            if order is None or round_ is None:
-                raise Refused("unknown-round", f"round {number} has no order for {device}")
-            if not self._blobs.has(round_.model):
-                raise Refused("stale", f"round {number} closed too long ago")
+            order, round_ = self._order(run.name, number, device)
             report = self._ledger.check_update(run, round_, order, blob)
         except Refused as exc:
             return _rejected(row, exc.reason, exc.detail), None, None

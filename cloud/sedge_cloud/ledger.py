@@ -18,7 +18,7 @@ from sedge_cloud.store import OrderRow, RoundRow, RunRow, Store
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import Arrays, Memory, State, Strategy, Update
 from sedge_protocol.bundle import BundleManifest, unpack
-from sedge_protocol.errors import CodecError, Refused
+from sedge_protocol.errors import CodecError, Refused, StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.transfer import Manifest, describe
@@ -48,8 +48,11 @@ class Run:
     def __init__(self, row: RunRow, store: Store) -> None:
         self.name = row.run
         self.status = row.status
-        self.config = msgspec.msgpack.decode(row.config, type=RunConfig)
-        self.state = msgspec.msgpack.decode(row.state, type=RunState)
+        try:
+            self.config = msgspec.msgpack.decode(row.config, type=RunConfig)
+            self.state = msgspec.msgpack.decode(row.state, type=RunState)
+        except ValueError as exc:  # msgspec's errors
+            raise StorageError(f"run {row.run}: its row cannot be read: {exc}") from exc
         self.strategy: Strategy = make_strategy(self.config.strategy, self.config.options)
         self.bundle_hash = row.bundle
         self.manifest: BundleManifest = unpack(store.blobs.read(row.bundle)).manifest
@@ -192,7 +195,8 @@ class Ledger:
         if blob:
             _, payload = decode_update(blob)
             if payload:
-                decode(payload, size).add_to(theta)
+                with np.errstate(over="ignore"):  # found below, and refused
+                    decode(payload, size).add_to(theta)
         if not np.isfinite(theta).all():
             raise CodecError(f"run {run.name}: an update makes a model that is not finite")
         return theta

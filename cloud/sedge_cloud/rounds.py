@@ -2,6 +2,7 @@
 
     run      running --num_rounds closed--> (evaluation round) --> finished
              running --stop--> stopped
+             running --everyone has answered, but fewer than min_updates with an update--> failed
     round    waiting --enough devices online--> open --quorum, or deadline with min_updates--> closed
 
 What is open is in the store; this file only decides. Closing is a pure function of committed rows, so
@@ -13,17 +14,19 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import msgspec
 import numpy as np
 
-from sedge_cloud.ledger import Ledger, Run
+from sedge_cloud.ledger import Ledger, Run, RunState
 from sedge_cloud.store import OrderRow, RoundRow, Store, UpdateRow
+from sedge_protocol.errors import LocalError
 from sedge_protocol.messages import EVALUATE, TRAIN
 from sedge_protocol.sparse import ValueCoding, decode, encode
 from sedge_protocol.update import Report
 
-RUNNING, STOPPED, FINISHED = "running", "stopped", "finished"
+RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
@@ -37,7 +40,10 @@ class DeviceSummary(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A closed round. ``personal`` counts patch elements by tensor, summed over the cohort."""
+    """A closed round. ``personal`` counts patch elements by tensor, summed over the cohort.
+
+    ``failure`` says why the round ended the run; the global model is then the one before it.
+    """
 
     run: str
     round: int
@@ -50,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
     after: float
     update_bytes: int
     personal: dict[str, int]
+    failure: str = ""
 
 
 @dataclass
@@ -105,8 +112,8 @@ def patch_hash(patch: bytes) -> bytes:
 
 
 def open_round(
-    run: Run, ledger: Ledger, number: int, task: str, devices: Sequence[str]
-) -> RoundRow:
+    run: Run, ledger: Ledger, number: int, task: str, devices: Sequence[str], now: float
+) -> OpenRound:
     """Plan every device's part and store the round with its orders, as one."""
     state = ledger.state(run)
     orders: list[OrderRow] = []
@@ -119,7 +126,7 @@ def open_round(
         orders.append(OrderRow(run.name, number, device, patch, keep, plan.upload, arrays))
     row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None)
     ledger.store.open_round(row, orders)
-    return row
+    return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
 
 
 def resume(run: Run, store: Store, now: float) -> OpenRound | None:
@@ -137,34 +144,57 @@ def resume(run: Run, store: Store, now: float) -> OpenRound | None:
 
 def complete(run: Run, current: OpenRound, now: float) -> bool:
     """Whether the round can close: everyone or the quorum has answered, or time is up."""
-    received = len(current.received)
     if len(current.settled) == len(current.orders):
         return True
-    if received >= math.ceil(run.config.quorum * len(current.orders)):
-        return True
-    return now >= current.deadline and received >= run.config.min_updates
+    # As the decimal that was written: in binary .07 * 100 is above 7, and would wait for 8.
+    quorum = math.ceil(Fraction(str(run.config.quorum)) * len(current.orders))
+    enough = run.config.min_updates if now >= current.deadline else quorum
+    return len(current.received) >= max(enough, run.config.min_updates)
 
 
 def close_round(run: Run, ledger: Ledger, current: OpenRound) -> Summary:
     """Fold the updates into the next global and store the result; ``run.state`` moves on.
 
+    With too few updates, or a result that cannot be kept, the run has failed and its state stays.
     Deterministic: the same rows give the same bytes, however often a crash repeats it.
     """
     number, store = current.row.round, ledger.store
     summary = summarise(run, current, store.updates(run.name, number))
-    state = run.state
-    if current.row.task == TRAIN:
-        before = ledger.state(run)
-        after = run.strategy.apply(before, ledger.updates(run, number, current.row.model))
-        state = ledger.write_state(run, after)
-    state = msgspec.structs.replace(state, round=number)
+    state, failure = run.state, _shortage(run, summary)
+    if not failure:
+        try:
+            state = _fold(run, ledger, current.row)
+        except LocalError as exc:  # such as values above what model_values can hold: no retry helps
+            failure = f"the next global model cannot be kept: {exc}"
+    summary = msgspec.structs.replace(summary, failure=failure)
     over = number >= run.config.num_rounds + run.config.evaluate
-    status = FINISHED if over else RUNNING
+    status = FAILED if failure else FINISHED if over else RUNNING
     store.close_round(
         run.name, number, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state), status
     )
     run.state, run.status = state, status
     return summary
+
+
+def _fold(run: Run, ledger: Ledger, row: RoundRow) -> RunState:
+    """The run's state after a round's updates, its blobs stored."""
+    state = run.state
+    if row.task == TRAIN:
+        updates = ledger.updates(run, row.round, row.model)
+        state = ledger.write_state(run, run.strategy.apply(ledger.state(run), updates))
+    return msgspec.structs.replace(state, round=row.round)
+
+
+def _shortage(run: Run, summary: Summary) -> str:
+    """Why a round has too few updates to go on; empty when it has enough."""
+    good, needed = len(summary.devices), run.config.min_updates
+    if good >= needed:
+        return ""
+    rejected = summary.cohort - good - summary.declined
+    return (
+        f"{good} of {summary.cohort} devices sent an update that counts, expected min_updates = "
+        f"{needed}; {summary.declined} declined, {rejected} were rejected"
+    )
 
 
 def summarise(run: Run, current: OpenRound, rows: Sequence[UpdateRow]) -> Summary:

@@ -46,7 +46,8 @@ class Service:
         """When ``step`` wants to be called next."""
         due = [self.link.timer(), self._reload_at]
         at = self.coordinator.timer()
-        return min(due if at is None else [*due, at])
+        # With no room nothing due can leave: the socket wakes us, and waiting here would be spinning.
+        return min(due if at is None or not self.link.room else [*due, at])
 
     def step(self) -> None:
         """Take what has happened, do what is due."""

@@ -8,7 +8,7 @@ which notices by ``data_version``. This file owns sqlite3.
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -136,11 +136,18 @@ class Store:
         self.blobs = BlobFolder(folder)
         self._path = folder / "sedge.sqlite"
         with self._errors():
-            self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-            self._use_wal()
-            self._db.execute("PRAGMA synchronous=FULL")
+            # Before SQLite opens it: the -wal and -shm files get the database's own mode.
+            self._path.touch(mode=0o600)
             self._path.chmod(0o600)
-            self._open_schema()
+            self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+        try:
+            with self._errors():
+                self._use_wal()
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._open_schema()
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         """Close the database."""
@@ -204,11 +211,11 @@ class Store:
             self._insert(db, "runs", row)
 
     def set_status(self, run: str, status: str) -> None:
-        """Change a run's status. Raises ``ConfigError`` when there is none such."""
+        """Change a running run's status. Raises ``ConfigError`` when there is none such."""
+        sql = "UPDATE runs SET status = ? WHERE run = ? AND status = 'running'"
         with self._transaction() as db:
-            found = db.execute("UPDATE runs SET status = ? WHERE run = ?", (status, run))
-            if not found.rowcount:
-                raise ConfigError("run", run, "the name of a run")
+            if not db.execute(sql, (status, run)).rowcount:
+                raise ConfigError("run", run, "the name of a running run")
 
     def rounds(self, run: str) -> list[RoundRow]:
         """A run's rounds in order."""
@@ -258,8 +265,11 @@ class Store:
             )
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """The accepted updates of a round, by device."""
-        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' ORDER BY device"
+        """The updates that count in a round, by device: neither rejected nor late."""
+        sql = (
+            "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
+            " ORDER BY device"
+        )
         return self._rows(UpdateRow, sql, run, number)
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
@@ -285,14 +295,21 @@ class Store:
         return next(iter(self._rows(MemoryRow, sql, run, device)), None)
 
     def named_blobs(self) -> set[bytes]:
-        """Every blob that a row outside the runs' state still needs."""
+        """Every blob that a row outside the runs' state still needs.
+
+        A round up to ``LATE_ROUNDS`` back needs its model and its orders' arrays: both go into a
+        device's memory when its late update comes.
+        """
+        live = (
+            f"(r.open = 1 OR r.round + {LATE_ROUNDS} >="
+            " (SELECT MAX(round) FROM rounds WHERE run = r.run))"
+        )
         sql = (
             "SELECT bundle FROM runs UNION SELECT model FROM memory UNION SELECT blob FROM memory"
-            " UNION SELECT arrays FROM memory UNION SELECT model FROM rounds r WHERE r.open = 1"
-            f" OR r.round + {LATE_ROUNDS} > (SELECT MAX(round) FROM rounds WHERE run = r.run)"
+            f" UNION SELECT arrays FROM memory UNION SELECT model FROM rounds r WHERE {live}"
             " UNION SELECT u.blob FROM updates u JOIN rounds r ON u.run = r.run AND u.round = r.round"
             " WHERE r.open = 1 UNION SELECT o.arrays FROM orders o JOIN rounds r"
-            " ON o.run = r.run AND o.round = r.round WHERE r.open = 1"
+            f" ON o.run = r.run AND o.round = r.round WHERE {live}"
         )
         with self._errors():
             return {bytes(row[0]) for row in self._db.execute(sql) if row[0]}
@@ -304,8 +321,8 @@ class Store:
             try:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 return
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
 
@@ -331,12 +348,16 @@ class Store:
         with self._errors():
             rows = self._db.execute(sql, values).fetchall()
         names = kind.__struct_fields__
-        return [
-            msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows
-        ]
+        try:
+            return [
+                msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
+                for row in rows
+            ]
+        except msgspec.ValidationError as exc:
+            raise StorageError(f"{self._path}: damaged {kind.__name__}: {exc}") from exc
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Generator[sqlite3.Connection]:
         with self._errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -348,8 +369,8 @@ class Store:
                 raise
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self) -> Generator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as exc:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # damage in a name or message
             raise StorageError(f"{self._path}: {exc}") from exc

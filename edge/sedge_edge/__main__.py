@@ -20,7 +20,7 @@ from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.runtime import Programs, Runtime
 from sedge_edge.state import SCHEMA, AgentState
 from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.journal import Journal
 from sedge_protocol.loop import Loop, lock_folder
 from sedge_protocol.messages import Hello
@@ -159,7 +159,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     model = personal_model(config, arguments.run)
     outputs = predict_file(model, arguments.inputs, config.backend)
     if arguments.out is not None:
-        np.save(arguments.out, outputs)
+        try:
+            np.save(arguments.out, outputs)
+        except OSError as exc:
+            raise StorageError(f"{arguments.out}: {exc.strerror or exc}") from exc
     else:
         for row in outputs.argmax(axis=1) if model.num_classes else outputs:
             print(row)

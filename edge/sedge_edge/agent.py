@@ -20,7 +20,7 @@ import numpy as np
 
 from sedge_edge.fetching import Fetches
 from sedge_edge.outbox import Outbox
-from sedge_edge.state import AgentState, Memory, manifests
+from sedge_edge.state import DISK_RETRY_S, AgentState, Memory, manifests
 from sedge_edge.work import Job, Outcome
 from sedge_protocol import effects, messages, topics
 from sedge_protocol.blobs import BlobFolder
@@ -33,7 +33,6 @@ from sedge_protocol.messages import Message, Order
 from sedge_protocol.peer import Peer
 from sedge_protocol.transfer import SILENCE_S, backoff
 
-DISK_RETRY_S = 30.0
 # Topic, MQTT properties and our own header beside a chunk.
 PACKET_OVERHEAD = HEADER.size + 4096
 
@@ -91,6 +90,8 @@ class Agent:
         self._hello_attempt = 0
         self._working: tuple[str, int] | None = None
         self._not_before = 0.0
+        self._newest = (0, 0)
+        self._needed: set[bytes] | None = None
 
     @property
     def state(self) -> AgentState:
@@ -131,31 +132,32 @@ class Agent:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = [self._fetches.timer(), self._outbox.timer()]
+        at = self._fetches.timer()
+        if self._not_before:
+            at = max(at or 0.0, self._not_before)
+        due = [at, self._outbox.timer()]
         if self._connected:
             due.append(self._hello_due)
-        at = min((at for at in due if at is not None), default=None)
-        if not self._not_before:
-            return at
-        return self._not_before if at is None else max(at, self._not_before)
+        return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[AgentEffect]:
-        """Everything that is due now."""
-        if now < self._not_before:
-            return []
-        self._not_before = 0.0
+        """Everything that is due now. A full disk stops new work, not what makes room: the uploads."""
         found: list[AgentEffect] = []
         if self._connected and self._hello_due is not None and now >= self._hello_due:
             self._hello_due = now + SILENCE_S + backoff(self._hello_attempt, self._rng)
             self._hello_attempt += 1
             hello = msgspec.structs.replace(self.identity.hello, nonce=self._nonce)
             found.append(self.peer.message(hello))
+        found += self._outbox.poll(now)
+        if now < self._not_before:
+            return found
+        self._not_before = 0.0
         orders = list(self.state.orders.values())
         try:
+            self._collect()
             found += self._fetches.sync(orders, now)
             found += self._start_work(orders)
             found += self._fetches.poll(orders, now)
-            found += self._outbox.poll(now)
         except StorageError as exc:
             found += self._wait_for_disk(exc, now)
         return found
@@ -172,6 +174,11 @@ class Agent:
             if message is None:
                 return self._chunk(frame, now)
             self._memory.heard(frame.boot)
+            number, newest = (frame.boot, frame.seq), self._newest
+            self._newest = max(number, newest)
+            if isinstance(message, Order) and number < newest:
+                # What overtook it may have been its receipt or its cancellation.
+                return [Note(logging.INFO, "dropped an overtaken order; it comes again if wanted")]
             return [*self._message(frame, message, now), *self.poll(now)]
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
@@ -182,7 +189,7 @@ class Agent:
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
         """The job at hand is done: commit what it left, then offer the update."""
         order = self.state.orders.get(outcome.run)
-        self._working = None
+        self._working = self._needed = None
         try:
             if order is not None and order.round == outcome.round:
                 self._memory.finish(order, outcome)
@@ -193,7 +200,7 @@ class Agent:
     def failed(self, error: SedgeError, now: float) -> list[AgentEffect]:
         """The job at hand cannot be done: tell the coordinator, unless the disk may yet recover."""
         run, number = self._working or ("", 0)
-        self._working = None
+        self._working = self._needed = None
         if isinstance(error, StorageError):
             return self._wait_for_disk(error, now)
         found: list[AgentEffect] = [Note(logging.ERROR, f"run {run}, round {number}: {error}")]
@@ -260,8 +267,6 @@ class Agent:
         if waiting is None or waiting.blob != message.sha256:
             return []
         self._memory.deliver(waiting)
-        if self._working is None:  # a job may be writing blobs that no state names yet
-            self.blobs.collect(self.state.blobs(), 0.0)
         where = f"run {message.run}, round {message.round}"
         if isinstance(message, messages.Committed):
             late = " (late)" if message.late else ""
@@ -273,17 +278,38 @@ class Agent:
         found = self._fetches.chunk(frame, now)
         return [*found, *self.poll(now)] if found else []
 
+    def _collect(self) -> None:
+        """Delete the blobs that nothing needs any more."""
+        needed = self.state.blobs()
+        # A job may be writing blobs that no state names yet.
+        if self._working is None and needed != self._needed:
+            self.blobs.collect(needed, 0.0)
+            self._needed = needed
+
     def _start_work(self, orders: list[Order]) -> list[AgentEffect]:
         """Begin the oldest order whose blobs are all here."""
         if self._working is not None:
             return []
         for order in orders:
             if all(self.blobs.has(m.sha256) for m in manifests(order)):
-                run = self.state.runs.get(order.run)
                 self._working = (order.run, order.round)
-                job = Job(order, run.model if run else None, run.residual if run else None)
-                return [Work(job)]
+                return self._job(order)
         return []
+
+    def _job(self, order: Order) -> list[AgentEffect]:
+        """The order with what the device itself has kept of its run."""
+        run = self.state.runs.get(order.run)
+        if run is None or run.bundle != order.bundle.sha256:  # another run that had the same name
+            return [Work(Job(order, None, None))]
+        found: list[AgentEffect] = []
+        kept = {"model": run.model, "residual": run.residual}
+        for name, blob in kept.items():
+            # A blob that fails its hash on reading is set aside, and is then no longer there.
+            if blob is not None and not self.blobs.has(blob):
+                kept[name] = None
+                text = f"run {order.run}: the device's own {name} is damaged; going on without it"
+                found.append(Note(logging.ERROR, text))
+        return [*found, Work(Job(order, kept["model"], kept["residual"]))]
 
     def _wait_for_disk(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused: nothing was lost; try again in half a minute."""

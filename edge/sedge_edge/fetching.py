@@ -27,14 +27,16 @@ class Fetches:
         self._peer = peer
         self._rng = rng
         self._active: dict[bytes, Fetch] = {}
+        self._listening: set[bytes] = set()
         self._connected = False
 
     def connected(self, now: float) -> list[Effect]:
         """The link is up (again): listen, and ask for what is missing."""
         self._connected = True
+        self._listening.clear()
         for fetch in self._active.values():
             fetch.connected(now)
-        return [Subscribe(self._topic(transfer)) for transfer in self._active]
+        return self._listen()
 
     def disconnected(self) -> None:
         """The link is down."""
@@ -50,20 +52,19 @@ class Fetches:
             for m in manifests(order)
             if not self._blobs.has(m.sha256)
         }
-        found: list[Effect] = []
-        for transfer in self._active.keys() - wanted.keys():
+        for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
-            found.append(Unsubscribe(self._topic(transfer)))
-        for transfer in wanted.keys() - self._active.keys():
-            manifest = wanted[transfer]
-            fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
-            self._active[transfer] = fetch
-            found.append(Subscribe(self._topic(transfer)))
-            if self._connected:
-                fetch.connected(now)
-            if fetch.complete:  # a crash fell between the last chunk and the whole
+        for transfer, manifest in wanted.items():
+            if transfer not in self._active:
+                fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
+                self._active[transfer] = fetch
+                if self._connected:
+                    fetch.connected(now)
+        found: list[Effect] = []
+        for transfer, fetch in list(self._active.items()):
+            if fetch.complete:  # a crash or a full disk came between the last chunk and the whole
                 found += self._complete(transfer, fetch, now)
-        return found
+        return [*found, *self._listen()]
 
     def chunk(self, frame: Frame, now: float) -> list[Effect]:
         """A chunk has come; nothing for a blob that is not being fetched.
@@ -79,7 +80,9 @@ class Fetches:
             except StorageError:
                 fetch.have.discard(frame.index)
                 raise
-        return self._complete(frame.transfer, fetch, now) if fetch.complete else []
+        if not fetch.complete:
+            return []
+        return [*self._complete(frame.transfer, fetch, now), *self._listen()]
 
     def poll(self, orders: Iterable[Order], now: float) -> list[Effect]:
         """Ask for what is due."""
@@ -106,7 +109,21 @@ class Fetches:
                 fetch.connected(now)
             return [Note(logging.WARNING, "a blob was damaged on disk; fetching it again")]
         del self._active[transfer]
-        return [Unsubscribe(self._topic(transfer))]
+        return []
+
+    def _listen(self) -> list[Effect]:
+        """Subscribe to what is being fetched and unsubscribe from the rest.
+
+        Found by comparison, so that an error between two of them loses none.
+        """
+        if not self._connected:
+            return []
+        found: list[Effect] = [
+            Unsubscribe(self._topic(t)) for t in self._listening if t not in self._active
+        ]
+        found += [Subscribe(self._topic(t)) for t in self._active if t not in self._listening]
+        self._listening = set(self._active)
+        return found
 
     def _topic(self, transfer: bytes) -> str:
         return topics.blob(self._fleet, transfer)

@@ -1,11 +1,14 @@
 """Updates on their way to the coordinator: offered until there is a receipt, chunk by chunk."""
 
+import logging
+
 import numpy as np
 
-from sedge_edge.state import Memory, Pending
+from sedge_edge.state import DISK_RETRY_S, Memory, Pending
 from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.effects import Effect, Send
-from sedge_protocol.messages import MAX_INLINE_BYTES, Busy, Have, Offer
+from sedge_protocol.effects import Effect, Note, Send
+from sedge_protocol.errors import StorageError
+from sedge_protocol.messages import Busy, Have, Offer
 from sedge_protocol.peer import Peer
 from sedge_protocol.transfer import MIN_CHUNK_BYTES, Upload, describe
 
@@ -21,6 +24,7 @@ class Outbox:
         self._peer = peer
         self._rng = rng
         self._uploads: dict[Pending, Upload] = {}
+        self._not_before: dict[Pending, float] = {}
         self._connected = False
         self._largest = memory.state.chunk_bytes
 
@@ -54,18 +58,43 @@ class Outbox:
                 upload.busy(message.retry_ms / 1000, now)
 
     def poll(self, now: float) -> list[Effect]:
-        """Send what is due. Raises ``StorageError`` when an update cannot be read."""
-        for waiting in self._uploads.keys() - set(self._memory.state.outbox):
+        """Send what is due. An update that the disk does not give waits; the others do not."""
+        pending = self._memory.state.outbox
+        for waiting in self._uploads.keys() - set(pending):
             del self._uploads[waiting]
+        for waiting in self._not_before.keys() - set(pending):
+            del self._not_before[waiting]
         found: list[Effect] = []
-        for waiting in self._memory.state.outbox:
-            found += self._push(waiting, now)
+        for waiting in pending:
+            if now < self._not_before.get(waiting, now):
+                continue
+            self._not_before.pop(waiting, None)
+            try:
+                found += self._push(waiting, now)
+            except StorageError as exc:
+                found += self._wait_for_disk(waiting, exc, now)
         return found
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = [upload.timer() for upload in self._uploads.values()]
+        due: list[float | None] = list(self._not_before.values())
+        due += [u.timer() for w, u in self._uploads.items() if w not in self._not_before]
         return min((at for at in due if at is not None), default=None)
+
+    def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
+        """Try again in half a minute; an update that is gone for good would block its round for ever."""
+        self._peer.counters["storage_errors"] += 1
+        found: list[Effect] = [Note(logging.ERROR, str(error))]
+        try:
+            if not self._blobs.has(waiting.blob):
+                self._memory.deliver(waiting)
+                where = f"run {waiting.run}, round {waiting.round}"
+                text = f"{where}: the update is lost; it is made again when the coordinator asks"
+                return [*found, Note(logging.ERROR, text)]
+        except StorageError as exc:
+            found.append(Note(logging.ERROR, str(exc)))
+        self._not_before[waiting] = now + DISK_RETRY_S
+        return found
 
     def _push(self, waiting: Pending, now: float) -> list[Effect]:
         upload = self._uploads.get(waiting)
@@ -85,7 +114,6 @@ class Outbox:
         if index is not None:
             data = self._blobs.read_span(manifest.sha256, *manifest.span(index))
             return self._peer.chunk(manifest.transfer, index, data)
-        small = manifest.size <= MAX_INLINE_BYTES
-        data = self._blobs.read(waiting.blob) if small else b""
+        data = self._blobs.read(waiting.blob) if upload.inline else b""
         offer = Offer(waiting.run, waiting.round, manifest, upload.number, data)
         return self._peer.message(offer, manifest.transfer)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +48,13 @@ def personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
 def predict_file(model: PersonalModel, path: Path, backend: BackendConfig) -> NDArray[np.float32]:
     """The model's outputs (N, C) for the inputs in a file. Raises ``DataError`` for a bad file."""
     try:
-        found = np.load(path, allow_pickle=False)
-        inputs = found if isinstance(found, np.ndarray) else found["x"]
-    except (OSError, ValueError, KeyError, BadZipFile) as exc:
+        # Opened here: np.load leaves the file of a broken archive open.
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            inputs = found if isinstance(found, np.ndarray) else found["x"]
+    except (
+        Exception
+    ) as exc:  # a damaged file makes numpy, zipfile and zlib raise ten kinds of error
         raise DataError(f"{path}: {exc}, expected .npy, or .npz with x") from exc
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
     return open_trainer(model.bundle, backend.name, backend.threads).predict(model.theta, rows)

@@ -16,6 +16,8 @@ from sedge_protocol.transfer import DEFAULT_CHUNK_BYTES, Manifest
 SCHEMA = 1
 # Runs whose models stay for `predict`; at 2.3 MB a model any SD card holds them.
 MAX_RUNS = 4
+# How long to wait after the disk has refused.
+DISK_RETRY_S = 30.0
 
 V = TypeVar("V")
 

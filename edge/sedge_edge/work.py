@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sedge_edge.data import Examples, check
-from sedge_edge.trainer import Trainer
+from sedge_edge.trainer import Trainer, TrainingDiverged
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import Bundle, BundleManifest
-from sedge_protocol.errors import CodecError
+from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.messages import TRAIN, Codec, Order
 from sedge_protocol.sparse import SparseVector, ValueCoding, decode, decoded_values, encode, top_k
@@ -127,17 +127,24 @@ def code_delta(
     start: Theta,
     trained: Theta,
 ) -> tuple[bytes, bytes | None]:
-    """The coded delta, and the hash of what it left out when the next round is to make up for it."""
+    """The coded delta, and the hash of what it left out when the next round is to make up for it.
+
+    Raises ``TrainingDiverged`` for a delta that the codec cannot carry: fp16 ends at 65,504.
+    """
     if not order.upload:
         return b"", residual
     layout = manifest.layout
-    delta = trained - start
-    if order.codec.error_feedback and residual is not None:
-        delta += read_theta(blobs, residual, layout)
+    with np.errstate(over="ignore"):  # two finite vectors may be too far apart; found below
+        delta = trained - start
+        if order.codec.error_feedback and residual is not None:
+            delta += read_theta(blobs, residual, layout)
     if order.keep:
         delta[layout.mask(order.keep)] = 0.0
-    chosen = choose(delta, order.codec)
-    payload = encode(chosen, order.codec.values, order.codec.compression)
+    try:
+        chosen = choose(delta, order.codec)
+        payload = encode(chosen, order.codec.values, order.codec.compression)
+    except LocalError as exc:
+        raise TrainingDiverged(f"run {order.run}, round {order.round}: delta: {exc}") from exc
     lossless = order.codec.values is ValueCoding.FP32 and order.codec.fraction >= 1.0
     if lossless or not order.codec.error_feedback:
         return payload, None

@@ -3,7 +3,8 @@
 A link reconnects by itself, with jitter, and promises nothing else: a message handed to ``send`` may
 be lost, repeated or late, and the cores above repair that. So every connection gets a fresh paho
 client (its in-memory queue would resend what the cores send again anyway), over a persistent
-session. MQTT 5 first, 3.1.1 where a broker refuses it. Callbacks only append to a list.
+session. MQTT 5 first, 3.1.1 where a broker refuses it or does not answer. Callbacks only append to
+a list.
 """
 
 import select
@@ -28,16 +29,20 @@ from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
-# A convenience that saves round trips after a short cut; correctness never needs the session.
-SESSION_EXPIRY_S = 3600
+# A convenience that saves round trips after a short cut; correctness never needs the session. Not
+# longer: where names come with passwords, a stranger's CONNECT under a device's name, although it is
+# refused, leaves that device's session deaf in Mosquitto 2.0.11, until the session expires.
+SESSION_EXPIRY_S = 300
 RECONNECT_FIRST_S = 1.0
 RECONNECT_MAX_S = 300.0
-# Frames handed to paho and not yet written to the socket; more wait in the core, where they are
-# still indices of chunks and not copies of them.
+# Frames handed to paho and not yet written to the socket (QoS 0) or acknowledged (QoS 1); more wait
+# in the core, where they are still indices of chunks and not copies of them.
 WINDOW = 16
 # Room for topic, properties and header beside the largest body.
 DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
 READS_PER_STEP = 64
+# How long a link that is closed waits for the broker to take its last words.
+CLOSE_S = 2.0
 # How often paho must look at its keepalive; a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
@@ -141,6 +146,7 @@ class MqttLink:
         self._serve_at = 0.0
         self._connack_by = 0.0
         self._version = MQTTProtocolVersion.MQTTv5
+        self._answered = False
         self._max_packet = DEFAULT_MAX_PACKET
         self._refused = ""
         self._closed_sent = self._closed_received = 0
@@ -152,7 +158,7 @@ class MqttLink:
 
     @property
     def room(self) -> int:
-        """How many more frames may be handed over before the socket is the bottleneck."""
+        """How many more frames may be handed over before the link is the bottleneck."""
         return max(0, WINDOW - self._unwritten) if self._up else 0
 
     def fileno(self) -> int | None:
@@ -204,20 +210,25 @@ class MqttLink:
             self._client.unsubscribe(topic)
 
     def close(self) -> None:
-        """Leave in order, after what was handed over has been written; the will is not sent."""
-        client, deadline = self._client, time.monotonic() + 2.0
-        while client is not None and client.want_write() and time.monotonic() < deadline:
-            client.loop_write()
+        """Leave in order, after what was handed over has arrived; the will is not sent.
+
+        What the broker says meanwhile must be read: closing a socket with unread bytes is a reset, and
+        the broker would lose what it has not read yet.
+        """
+        deadline = time.monotonic() + CLOSE_S
+        while self._client is not None and self._unwritten and time.monotonic() < deadline:
+            self._serve(self._client, time.monotonic())
             time.sleep(0.005)
         self._failures = 0
-        if client is not None:
-            client.disconnect()
+        if self._client is not None:
+            self._client.disconnect()
             self._drop("closed")
         self._events.clear()
 
     def _connect(self, now: float) -> None:
         client = self._new_client()
         self._connack_by = now + CONNECT_TIMEOUT_S
+        self._answered = False
         options: dict[str, Any] = {}
         if self._version == MQTTProtocolVersion.MQTTv5:
             session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -271,7 +282,13 @@ class MqttLink:
         if self._client is client:
             client.loop_misc()
         if self._client is client and not self._up and now > self._connack_by:
+            self._try_other_version()
             self._drop(f"{self.settings.url} accepted the connection but did not answer")
+
+    def _try_other_version(self) -> None:
+        """A broker without MQTT 5 may also hang up on it, or wait for the rest of what it misreads."""
+        old = self._version != MQTTProtocolVersion.MQTTv5
+        self._version = MQTTProtocolVersion.MQTTv5 if old else MQTTProtocolVersion.MQTTv311
 
     def _drop(self, reason: str) -> None:
         """Forget the connection and choose when to try again (full jitter)."""
@@ -296,6 +313,7 @@ class MqttLink:
         reason: ReasonCode,
         properties: Properties | None,
     ) -> None:
+        self._answered = True
         if reason.is_failure:
             if str(reason) in UNSUPPORTED_VERSION:
                 self._version = MQTTProtocolVersion.MQTTv311
@@ -332,6 +350,8 @@ class MqttLink:
     ) -> None:
         if self._client is client:
             refused, self._refused = self._refused, ""
+            if not self._answered:
+                self._try_other_version()
             self._drop(refused or f"{self.settings.url}: {reason}")
 
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:

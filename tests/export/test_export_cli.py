@@ -78,6 +78,15 @@ def test_error_is_one_line(
     assert not (tmp_path / "b").exists()
 
 
+def test_fault_in_the_users_module_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken_model.py").write_text("raise RuntimeError('first\\nsecond')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(arguments(tmp_path / "b", model="broken_model:build")) == 2
+    assert re.fullmatch(r"sedge-export: model: .*first second\)\n", capsys.readouterr().err)
+
+
 def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path)]) == 2
     assert "manifest.json" in capsys.readouterr().err

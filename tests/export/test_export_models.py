@@ -1,9 +1,13 @@
 """The reference models, and max pooling's ties, exactly."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -78,6 +82,24 @@ def test_reference_model(model: nn.Module, size: int, tmp_path: Path) -> None:
 def test_reference_module_names() -> None:
     names = {name.partition(".")[0] for name, _ in models.avgcnn().named_parameters()}
     assert names == {"conv1", "conv2", "fc1", "classifier"}
+
+
+def test_relu_runs_after_the_pool(tmp_path: Path) -> None:
+    x = torch.randn(BATCH, 1, 28, 28)
+    export(models.avgcnn(), x, batch_size=BATCH, name="m", num_classes=10, folder=tmp_path)
+    nodes = onnx.load(str(tmp_path / "predict.onnx")).graph.node
+    assert [n.op_type for n in nodes if n.op_type in ("Conv", "Max", "Relu", "Gemm")] == [
+        *("Conv", "Max", "Relu") * 2,
+        *("Gemm", "Relu", "Gemm"),
+    ]
+
+
+def test_benchmark_prints_its_figures() -> None:
+    script = Path(__file__).parents[2] / "tools" / "bench" / "train_step.py"
+    command = [sys.executable, "-W", "error", str(script), "mlp", "--seconds", "0.1"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    figures = json.loads(printed.splitlines()[-1])["train_step"]["mlp"]
+    assert set(figures) == {"onnxruntime_ms", "eager_ms", "ratio", "target"}
 
 
 @pytest.mark.parametrize("build", [models.resnet8, models.resnet8_batchnorm])

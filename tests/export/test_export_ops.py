@@ -104,7 +104,7 @@ ACTIVATIONS = [
 NORMS = {
     "group": nn.GroupNorm(2, 4),
     "group, not affine": nn.GroupNorm(2, 4, affine=False),
-    "layer": nn.LayerNorm([4, 6, 7]),
+    "layer": nn.LayerNorm([4, 8, 7]),
     "layer, not affine": nn.LayerNorm(7, elementwise_affine=False),
     "rms": nn.RMSNorm(7),
     "instance": nn.InstanceNorm2d(4, affine=True),
@@ -152,7 +152,7 @@ def agrees(body: nn.Module, x: Tensor, folder: Path) -> None:
 
 def images() -> Tensor:
     """Six small random images of three channels."""
-    return torch.randn(6, 3, 6, 7, generator=torch.Generator().manual_seed(1))
+    return torch.randn(6, 3, 8, 7, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)
@@ -217,7 +217,7 @@ def test_normalisation(case: str, tmp_path: Path) -> None:
 
 
 def test_batch_norm_of_vectors(tmp_path: Path) -> None:
-    body = nn.Sequential(nn.Flatten(), nn.Linear(126, 7), nn.BatchNorm1d(7), nn.Tanh())
+    body = nn.Sequential(nn.Flatten(), nn.Linear(168, 7), nn.BatchNorm1d(7), nn.Tanh())
     agrees(body, images(), tmp_path)
 
 

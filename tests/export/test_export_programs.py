@@ -38,12 +38,10 @@ def norm_model() -> nn.Module:
     )
 
 
-def exported(
-    model: nn.Module, folder: Path, shape: tuple[int, ...] = (1, 6, 6), classes: int = 3
-) -> tuple[BundleManifest, dict[str, Program], Theta]:
+def exported(model: nn.Module, folder: Path) -> tuple[BundleManifest, dict[str, Program], Theta]:
     """The manifest, the loaded programs and the initial theta of an exported model."""
-    sample = torch.randn(2, *shape)
-    export(model, sample, batch_size=BATCH, name="m", num_classes=classes, folder=folder)
+    sample = torch.randn(2, 1, 6, 6)
+    export(model, sample, batch_size=BATCH, name="m", num_classes=3, folder=folder)
     made, theta = bundle.load(folder)
     names = [program.name for program in made.manifest.programs]
     return (

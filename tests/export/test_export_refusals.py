@@ -56,6 +56,19 @@ class Counting(nn.Module):
         return x
 
 
+class Shift(nn.Module):
+    """Adds a constant of a type that programs do not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift: Tensor
+        self.register_buffer("shift", torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x + 1."""
+        return (x + self.shift).float()
+
+
 def branching(x: Tensor) -> Tensor:
     """A path that depends on the values of x."""
     return x if x.sum() > 0 else -x
@@ -107,6 +120,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "wrong rank": (
         lambda: nn.Sequential(nn.Linear(5, 3), nn.Unflatten(1, (3, 1))),
         r"\(4, 3, 1\), expected",
+    ),
+    "lazy": (lambda: nn.LazyLinear(3), "'weight': has no shape yet"),
+    "double buffer": (
+        lambda: nn.Sequential(nn.Linear(5, 3), Shift()),
+        "a buffer or constant in its forward pass has element type torch.float64",
     ),
     "no parameters": (lambda: nn.Identity(), "no parameter requires a gradient"),
     "wrong input": (lambda: nn.Linear(6, 3), r"fails on the sample input torch\.float32 \(4, 5\)"),

@@ -37,9 +37,11 @@ Step = Callable[[], object]
 def main(argv: list[str] | None = None) -> int:
     """Print a table and, last, one line of JSON; 1 when a target is missed."""
     parser = argparse.ArgumentParser(description="Time one training step against eager torch.")
-    parser.add_argument("models", nargs="*", metavar="model", help=f"default: {' '.join(TARGETS)}")
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(TARGETS)}; default: all")
     parser.add_argument("--seconds", type=float, default=10.0, help="timed for each model")
     options = parser.parse_args(argv)
+    for name in set(options.models) - set(TARGETS):
+        parser.error(f"no model {name!r}, expected one of {', '.join(TARGETS)}")
     torch.set_num_threads(1)
     results: dict[str, dict[str, float]] = {}
     print(f"{'model':<20}{'onnxruntime ms':>16}{'eager ms':>12}{'ratio':>8}{'target':>8}")

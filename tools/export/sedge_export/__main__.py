@@ -34,8 +34,8 @@ def main(argv: list[str] | None = None) -> int:
             folder = Path(options.out)
             manifest = _export(options, folder)
         print(summary(manifest, folder))
-    except SedgeError as exc:
-        print(f"sedge-export: {exc}", file=sys.stderr)
+    except (SedgeError, OSError) as exc:
+        print("sedge-export:", *str(exc).split(), file=sys.stderr)  # whatever it holds, one line
         return 2
     return 0
 
@@ -98,12 +98,14 @@ def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
 
 def _model(path: str) -> nn.Module:
     module_name, _, attribute = path.partition(":")
+    if "" not in sys.path:  # a model beside the user, not installed, as with python -m
+        sys.path.insert(0, "")
     try:
         found: object = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
         model = cast(Callable[[], object], found)()
-    except (ImportError, AttributeError, TypeError, ValueError) as exc:
+    except Exception as exc:  # the user's own code: anything can come out of it
         expected = "module:function that gives an nn.Module without arguments"
         raise ConfigError("model", path, f"{expected} ({exc})") from exc
     if not isinstance(model, nn.Module):

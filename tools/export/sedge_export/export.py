@@ -61,14 +61,14 @@ def export(
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
-    x = _sample_batch(sample_input, batch_size)
+    x = _sample_batch(sample_input.detach().cpu(), batch_size)
     network = Network(
         model, loss or (cross_entropy if num_classes else squared_error), num_classes > 0
     )
     record, width = survey(copied(model), x, num_classes)
     target = target or (TensorSpec("int64", ()) if num_classes else TensorSpec("float32", (width,)))
     rng = torch.Generator().manual_seed(seed)
-    samples = random_samples(sample_input, target, num_classes, batch_size, rng)
+    samples = random_samples(x, target, num_classes, batch_size, rng)
     lowered = _programs(network, record, x, samples.y[:batch_size])
     sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
     measured = verify(lowered, model, network, sources, batch_size, tolerance, rng)
@@ -96,7 +96,7 @@ def _real(data: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Samples:
                 f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
                 f" expected {like.dtype} (N, {', '.join(map(str, like.shape[1:]))})"
             )
-    return Samples(*data)
+    return Samples(data[0].detach().cpu(), data[1].detach().cpu())
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
+from torch.nn.parameter import is_lazy
 
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
@@ -27,7 +28,10 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Each row's cross entropy, shape (B,), of logits (B, C) and labels (B,)."""
+    """Each row's cross entropy, shape (B,), of logits (B, C) and labels (B,).
+
+    A label that is no class, as padding may have, costs nothing and teaches nothing.
+    """
     chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
     return -(logits.log_softmax(1) * chosen).sum(1)
 
@@ -188,6 +192,8 @@ def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
+            if is_lazy(parameter):
+                raise ExportError(f"parameter {name!r}: has no shape yet; run the model once")
             if parameter.dtype != torch.float32:
                 raise ExportError(f"parameter {name!r}: {parameter.dtype}, expected torch.float32")
             if id(parameter) not in seen:  # A tied parameter has one slice, under its first name.

@@ -71,11 +71,13 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record the operator, then let it run. Raises ``ExportError`` for a random one."""
-        origin = self._origins.setdefault(_bare_name(func), self._here())
+        name = _bare_name(func)
+        if name not in self._origins:
+            self._origins[name] = self._here()
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise ExportError(
-                f"cannot lower {func}{origin}: it needs a random stream, which a program does not"
-                " have; dropout must have p=0"
+                f"cannot lower {func}{self._origins[name]}: it needs a random stream, which a"
+                " program does not have; dropout must have p=0"
             )
         return func(*args, **(kwargs or {}))
 
@@ -111,7 +113,7 @@ def survey(model: nn.Module, x: Tensor, num_classes: int) -> tuple[Survey, int]:
         except Exception as exc:  # the user's own code: anything can come out of it
             raise ExportError(
                 f"model: fails on the sample input {x.dtype} {tuple(x.shape)}:"
-                f" {type(exc).__name__}: {exc}"
+                f" {type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
             ) from exc
         width = _check_output(output, x.shape[0], num_classes)
         _check_unchanged(before, _tensors(model))

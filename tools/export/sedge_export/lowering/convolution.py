@@ -1,11 +1,14 @@
-"""Convolutions of any rank and their gradients.
+"""Convolutions of any rank and their gradients; the weight's gradient is in ``weight_gradient``.
 
-Letters: B batch, C input channels, O output channels, P output positions, K = B P.
-The input's gradient is a transposed convolution. The weight's gradient is, for each tap of the kernel,
-one matrix product over all K rows: gradient (O, K) times the input seen through that tap (K, C).
-Measured with onnxruntime 1.31, one thread, against the textbook form, a convolution of the exchanged
-axes: 64 -> 64 channels 3x3 at 28x28, 59 ms -> 33 ms; 256 -> 256 at 7x7, 41 ms -> 23 ms (torch: 20
-and 24 ms). The textbook form's inner products are only kernel-size wide.
+Letters: B batch, C input channels, O output channels, T taps of the kernel, P output positions, K = B P.
+
+onnxruntime multiplies image by image, P columns at a time, which starves on small maps with many
+channels. There one matrix product over the whole batch is faster, forward and backward; measured with
+onnxruntime 1.31, one thread, batch 32, 3 x 3, against Conv and ConvTranspose (eager torch):
+    512 channels, 2 x 2   forward 23 ms -> 8 ms (7)   backward 52 ms -> 10 ms (7)
+    512 channels, 4 x 4   forward 26 ms -> 29 ms (19) backward 53 ms -> 33 ms (20)
+    256 channels, 7 x 7   forward 24 ms -> 22 ms (15) backward 29 ms -> 25 ms (15)
+    128 channels, 8 x 8   forward 7 ms -> 9 ms (5)    backward 8 ms -> 11 ms (6)
 """
 
 import itertools
@@ -15,13 +18,15 @@ from collections.abc import Sequence
 import torch
 
 from sedge_export.graph import Graph, Value
+from sedge_export.lowering.products import gemm
 from sedge_export.lowering.table import lowers
+from sedge_export.lowering.weight_gradient import Window, seen_by_taps, weight_gradient
 
 aten = torch.ops.aten
 
-# Below this many input channels a tap's product is too narrow and the textbook form wins
-# (1 -> 32 channels 5x5: 0.9 ms against 7.9 ms; 16 -> 16 3x3: 10.4 ms against 3.6 ms).
-MIN_CHANNELS_FOR_TAPS = 8
+# Positions up to which one product over the batch wins.
+SMALL_MAP_FORWARD = 8
+SMALL_MAP_BACKWARD = 49
 
 
 @lowers(aten.convolution.default)
@@ -31,47 +36,63 @@ def convolution(
     output_padding: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
     """The convolution or transposed convolution of x with weight."""
-    kernel = weight.shape[2:]
+    window = Window(weight.shape[2:], stride, padding, dilation)
     if transposed:
-        return _transposed(
-            graph, x, weight, bias, stride, padding, dilation, output_padding, groups
-        )
-    spans = zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
-    positions = tuple((e + 2 * p - d * (k - 1) - 1) // s + 1 for e, k, s, p, d in spans)
+        return _transposed(graph, x, weight, bias, window, output_padding, groups)
+    positions = window.positions(x.shape[2:])
+    if groups == 1 and math.prod(positions) <= SMALL_MAP_FORWARD:
+        return _as_product(graph, x, weight, bias, window)
     return graph.op(
         "Conv",
         x,
         weight,
         bias,
         shape=(x.shape[0], weight.shape[0], *positions),
-        kernel_shape=kernel,
-        strides=stride,
-        pads=[*padding, *padding],
-        dilations=dilation,
+        dtype=x.dtype,
         group=groups,
+        **window.attributes,
     )
 
 
 def _transposed(
-    graph: Graph, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], extra: Sequence[int], groups: int,
+    graph: Graph, x: Value, weight: Value, bias: Value | None, window: Window,
+    extra: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
-    kernel = weight.shape[2:]
-    spans = zip(x.shape[2:], kernel, stride, padding, dilation, extra, strict=True)
-    positions = tuple((e - 1) * s - 2 * p + d * (k - 1) + 1 + o for e, k, s, p, d, o in spans)
+    extents = [e + o for e, o in zip(window.extents(x.shape[2:]), extra, strict=True)]
     return graph.op(
         "ConvTranspose",
         x,
         weight,
         bias,
-        shape=(x.shape[0], weight.shape[1] * groups, *positions),
-        kernel_shape=kernel,
-        strides=stride,
-        pads=[*padding, *padding],
-        dilations=dilation,
+        shape=(x.shape[0], weight.shape[1] * groups, *extents),
         output_padding=extra,
+        dtype=x.dtype,
         group=groups,
+        **window.attributes,
     )
+
+
+def _matrix(graph: Graph, weight: Value) -> Value:
+    """The weight (O, C, *kernel) as a matrix (O, T C), channels last."""
+    last = graph.transpose(weight, [0, *range(2, weight.rank), 1])
+    return graph.reshape(last, (weight.shape[0], weight.size // weight.shape[0]))
+
+
+def _channels_last(x: Value) -> list[int]:
+    return [0, *range(2, x.rank), 1]
+
+
+def _channels_first(x: Value) -> list[int]:
+    return [0, x.rank - 1, *range(1, x.rank - 1)]
+
+
+def _as_product(graph: Graph, x: Value, weight: Value, bias: Value | None, window: Window) -> Value:
+    positions = window.positions(x.shape[2:])
+    seen = graph.concat(seen_by_taps(graph, x, window, positions), 1)  # (K, T C)
+    turned = graph.transpose(_matrix(graph, weight), [1, 0])
+    rows = gemm(graph, seen, turned, bias)  # (K, O)
+    shaped = graph.reshape(rows, (x.shape[0], *positions, weight.shape[0]))
+    return graph.transpose(shaped, _channels_first(shaped))
 
 
 @lowers(aten.convolution_backward.default)
@@ -81,80 +102,53 @@ def convolution_backward(
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
     """The gradients of input, weight and bias, each only where the mask asks for it."""
+    window = Window(weight.shape[2:], stride, padding, dilation)
     for_input = for_weight = for_bias = None
-    if output_mask[0]:
-        spans = zip(
-            x.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
-        )
-        # The rows at the far end that a stride over them left unread.
-        unread = [e - ((g - 1) * s - 2 * p + d * (k - 1) + 1) for e, g, k, s, p, d in spans]
+    if output_mask[0] and transposed:
+        none = [0] * len(stride)
         for_input = convolution(
-            graph, grad, weight, None, stride, padding, dilation, not transposed, unread, groups
+            graph, grad, weight, None, stride, padding, dilation, False, none, groups
         )
+    elif output_mask[0]:
+        for_input = _input_gradient(graph, grad, x.shape, weight, window, groups)
     if output_mask[1]:
         # A transposed convolution is a convolution from its output to its input.
         source, target = (grad, x) if transposed else (x, grad)
-        window = (stride, padding, dilation)
-        for_weight = weight_gradient(graph, source, target, weight.shape, *window, groups)
+        for_weight = weight_gradient(graph, source, target, weight.shape, window, groups)
     if output_mask[2]:
         for_bias = graph.sum(grad, [0, *range(2, grad.rank)])
     return for_input, for_weight, for_bias
 
 
-def weight_gradient(
-    graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], groups: int,
-) -> Value:  # fmt: skip
-    """The weight's gradient, shape (O, C / groups, *kernel)."""
-    form = _by_taps if groups == 1 and x.shape[1] >= MIN_CHANNELS_FOR_TAPS else _by_convolution
-    return form(graph, x, grad, shape, stride, padding, dilation, groups)
+def _input_gradient(
+    graph: Graph, grad: Value, shape: tuple[int, ...], weight: Value, window: Window, groups: int
+) -> Value:
+    small = math.prod(grad.shape[2:]) <= SMALL_MAP_BACKWARD and set(window.stride) == {1}
+    if groups == 1 and small:
+        return _laid_over(graph, grad, shape, weight, window)
+    # The rows at the far end that a stride over them left unread.
+    reached = window.extents(grad.shape[2:])
+    unread = [e - r for e, r in zip(shape[2:], reached, strict=True)]
+    return _transposed(graph, grad, weight, None, window, unread, groups)
 
 
-def _by_taps(
-    graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], groups: int,
-) -> Value:  # fmt: skip
-    spatial = list(range(2, x.rank))
-    positions = grad.shape[2:]
-    rows = grad.shape[0] * math.prod(positions)  # K
-    by_output = graph.reshape(graph.transpose(grad, [1, 0, *spatial]), (shape[0], rows))  # (O, K)
-    # Channels last: what a tap sees is then copied in whole rows of C numbers.
-    last = graph.transpose(x, [0, *spatial, 1])
-    margin = [0, *padding, 0]
-    last = graph.pad(last, margin, margin, 0.0)
-    products: list[Value] = []
-    for tap in itertools.product(*map(range, shape[2:])):
-        starts = [t * d for t, d in zip(tap, dilation, strict=True)]
-        ranges = [
-            (start, start + (extent - 1) * step + 1, step)
-            for start, extent, step in zip(starts, positions, stride, strict=True)
+def _laid_over(
+    graph: Graph, grad: Value, shape: tuple[int, ...], weight: Value, window: Window
+) -> Value:
+    """Every tap's share of the gradient from one product, shifted to the tap's place and added up."""
+    last = graph.transpose(grad, _channels_last(grad))  # (B, ..., O)
+    rows = graph.reshape(last, (grad.size // grad.shape[1], grad.shape[1]))  # (K, O)
+    spread = gemm(graph, rows, _matrix(graph, weight))  # (K, T C)
+    taps = list(itertools.product(*map(range, window.kernel)))
+    shares: list[Value] = []
+    for tap, share in zip(taps, graph.split(spread, [shape[1]] * len(taps), 1), strict=True):
+        before = [t * d for t, d in zip(tap, window.dilation, strict=True)]
+        after = [
+            (k - 1 - t) * d for t, k, d in zip(tap, window.kernel, window.dilation, strict=True)
         ]
-        seen = graph.slice(last, [axis - 1 for axis in spatial], ranges)
-        seen = graph.reshape(seen, (rows, shape[1]))  # (K, C)
-        products.append(graph.op("Gemm", by_output, seen, shape=(shape[0], shape[1])))
-    joined = graph.reshape(graph.concat(products, 1), (shape[0], len(products), shape[1]))
-    return graph.reshape(graph.transpose(joined, [0, 2, 1]), shape)
-
-
-def _by_convolution(
-    graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], groups: int,
-) -> Value:  # fmt: skip
-    """A convolution of x with grad: channels become the batch, the batch becomes the channels.
-
-    Stride and dilation change places. With groups, each group's batch is a group of channels.
-    """
-    batch, extent = x.shape[0], x.shape[2:]
-    swapped = [1, 0, *range(2, x.rank)]
-    filters = graph.transpose(grad, swapped)  # (O, B, ...)
-    grouped = graph.reshape(x, (batch, groups, shape[1], math.prod(extent)))
-    turned = graph.transpose(grouped, [2, 1, 0, 3])
-    source = graph.reshape(
-        turned, (shape[1], groups * batch, *extent)
-    )  # (C / groups, groups B, ...)
-    result = convolution(
-        graph, source, filters, None, dilation, padding, stride, False, [0] * len(extent), groups
-    )
-    # The taps after the kernel's last exist when a stride left rows unread.
-    taps = graph.slice(result, range(2, x.rank), [(0, size, 1) for size in shape[2:]])
-    return graph.transpose(taps, swapped)
+        placed = graph.reshape(share, (*last.shape[:-1], shape[1]))
+        shares.append(graph.pad(placed, [0, *before, 0], [0, *after, 0], 0.0))
+    total = graph.op("Sum", *shares, shape=shares[0].shape)
+    inner = [(p, p + e, 1) for p, e in zip(window.padding, shape[2:], strict=True)]
+    kept = graph.slice(total, range(1, total.rank - 1), inner)
+    return graph.transpose(kept, _channels_first(kept))

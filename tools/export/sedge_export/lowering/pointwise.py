@@ -119,19 +119,6 @@ def mul(graph: Graph, x: Operand, y: Operand) -> Value:
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def div(graph: Graph, x: Value, y: Operand) -> Value:
     """x / y, real division whatever the types."""
-    if isinstance(y, int | float):
-        return (
-            graph.scale(graph.cast(x, FLOAT), 1.0 / y) if _is_power_of_two(y) else _div(graph, x, y)
-        )
-    return _div(graph, x, y)
-
-
-def _is_power_of_two(y: float) -> bool:
-    # Only then is the product with the reciprocal the same number as the quotient.
-    return y != 0 and np.frexp(abs(y))[0] == 0.5
-
-
-def _div(graph: Graph, x: Value, y: Operand) -> Value:
     return graph.binary("Div", graph.cast(x, FLOAT), _as(graph, y, FLOAT))
 
 

@@ -59,7 +59,10 @@ def _one(lowered: Lowered) -> Value:
 
 def _constant(graph: Graph, module: fx.GraphModule, target: str) -> Value:
     tensor = cast(Tensor, getattr(module, target)).detach()
-    element_type(tensor.dtype)
+    try:
+        element_type(tensor.dtype)
+    except ExportError as exc:
+        raise ExportError(f"model: a buffer or constant in its forward pass has {exc}") from exc
     return graph.constant(cast(Array, tensor.numpy()))
 
 
@@ -86,7 +89,7 @@ def _check(node: fx.Node, result: Lowered) -> None:
     many = isinstance(result, tuple)
     specs = cast(tuple[Tensor | None, ...], node.meta["val"]) if many else (_spec(node),)
     made = result if isinstance(result, tuple) else (result,)
-    for spec, value in zip(specs, made, strict=False):
+    for spec, value in zip(specs, made, strict=True):
         if value is None or spec is None:
             continue
         if value.shape != tuple(spec.shape) or value.dtype != element_type(spec.dtype):

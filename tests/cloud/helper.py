@@ -1,0 +1,311 @@
+"""A coordinator on the bench: real store, real frames sealed by the devices' own keys, no broker.
+
+``Cloud`` holds a store and the core that works on it; ``say`` hands it a frame of a device and gives
+what it answers that device; ``poll`` lets time pass. The bundle's program is a name only.
+"""
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from sedge_cloud.administration import start_run
+from sedge_cloud.config import RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.ledger import RunState
+from sedge_cloud.rounds import Summary
+from sedge_cloud.store import RunRow, Store
+from sedge_protocol import bundle as bundles
+from sedge_protocol import topics
+from sedge_protocol.effects import Note, Send
+from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, open_frame
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.messages import Hello, Message, Offer, Order, decode_body
+from sedge_protocol.peer import Peer
+from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.transfer import Manifest, describe
+from sedge_protocol.update import Metrics, Report, encode_update
+
+FLEET = "bench"
+RUN = "run"
+# n = 12,000: a dense float32 vector is 48 kB, more than fits inline, and twelve chunks of 4 KiB.
+LAYOUT = Layout.of(
+    [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
+)
+CONFIG = RunConfig(strategy="fedavg", num_rounds=2)
+
+M = TypeVar("M", bound=Message)
+E = TypeVar("E")
+
+
+def make_bundle(folder: Path, layout: Layout = LAYOUT, init: Theta | None = None) -> Path:
+    """A bundle whose program is a name only."""
+    sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # of no bytes
+    manifest = bundles.BundleManifest(
+        format=bundles.FORMAT,
+        name="bench",
+        layout=layout,
+        batch_size=8,
+        input=bundles.TensorSpec("float32", (119,)),
+        target=bundles.TensorSpec("int64", ()),
+        num_classes=100,
+        optimizer="sgd",
+        uses_batch_statistics=False,
+        programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
+        verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
+    )
+    theta = random_theta(1, layout.size) if init is None else init
+    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": b""}), theta)
+    return folder
+
+
+def random_theta(seed: int, size: int = LAYOUT.size) -> Theta:
+    """A vector (n,) that no codec makes much smaller."""
+    return np.random.default_rng(seed).normal(0, 0.1, size).astype(np.float32)
+
+
+def secret_of(device: str) -> bytes:
+    """The secret of a device of these tests."""
+    return device.encode().ljust(32, b"\0")
+
+
+class Device:
+    """A device's end of the wire: it seals and opens frames, and does nothing by itself."""
+
+    def __init__(self, name: str, boot: int = 1, secret: bytes | None = None) -> None:
+        self.name = name
+        self.keys = DeviceKeys.of(secret or secret_of(name))
+        self.topic = topics.up(FLEET, name)
+        self.peer = Peer(self.topic, self.keys.up, self.keys.down, boot, 0)
+
+    def read(self, send: Send) -> Message:
+        """The message in a frame that was sent to this device."""
+        frame = open_frame(send.payload, send.topic, self.keys.down)
+        return decode_body(frame.kind, frame.body)
+
+
+class Cloud:
+    """A store with enrolled devices and, unless ``config`` is None, a run; and the core on it."""
+
+    def __init__(
+        self, folder: Path, config: RunConfig | None = CONFIG, devices: Sequence[str] = ("a", "b")
+    ) -> None:
+        self.folder = folder
+        self.now = 1000.0
+        self.effects: list[object] = []
+        self.devices: dict[str, Device] = {}
+        self.bundle = make_bundle(folder / "bundle")
+        self.store = open_store(folder / "state")
+        for name in devices:
+            self.enrol(name)
+        if config is not None:
+            start_run(self.store, RUN, self.bundle, config)
+        self.core = self._boot()
+
+    def enrol(self, name: str) -> None:
+        """A new device, through the store."""
+        self.store.add_device(name, secret_of(name))
+        self.devices[name] = Device(name)
+
+    def restart(self) -> None:
+        """What a kill -9 and a new start leave: the store, and nothing else."""
+        self.store.close()
+        self.store = open_store(self.folder / "state")
+        self.core = self._boot()
+
+    def say(
+        self, name: str, message: Message, transfer: bytes = NO_TRANSFER
+    ) -> list[Message]:
+        """A device sends a message; what it is answered at once."""
+        return self.give(name, self.devices[name].peer.seal(message, transfer))
+
+    def give(self, name: str, payload: bytes) -> list[Message]:
+        """These bytes arrive on a device's topic; what it is answered at once."""
+        found = self.core.receive(topics.up(FLEET, name), payload, self.now)
+        return self._keep(found, name)
+
+    def chunk(self, name: str, transfer: bytes, index: int, data: bytes) -> list[Message]:
+        """A device sends a chunk; what it is answered at once."""
+        return self.give(name, self.devices[name].peer.chunk(transfer, index, data).payload)
+
+    def poll(self, seconds: float = 0.0, room: int = 64) -> None:
+        """Let time pass and the core do what is due."""
+        self.now += seconds
+        self._keep(self.core.poll(self.now, room), "")
+
+    def load(self) -> None:
+        """Let the core look for changes of the store by other processes."""
+        self._keep(self.core.load(self.now), "")
+
+    def hello(self, *names: str) -> None:
+        """These devices come online, and the core gets to work."""
+        for name in names or tuple(self.devices):
+            self.say(name, a_hello(self.devices[name].name))
+        self.poll()
+
+    def messages(self, name: str, kind: type[M]) -> list[M]:
+        """Every message of one kind that a device has been sent so far."""
+        device = self.devices[name]
+        sends = [send for send in self.sends(topics.down(FLEET, name)) if send.qos == 1]
+        found = [device.read(send) for send in sends]
+        return [message for message in found if isinstance(message, kind)]
+
+    def sends(self, topic: str) -> list[Send]:
+        """Every frame sent on a topic so far."""
+        return [e for e in self.effects if isinstance(e, Send) and e.topic == topic]
+
+    def chunks(self, topic: str, key: bytes | None = None) -> list[Frame]:
+        """Every chunk sent on a topic so far, unkeyed ones unless there is a key."""
+        return [open_frame(send.payload, topic, key) for send in self.sends(topic) if send.qos == 0]
+
+    def events(self, kind: type[E]) -> list[E]:
+        """Every effect of one kind so far."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def notes(self, level: int) -> list[str]:
+        """The text of every note of one level so far."""
+        return [note.text for note in self.events(Note) if note.level == level]
+
+    def order(self, name: str) -> Order:
+        """The last order that a device has been sent."""
+        return self.messages(name, Order)[-1]
+
+    def offer(self, name: str, blob: bytes, number: int = 1) -> list[Message]:
+        """A device offers an update, whole, for its last order; the answer."""
+        order = self.order(name)
+        manifest = describe(blob)
+        offer = Offer(order.run, order.round, manifest, number, blob)
+        return self.say(name, offer, manifest.transfer)
+
+    def upload(self, name: str, blob: bytes, chunk_bytes: int = 2**12) -> list[Message]:
+        """A device offers an update for its last order and sends every chunk; the last answer."""
+        order = self.order(name)
+        manifest = describe(blob, chunk_bytes)
+        self.say(name, Offer(order.run, order.round, manifest, 1), manifest.transfer)
+        found: list[Message] = []
+        for index, data in enumerate(pieces(manifest, blob)):
+            found = self.chunk(name, manifest.transfer, index, data)
+        return found
+
+    def answer(self, *names: str) -> None:
+        """These devices send a good small update for their last order, and the core gets to work."""
+        for name in names:
+            self.offer(name, small_update(self.order(name), seed=len(name)))
+        self.poll()
+
+    def run_row(self) -> RunRow:
+        """The run as the store has it."""
+        return next(row for row in self.store.runs() if row.run == RUN)
+
+    def state(self) -> RunState:
+        """The run's stored state."""
+        return msgspec.msgpack.decode(self.run_row().state, type=RunState)
+
+    def summaries(self) -> list[Summary]:
+        """The closed rounds as the store has them."""
+        rows = self.store.rounds(RUN)
+        return [msgspec.msgpack.decode(r.summary, type=Summary) for r in rows if r.summary]
+
+    def model(self, blob: bytes) -> Theta:
+        """A stored vector (n,), decoded."""
+        return decode(self.store.blobs.read(blob), LAYOUT.size).dense()
+
+    def _boot(self) -> Coordinator:
+        core = Coordinator(FLEET, self.store, 1.0, 1)
+        self.core = core
+        self._keep([*core.load(self.now), *core.connected(self.now)], "")
+        return core
+
+    def _keep(self, effects: Sequence[object], name: str) -> list[Message]:
+        self.effects += effects
+        down = topics.down(FLEET, name)
+        return [
+            self.devices[name].read(effect)
+            for effect in effects
+            if isinstance(effect, Send) and effect.topic == down and effect.qos == 1
+        ]
+
+
+def open_store(folder: Path) -> Store:
+    """A store that does not wait for the disk: here processes die, not the power."""
+    store = Store(folder)
+    store._db.execute("PRAGMA synchronous=OFF")
+    return store
+
+
+def a_hello(nonce: str = "", backends: tuple[str, ...] = ("onnxruntime",)) -> Hello:
+    """A hello; ``nonce`` is padded."""
+    return Hello(nonce.encode().ljust(16, b"."), "bench", backends, ("zstd",), 10, 10)
+
+
+def report_for(order: Order) -> Report:
+    """A report that fits an order."""
+    metrics = Metrics(0.5, 0.25, 10)
+    return Report(
+        run=order.run,
+        round=order.round,
+        task=order.task,
+        layout_hash=LAYOUT.hash,
+        model_hash=order.model_hash,
+        patch_hash=order.patch_hash,
+        num_examples=10,
+        before=metrics,
+        after=msgspec.structs.replace(metrics, accuracy=0.75),
+        train_loss=1.5,
+        steps=3,
+        seconds=2.0,
+    )
+
+
+def update(order: Order, delta: Theta, values: ValueCoding = ValueCoding.FP32) -> bytes:
+    """The update blob of a device whose vector changed by delta (n,)."""
+    vector = SparseVector(delta.size, None, delta)
+    payload = encode(vector, values, Compression.ZSTD) if order.upload else b""
+    return encode_update(report_for(order), payload if order.task == "train" else b"")
+
+
+def small_update(order: Order, seed: int = 0) -> bytes:
+    """An update of ten elements, so small that it travels inside its offer."""
+    indices = np.arange(seed, seed + 10, dtype=np.uint32)
+    values = np.full(10, 0.5, np.float32)
+    payload = encode(SparseVector(LAYOUT.size, indices, values)) if order.upload else b""
+    return encode_update(report_for(order), payload if order.task == "train" else b"")
+
+
+def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:
+    """The chunks of a blob as its manifest cuts it."""
+    spans = (manifest.span(index) for index in range(manifest.count))
+    return [blob[offset : offset + length] for offset, length in spans]
+
+
+def is_chunk(send: Send) -> bool:
+    """Whether a frame is a chunk."""
+    return send.payload[3] == Kind.CHUNK
+
+
+def mode(path: Path) -> int:
+    """A file's permission bits."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Generator[Path]:
+    """A folder and, where the tests run as root, no rights beyond those of a common user."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if os.getuid() != 0:
+            yield folder
+            return
+        os.chown(folder, 65534, 65534)
+        os.setresuid(65534, 65534, 0)
+        try:
+            yield folder
+        finally:
+            os.setresuid(0, 0, 0)

@@ -1,0 +1,439 @@
+"""The coordinator's desk: real frames for one agent, and what came back, under a virtual clock.
+
+``Desk`` speaks to an ``Agent`` as the coordinator does, sealed with the coordinator's keys. ``tell`` hands
+over one message and gives the effects; ``pump`` and ``settle`` also carry the effects out, and answer as a
+coordinator that stores everything.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from sedge_edge.agent import Agent, AgentEffect, Identity, Work
+from sedge_edge.data import Examples, Inputs
+from sedge_edge.state import SCHEMA, AgentState
+from sedge_edge.trainer import Trained, Trainer
+from sedge_edge.work import Job, Workplace, perform
+from sedge_protocol import bundle as bundles
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.errors import LocalError, SedgeError, StorageError
+from sedge_protocol.frame import Frame, Kind, open_frame, seal
+from sedge_protocol.journal import Journal
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.messages import (
+    Committed,
+    Decline,
+    Get,
+    Have,
+    Hello,
+    Message,
+    Offer,
+    Order,
+    Training,
+    Welcome,
+    decode_body,
+)
+from sedge_protocol.peer import Peer
+from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode
+from sedge_protocol.topics import blob as blob_topic
+from sedge_protocol.topics import down, up
+from sedge_protocol.transfer import Manifest, describe, from_bitmap, to_bitmap
+from sedge_protocol.update import Metrics, Report, decode_update
+
+FLEET, DEVICE = "test", "pi-1"
+KEYS = DeviceKeys.of(b"k" * 32)
+UP, DOWN = up(FLEET, DEVICE), down(FLEET, DEVICE)
+MAX_PACKET = 400_000
+RESEND_S = 60.0  # as the coordinator does
+
+LAYOUT = Layout.of(
+    [
+        ("body.weight", (40, 64), Role.PARAMETER),
+        ("norm.mean", (4,), Role.STATISTIC),
+        ("head.bias", (4,), Role.PARAMETER),
+    ]
+)
+N = LAYOUT.size
+
+E = TypeVar("E")
+
+
+class DriftTrainer:
+    """A trainer without a runtime: adds noise that follows from the seed, to every tensor."""
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> Trained:
+        """theta (n,) and its drift."""
+        return Trained(theta + drift(seed), 0.5, 3)
+
+    def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
+        """The same for every theta."""
+        return Metrics(1.0, 0.5, len(examples.targets))
+
+    def predict(self, theta: Theta, inputs: Inputs) -> Theta:
+        """Nothing of interest."""
+        return np.zeros((len(inputs), 4), np.float32)
+
+
+def drift(seed: int) -> Theta:
+    """What ``DriftTrainer`` adds, (n,)."""
+    return np.random.default_rng(seed).normal(0, 0.01, N).astype(np.float32)
+
+
+def theta_of(seed: int) -> Theta:
+    """A model (n,)."""
+    return np.random.default_rng([1, seed]).normal(0, 0.1, N).astype(np.float32)
+
+
+def make_bundle(seed: int = 0, layout: Layout = LAYOUT) -> bytes:
+    """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
+    program = np.random.default_rng(seed).bytes(20_000)
+    sha256 = hashlib.sha256(program).hexdigest()
+    manifest = BundleManifest(
+        format=bundles.FORMAT,
+        name="drift",
+        layout=layout,
+        batch_size=8,
+        input=TensorSpec("float32", (3,)),
+        target=TensorSpec("int64", ()),
+        num_classes=4,
+        optimizer="sgd",
+        uses_batch_statistics=False,
+        programs=(Program("train", "onnxruntime", "train.onnx", sha256),),
+        verification=Verification(0.0, 0.0, 1e-4, {}),
+    )
+    return bundles.pack(Bundle(manifest, {"train.onnx": program}))
+
+
+def examples(count: int = 10, width: int = 3, labels: int = 4) -> Examples:
+    """Random rows of the bundle's input shape."""
+    rng = np.random.default_rng(5)
+    inputs = rng.normal(size=(count, width)).astype(np.float32)
+    return Examples(inputs, rng.integers(0, labels, count).astype(np.int64))
+
+
+def coded(theta: Theta) -> bytes:
+    """A global model as its blob."""
+    return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32)
+
+
+class Desk:
+    """One agent, what the coordinator keeps for it, and what it has said."""
+
+    def __init__(self, folder: Path, chunk_bytes: int = 4096) -> None:
+        self.folder = folder
+        self.chunk_bytes = chunk_bytes
+        self.now = 100.0
+        self.peer = Peer(DOWN, KEYS.down, KEYS.up, boot=7, peer_boot=0)
+        self.served: dict[bytes, bytes] = {}  # transfer id -> blob
+        self.manifests: dict[bytes, Manifest] = {}
+        self.offers: dict[bytes, Offer] = {}  # by transfer id, as the next
+        self.parts: dict[bytes, dict[int, bytes]] = {}
+        self.updates: dict[tuple[str, int], bytes] = {}
+        self.declines: list[Decline] = []
+        self.notes: list[str] = []
+        self.topics: set[str] = set()
+        self.chunks_sent = 0
+        self.max_packet = MAX_PACKET
+        self.oversize = 0
+        self.order_at_hand: Order | None = None
+        self.train = self.test = examples()
+        self.trainer: Trainer = DriftTrainer()
+        self.bundle = self.serve(make_bundle())
+        self.agent = self.start()
+
+    # What the coordinator has.
+
+    def serve(self, blob: bytes) -> Manifest:
+        """Make a blob available."""
+        manifest = describe(blob, self.chunk_bytes)
+        self.served[manifest.transfer] = blob
+        self.manifests[manifest.transfer] = manifest
+        return manifest
+
+    def order(self, number: int = 1, theta: Theta | None = None, **changes: Any) -> Order:
+        """An order to train from theta (n,), by default the round's own."""
+        model = theta_of(number) if theta is None else theta
+        order = Order(
+            run="run",
+            round=number,
+            task="train",
+            bundle=self.bundle,
+            model=self.serve(coded(model)),
+            model_hash=hashlib.sha256(model.astype("<f4").tobytes()).digest(),
+            seed=number,
+        )
+        return msgspec.structs.replace(order, **changes)
+
+    def patched(self, number: int, patch: bytes) -> Order:
+        """An order with an inline patch."""
+        return self.order(number, patch=patch, patch_hash=hashlib.sha256(patch).digest())
+
+    # The device.
+
+    def start(self, boot: int = 1) -> Agent:
+        """Bring the device to life from what is on its disk, and connect it to nothing yet."""
+        hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), 10, 10)
+        identity = Identity(DEVICE, FLEET, KEYS, hello)
+        self.topics.clear()
+        agent = Agent(identity, self.blobs(), self.journal(), np.random.default_rng(3), boot)
+        agent.will()
+        return agent
+
+    def blobs(self) -> BlobFolder:
+        """The device's blob folder."""
+        return BlobFolder(self.folder, min_free_bytes=0)
+
+    def journal(self) -> Journal[AgentState]:
+        """The device's journal."""
+        return Journal(self.folder / "journal", AgentState, SCHEMA)
+
+    def on_disk(self) -> AgentState:
+        """What the device would know after a power cut."""
+        return self.journal().load() or AgentState()
+
+    def blob_files(self) -> set[str]:
+        """The names of everything in the blob folder, parts included."""
+        return {path.name for path in self.folder.glob("blobs/*/*")} | {
+            path.name for path in self.folder.glob("parts/*")
+        }
+
+    def connect(self, max_packet: int = MAX_PACKET) -> list[AgentEffect]:
+        """The link comes up, and the hello is welcomed."""
+        self.max_packet = max_packet
+        effects = self.agent.connected(self.now, max_packet)
+        hellos = [m for _, m in self.opened(effects) if isinstance(m, Hello)]
+        assert len(hellos) == 1
+        self.listen(effects)
+        return [*effects, *self.tell(Welcome(hellos[0].nonce, "0"))]
+
+    def reboot(self) -> list[AgentEffect]:
+        """The device loses power and comes back, connected."""
+        self.agent = self.start()
+        return self.connect()
+
+    def place(self) -> Workplace:
+        """Where jobs are done."""
+        return Workplace(
+            self.agent.blobs,
+            self.train,
+            self.test,
+            lambda sha256: (bundles.unpack(self.agent.blobs.read(sha256)), self.trainer),
+            lambda: False,
+            lambda: 0.0,
+        )
+
+    # Frames by hand.
+
+    def tell(self, message: Message, transfer: bytes = bytes(16)) -> list[AgentEffect]:
+        """One control frame from the coordinator."""
+        return self.agent.receive(DOWN, self.peer.seal(message, transfer), self.now)
+
+    def chunk(self, manifest: Manifest, index: int, data: bytes | None = None) -> list[AgentEffect]:
+        """One chunk on the fleet's topic, right or wrong."""
+        offset, length = manifest.span(index)
+        body = self.served[manifest.transfer][offset : offset + length] if data is None else data
+        topic = blob_topic(FLEET, manifest.transfer)
+        frame = Frame(Kind.CHUNK, body, 7, 0, manifest.transfer, index)
+        return self.agent.receive(topic, seal(frame, topic, None), self.now)
+
+    def feed(self, *wanted: Manifest) -> list[AgentEffect]:
+        """Every chunk of these blobs."""
+        return [e for m in wanted for i in range(m.count) for e in self.chunk(m, i)]
+
+    def opened(self, effects: Sequence[object]) -> list[tuple[Frame, Message | None]]:
+        """The frames among effects, as the coordinator reads them."""
+        found: list[tuple[Frame, Message | None]] = []
+        for send in only(effects, Send):
+            frame = open_frame(send.payload, send.topic, KEYS.up)
+            is_chunk = frame.kind is Kind.CHUNK
+            found.append((frame, None if is_chunk else decode_body(frame.kind, frame.body)))
+        return found
+
+    def messages(self, effects: Sequence[object]) -> list[Message]:
+        """The control messages among effects."""
+        return [message for _, message in self.opened(effects) if message is not None]
+
+    def listen(self, effects: Iterable[object]) -> None:
+        """Take note of subscriptions and of the log."""
+        for effect in effects:
+            if isinstance(effect, Subscribe):
+                self.topics.add(effect.topic)
+            elif isinstance(effect, Unsubscribe):
+                self.topics.discard(effect.topic)
+            elif isinstance(effect, Note):
+                self.notes.append(effect.text)
+
+    # The whole round.
+
+    def give(self, order: Order) -> None:
+        """Hand an order over and carry out everything that follows at once."""
+        self.order_at_hand = order
+        self.pump(self.tell(order))
+
+    def pump(self, effects: Iterable[AgentEffect]) -> None:
+        """Carry effects out, and those that follow, as link, worker and coordinator do."""
+        queue = deque([*effects, *self.agent.poll(self.now)])
+        while queue:
+            effect = queue.popleft()
+            self.listen([effect])
+            if isinstance(effect, Work):
+                queue += self.work(effect.job)
+            for frame, message in self.opened([effect] if self.fits(effect) else []):
+                queue += self.answer(frame, message)
+            if not queue:  # as the runtime does after every step
+                queue += self.agent.poll(self.now)
+
+    def fits(self, effect: object) -> bool:
+        """Whether the link would take a frame, as ``MqttLink.send`` judges it."""
+        if (
+            isinstance(effect, Send)
+            and len(effect.payload) + len(effect.topic) + 64 > self.max_packet
+        ):
+            self.oversize += 1
+            return False
+        return True
+
+    def work(self, job: Job) -> list[AgentEffect]:
+        """What the worker thread does."""
+        try:
+            outcome = perform(job, self.place())
+        except LocalError:  # a bug: the runtime lets the process end
+            raise
+        except SedgeError as exc:
+            return self.agent.failed(exc, self.now)
+        return self.agent.finished(outcome, self.now)
+
+    def answer(self, frame: Frame, message: Message | None) -> list[AgentEffect]:
+        """What the coordinator does."""
+        match message:
+            case Hello():
+                welcome = self.tell(Welcome(message.nonce, "0"))
+                order = self.order_at_hand
+                return welcome if order is None else [*welcome, *self.tell(order)]
+            case Get():
+                return self.send_chunks(frame.transfer, message)
+            case Offer():
+                held = {0: message.data} if message.data else {}
+                self.parts.setdefault(frame.transfer, {}).update(held)
+                self.offers[frame.transfer] = message
+                return self.take(message, message.number)
+            case Decline():
+                self.declines.append(message)
+                self.order_at_hand = None
+            case None:
+                return self.take_chunk(frame)
+            case _:
+                pass
+        return []
+
+    def send_chunks(self, transfer: bytes, get: Get) -> list[AgentEffect]:
+        """Chunks for whoever listens."""
+        manifest = self.manifests[transfer]
+        if blob_topic(FLEET, transfer) not in self.topics:
+            return []
+        indices = sorted(from_bitmap(get.missing, manifest.count))
+        self.chunks_sent += len(indices)
+        return [effect for index in indices for effect in self.chunk(manifest, index)]
+
+    def take_chunk(self, frame: Frame) -> list[AgentEffect]:
+        """A chunk of an update."""
+        offer = self.offers[frame.transfer]
+        offer.manifest.check(frame.index, frame.body)
+        self.parts[frame.transfer][frame.index] = frame.body
+        return self.take(offer, 0)
+
+    def take(self, offer: Offer, answered: int) -> list[AgentEffect]:
+        """Store an update that is whole, and say so; ask for the rest of one that is not."""
+        manifest, run, number = offer.manifest, offer.run, offer.round
+        parts = self.parts[manifest.transfer]
+        whole = b"".join(data for _, data in sorted(parts.items()))
+        if hashlib.sha256(whole).digest() != manifest.sha256:
+            bitmap = to_bitmap(parts, manifest.count)
+            return self.tell(Have(answered, bitmap, 4), manifest.transfer)
+        self.updates[run, number] = whole
+        order = self.order_at_hand
+        if order is not None and (order.run, order.round) == (run, number):
+            self.order_at_hand = None
+        return self.tell(Committed(run, number, manifest.sha256))
+
+    def settle(self, seconds: float = 3600.0) -> None:
+        """Let time pass until the agent has nothing left to do; ask again every ``RESEND_S``."""
+        end, ask_at = self.now + seconds, self.now + RESEND_S
+        self.pump([])
+        while not self.agent.idle or self.order_at_hand is not None:
+            due = [] if self.order_at_hand is None else [ask_at]
+            due += [at] if (at := self.agent.timer()) is not None else []
+            assert due, "the agent has work, and waits for nothing"
+            assert min(due) < end, f"not done after {seconds} virtual seconds"
+            self.now = max(self.now + 0.001, min(due))
+            if self.order_at_hand is not None and self.now >= ask_at:
+                ask_at = self.now + RESEND_S
+                self.pump(self.tell(self.order_at_hand))
+            self.pump([])
+
+    def delta(self, number: int = 1, run: str = "run") -> Theta:
+        """The decoded delta (n,) of a stored update."""
+        _, payload = decode_update(self.updates[run, number])
+        return decode(payload, N).dense()
+
+    def report(self, number: int = 1, run: str = "run") -> Report:
+        """The report of a stored update."""
+        return decode_update(self.updates[run, number])[0]
+
+    def own(self, run: str = "run") -> Theta:
+        """The device's own model (n,), as its disk has it."""
+        model = self.on_disk().runs[run].model
+        assert model is not None
+        return self.stored(model)
+
+    def residual(self, run: str = "run") -> Theta | None:
+        """What the device still owes (n,), as its disk has it."""
+        residual = self.on_disk().runs[run].residual
+        return None if residual is None else self.stored(residual)
+
+    def stored(self, sha256: bytes) -> Theta:
+        """A vector on the device's disk."""
+        return np.frombuffer(self.blobs().read(sha256), "<f4").astype(np.float32)
+
+
+def only(effects: Iterable[object], kind: type[E]) -> list[E]:
+    """The effects of one kind."""
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+class FullDisk:
+    """Makes calls that write raise as on a full disk: those from ``first`` on, ``count`` of them."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self.first, self.count, self.calls = first, count, 0
+
+    def wrap(self, call: Callable[..., E]) -> Callable[..., E]:
+        """The call, failing when it is its turn."""
+
+        def checked(*args: object, **kwargs: object) -> E:
+            turn, self.calls = self.calls, self.calls + 1
+            if self.first <= turn < self.first + self.count:
+                raise OSError(28, "No space left on device")
+            return call(*args, **kwargs)
+
+        return checked
+
+
+def storage_error(*args: object, **kwargs: object) -> object:
+    """In place of any method that may find the disk full."""
+    raise StorageError("the disk is full (test)")

@@ -1,0 +1,241 @@
+"""Brokers that misbehave: silent, dead, stuck, refusing, or not speaking MQTT at all.
+
+A script plays the broker: it answers each CONNECT with bytes and does no more.
+"""
+
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from paho.mqtt.enums import MQTTProtocolVersion
+from tests.protocol.driven import Driven, drive
+
+from sedge_protocol import mqtt
+from sedge_protocol.errors import LinkError
+from sedge_protocol.mqtt import BrokerSettings, Connected, MqttLink, Received, probe
+
+ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no properties
+LEVEL = 8  # where a CONNECT has its protocol level, when it is short
+
+
+class FakeBroker:
+    """Accepts connections, reads each CONNECT, and answers with its script's next bytes (or the last)."""
+
+    def __init__(self, *script: bytes, reads: bool = True, hangs_up: bool = False) -> None:
+        self.script = script
+        self.connects: list[bytes] = []
+        self._reads, self._hangs_up = reads, hangs_up
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return BrokerSettings(f"mqtt://127.0.0.1:{self._server.getsockname()[1]}", "pi-1")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # wakes the thread that accepts
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+        for connection in self._open:
+            connection.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            answer = self.script[min(len(self.connects), len(self.script) - 1)]
+            with contextlib.suppress(OSError):
+                self.connects.append(connection.recv(4096))
+                connection.sendall(answer)
+                if self._hangs_up:
+                    connection.close()
+                elif self._reads:
+                    threading.Thread(target=_read, args=(connection,), daemon=True).start()
+
+
+def _read(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while connection.recv(65536):
+            pass
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.01)
+    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.02)
+    monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(mqtt, "CLOSE_S", 0.1)
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[FakeBroker]]:
+    """Closes what the test puts into it."""
+    opened: list[FakeBroker] = []
+    yield opened
+    for broker in opened:
+        broker.close()
+
+
+def linked(broker: FakeBroker, *topics: str) -> Driven:
+    return Driven(MqttLink(broker.settings, topics, None, np.random.default_rng(1)))
+
+
+def test_a_port_that_accepts_and_stays_silent(brokers: list[FakeBroker]) -> None:
+    brokers.append(FakeBroker(b""))
+    driven = linked(brokers[0])
+    drive(lambda: len(driven.losses()) == 3, driven)
+    assert all("accepted the connection but did not answer" in e.reason for e in driven.losses())
+    driven.link.close()
+
+
+def test_versions_take_turns_while_nobody_answers(brokers: list[FakeBroker]) -> None:
+    brokers.append(FakeBroker(b"", hangs_up=True))
+    driven = linked(brokers[0])
+    drive(lambda: len(brokers[0].connects) >= 5, driven)
+    assert [connect[LEVEL] for connect in brokers[0].connects[:5]] == [5, 4, 5, 4, 5]
+    driven.link.close()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"],
+    ids=["as MQTT 5 says it", "as 3.1.1 says it"],
+)
+def test_a_refused_version_is_not_asked_for_again(
+    brokers: list[FakeBroker], refusal: bytes
+) -> None:
+    brokers.append(FakeBroker(refusal, b"\x20\x02\x00\x00"))
+    driven = linked(brokers[0])
+    drive(lambda: driven.link.up, driven)
+    assert [connect[LEVEL] for connect in brokers[0].connects] == [5, 4]
+    assert "nsupported protocol version" in driven.losses()[0].reason
+    driven.link.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0x86, "Bad user name or password"), (0x87, "Not authorized"), (0x88, "Server unavailable")],
+)
+def test_a_refusal_says_why_and_to_whom(brokers: list[FakeBroker], code: int, words: str) -> None:
+    brokers.append(FakeBroker(bytes([0x20, 3, 0, code, 0])))
+    driven = linked(brokers[0])
+    drive(lambda: len(driven.losses()) == 2, driven)
+    for loss in driven.losses():
+        assert loss.reason == f"{brokers[0].settings.url} refused 'pi-1': {words}"
+    assert driven.link._version is MQTTProtocolVersion.MQTTv5
+    driven.link.close()
+
+
+def test_a_refused_subscription_ends_the_connection(brokers: list[FakeBroker]) -> None:
+    """Half a device, which sends and never hears, would be worse than one that says what is wrong."""
+    brokers.append(FakeBroker(ACCEPTED + b"\x90\x04\x00\x01\x00\x87"))
+    driven = linked(brokers[0], "down")
+    drive(lambda: bool(driven.losses()), driven)
+    assert driven.losses()[0].reason.endswith("refused a subscription: Not authorized")
+    with pytest.raises(LinkError, match="refused a subscription"):
+        probe(brokers[0].settings, "down")
+    driven.link.close()
+
+
+def test_a_peer_that_has_vanished_is_noticed(
+    brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reset, no end: only the missing answer to a ping tells (fault N3)."""
+    monkeypatch.setattr(mqtt, "KEEPALIVE_S", 1)
+    brokers.append(FakeBroker(ACCEPTED))
+    driven = linked(brokers[0])
+    drive(lambda: bool(driven.losses()), driven)
+    assert driven.link.counters.connections == 1
+    assert "Keep alive timeout" in driven.losses()[0].reason
+    driven.link.close()
+
+
+def test_a_broker_that_stops_reading(brokers: list[FakeBroker]) -> None:
+    brokers.append(FakeBroker(ACCEPTED, reads=False))
+    driven = linked(brokers[0])
+    drive(lambda: driven.link.up, driven)
+    assert driven.link.room == mqtt.WINDOW
+    handed = 0
+    while driven.link.room and handed < 1000:
+        driven.link.send("topic", bytes(200_000), 0)
+        handed += 1
+    assert driven.link.room == 0
+    assert driven.link.wants_write()
+    assert handed - mqtt.WINDOW < 100  # the rest is in the sockets
+    driven.link.close()
+    assert not driven.link.up
+
+
+def test_a_broker_that_answers_with_a_page(brokers: list[FakeBroker]) -> None:
+    brokers.append(FakeBroker(b"HTTP/1.1 400 Bad Request\r\n\r\n", hangs_up=True))
+    driven = linked(brokers[0])
+    drive(lambda: len(driven.losses()) >= 3, driven)
+    assert driven.link.counters.connections == 0
+    driven.link.close()
+
+
+def test_a_topic_that_is_no_text_is_dropped(brokers: list[FakeBroker]) -> None:
+    wrong = b"\x30\x06\x00\x02\xff\xfe\x00x"
+    right = b"\x30\x06\x00\x02ok\x00x"
+    brokers.append(FakeBroker(ACCEPTED + wrong + right))
+    driven = linked(brokers[0])
+    drive(lambda: bool(driven.received()), driven)
+    assert driven.received() == [Received("ok", b"x")]
+    assert not driven.losses()
+    driven.link.close()
+
+
+def test_random_packets_end_the_connection_and_nothing_else(brokers: list[FakeBroker]) -> None:
+    rng = random.Random(1)
+    packets: list[bytes] = []
+    for number in range(120):
+        body = bytes(rng.choice((0, 1, 2, rng.randrange(256))) for _ in range(rng.randrange(30)))
+        head = bytes([rng.choice((0x20, 0x30, 0x32, 0x40, 0x90, 0xB0, 0xD0, 0xE0, 0xFF))])
+        packets.append((ACCEPTED if number % 3 else b"") + head + bytes([len(body)]) + body)
+    brokers.append(FakeBroker(*packets, hangs_up=True))
+    driven = linked(brokers[0], "down")
+    drive(lambda: len(brokers[0].connects) >= len(packets), driven)
+    assert len(driven.losses()) >= len(packets) - 1
+    driven.link.close()
+
+
+def test_a_small_packet_limit_is_kept(brokers: list[FakeBroker]) -> None:
+    limit = b"\x20\x08\x00\x00\x05\x27" + (1000).to_bytes(4, "big")
+    brokers.append(FakeBroker(limit))
+    driven = linked(brokers[0])
+    drive(lambda: driven.link.up, driven)
+    assert driven.events == [Connected(1000)]
+    driven.link.send("topic", bytes(1000), 0)
+    driven.link.send("topic", bytes(900), 0)
+    assert (driven.link.counters.oversize, driven.link.counters.frames_sent) == (1, 1)
+    driven.link.close()
+
+
+def test_a_connection_that_breaks_in_a_send_is_reported_at_once(
+    brokers: list[FakeBroker],
+) -> None:
+    brokers.append(FakeBroker(ACCEPTED))
+    driven = linked(brokers[0])
+    drive(lambda: driven.link.up, driven)
+    client = driven.link._client
+    assert client is not None
+    sock = client.socket()
+    assert isinstance(sock, socket.socket)
+    sock.shutdown(socket.SHUT_RDWR)
+    driven.link.send("topic", b"x", 1)
+    driven.link.send("topic", b"x", 1)
+    assert not driven.link.up
+    assert driven.link.timer() == 0.0  # the core must learn of it now, not at the next retry
+    driven.step()
+    assert len(driven.losses()) == 1
+    driven.link.close()

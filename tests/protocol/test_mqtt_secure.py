@@ -1,0 +1,298 @@
+"""Passwords, access lists and TLS, on a Mosquitto set up as a fleet's would be."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.protocol.driven import Driven, drive, settle, wait
+
+from sedge_cloud.administration import ACL, add_password
+from sedge_emulate import broker as broker_module
+from sedge_emulate.broker import Broker, find_mosquitto
+from sedge_protocol import mqtt, topics
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.mqtt import BrokerSettings, MqttLink, Received
+
+FLEET, COORDINATOR = "home", "coordinator-home"
+SECRETS = {name: bytes([number]) * 32 for number, name in enumerate(("pi-1", "pi-2"), 1)}
+UP, DOWN = topics.up(FLEET, "pi-1"), topics.down(FLEET, "pi-1")
+
+# The settings of sedge_cloud.administration.MOSQUITTO, with a second, encrypted listener.
+SETTINGS = """\
+user {user}
+per_listener_settings true
+listener {{port}} 127.0.0.1
+allow_anonymous false
+password_file {folder}/passwords
+acl_file {folder}/acl
+use_username_as_clientid true
+max_packet_size 400000
+listener {tls} 127.0.0.1
+cafile {folder}/ca.crt
+certfile {folder}/broker.crt
+keyfile {folder}/broker.key
+require_certificate true
+use_identity_as_username true
+use_username_as_clientid true
+tls_version tlsv1.2
+allow_anonymous false
+acl_file {folder}/acl
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.02)
+    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.1)
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_ca(folder: Path, name: str) -> None:
+    """A certificate authority of our own."""
+    openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
+    openssl(
+        folder, "req", "-x509", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}",
+        "-days", "2", "-out", f"{name}.crt",
+    )  # fmt: skip
+
+
+def make_certificate(folder: Path, name: str, ca: str, alternative: str = "") -> None:
+    """A certificate whose common name is ``name``."""
+    openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
+    openssl(
+        folder, "req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", "-out", f"{name}.csr"
+    )
+    (folder / "extension").write_text(f"subjectAltName={alternative}\n" if alternative else "\n")
+    openssl(
+        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.crt", "-CAkey", f"{ca}.key",
+        "-CAcreateserial", "-days", "2", "-extfile", "extension", "-out", f"{name}.crt",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Secure:
+    """A broker with passwords on one port and certificates on another."""
+
+    url: str
+    tls_url: str
+    folder: Path
+
+    def by_password(self, name: str, password: str | None = None) -> BrokerSettings:
+        return BrokerSettings(
+            self.url, name, name, password or DeviceKeys.of(SECRETS[name]).password
+        )
+
+    def by_certificate(self, name: str, ca: str = "ca") -> BrokerSettings:
+        folder = self.folder
+        return BrokerSettings(
+            self.tls_url,
+            name,
+            ca_file=str(folder / f"{ca}.crt"),
+            cert_file=str(folder / f"{name}.crt"),
+            key_file=str(folder / f"{name}.key"),
+        )
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    ci = os.environ.get("CI") == "true"
+    if (find_mosquitto() is None or shutil.which("openssl") is None) and not ci:
+        pytest.skip("Mosquitto or openssl is not installed")
+    folder = tmp_path_factory.mktemp("secure")
+    for ca in ("ca", "rogue"):
+        make_ca(folder, ca)
+    make_certificate(folder, "broker", "ca", "IP:127.0.0.1")
+    for name in ("pi-1", "pi-2"):
+        make_certificate(folder, name, "ca")
+    make_certificate(folder, "stranger", "rogue")
+    add_password(folder / "passwords", COORDINATOR, "a password of the coordinator")
+    for name, secret in SECRETS.items():
+        add_password(folder / "passwords", name, DeviceKeys.of(secret).password)
+    (folder / "acl").write_text(ACL.format(user=COORDINATOR, fleet=FLEET))
+    with pytest.MonkeyPatch.context() as patch:
+        tls = broker_module.on_free_port(lambda port: None)
+        text = SETTINGS.format(folder=folder, tls=tls, user=getpass.getuser())
+        patch.setattr(broker_module, "_SETTINGS", text)
+        with Broker() as broker:
+            yield Secure(broker.url, f"mqtts://127.0.0.1:{tls}", folder)
+
+
+# paho leaves the socket of a handshake that failed to the garbage collector.
+failed_handshake = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+def linked(settings: BrokerSettings, *topics_: str) -> Driven:
+    return Driven(MqttLink(settings, topics_, None, np.random.default_rng(1)))
+
+
+def test_the_password_of_the_secret_opens_the_broker(secure: Secure) -> None:
+    device = linked(secure.by_password("pi-1"), DOWN)
+    coordinator = linked(
+        BrokerSettings(secure.url, COORDINATOR, COORDINATOR, "a password of the coordinator"),
+        topics.all_up(FLEET),
+    )
+    drive(lambda: device.link.up and coordinator.link.up, device, coordinator)
+    settle(coordinator)
+    device.link.send(UP, b"hello", 1)
+    drive(lambda: bool(coordinator.received()), device, coordinator)
+    assert coordinator.received() == [Received(UP, b"hello")]
+    device.link.close()
+    coordinator.link.close()
+
+
+@pytest.mark.parametrize("password", ["wrong", DeviceKeys.of(SECRETS["pi-2"]).password])
+def test_a_wrong_password_is_told_and_tried_ever_more_slowly(
+    secure: Secure, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 1.0)
+    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 300.0)
+    driven = linked(secure.by_password("pi-1", password))
+    for count in range(1, 7):
+        driven.link._retry_at = 0.0
+        drive(lambda c=count: len(driven.losses()) == c, driven)  # type: ignore[misc]
+    for attempt, loss in enumerate(driven.losses(), 1):
+        assert loss.reason == f"{secure.url} refused 'pi-1': Not authorized"
+        assert 0.1 * 2.0**attempt <= loss.retry_s <= 2.0**attempt
+    assert password not in str(driven.losses())
+    driven.link.close()
+
+
+def test_nobody_gets_in_without_a_password(secure: Secure) -> None:
+    driven = linked(BrokerSettings(secure.url, "nobody"))
+    drive(lambda: bool(driven.losses()), driven)
+    assert "refused 'nobody': Not authorized" in driven.losses()[0].reason
+    driven.link.close()
+
+
+def test_devices_are_kept_apart(secure: Secure) -> None:
+    """A device can neither write nor hear another's topics, nor take its session (fault S2)."""
+    coordinator = linked(
+        BrokerSettings(secure.url, COORDINATOR, COORDINATOR, "a password of the coordinator"),
+        topics.all_up(FLEET),
+    )
+    victim = linked(secure.by_password("pi-1"), DOWN)
+    keys = DeviceKeys.of(SECRETS["pi-2"])
+    rogue = linked(BrokerSettings(secure.url, "pi-1", "pi-2", keys.password), "#", DOWN)
+    everyone = (coordinator, victim, rogue)
+    drive(lambda: all(driven.link.up for driven in everyone), *everyone)
+    for driven in everyone:
+        settle(driven)
+    rogue.link.send(UP, b"forged", 1)
+    rogue.link.send(DOWN, b"forged", 1)
+    coordinator.link.send(DOWN, b"for pi-1", 1)
+    drive(lambda: bool(victim.received()), *everyone)
+    wait(*everyone)
+    assert [event.payload for event in victim.received()] == [b"for pi-1"]
+    assert not coordinator.received()
+    assert not rogue.received()
+    assert not victim.losses()
+    for driven in everyone:
+        driven.link.close()
+
+
+def test_a_certificate_opens_the_broker(secure: Secure) -> None:
+    driven = linked(secure.by_certificate("pi-1"), DOWN, topics.blob(FLEET, bytes(16)))
+    drive(lambda: driven.link.up, driven)
+    settle(driven)
+    counters = driven.link.measure()
+    assert counters.connections == 1
+    driven.link.close()
+
+
+def test_large_messages_pass_through_tls(secure: Secure) -> None:
+    """Bytes that TLS has decrypted already do not make the socket readable."""
+    topic = topics.blob(FLEET, bytes(16))
+    device = linked(secure.by_certificate("pi-1"), topic)
+    coordinator = linked(
+        BrokerSettings(secure.url, COORDINATOR, COORDINATOR, "a password of the coordinator")
+    )
+    drive(lambda: device.link.up and coordinator.link.up, device, coordinator)
+    settle(device)
+    payload = np.random.default_rng(1).bytes(2**18)
+    for _ in range(8):
+        coordinator.link.send(topic, payload, 0)
+    drive(lambda: len(device.received()) == 8, device, coordinator)
+    assert {event.payload for event in device.received()} == {payload}
+    device.link.close()
+    coordinator.link.close()
+
+
+@failed_handshake
+def test_an_unknown_authority_is_not_trusted(secure: Secure) -> None:
+    driven = linked(secure.by_certificate("pi-1", ca="rogue"))
+    drive(lambda: bool(driven.losses()), driven)
+    assert "cannot reach mqtts://127.0.0.1:" in driven.losses()[0].reason
+    assert "certificate verify failed" in driven.losses()[0].reason
+    driven.link.close()
+
+
+def test_a_certificate_of_another_authority_is_refused(secure: Secure) -> None:
+    settings = secure.by_certificate("stranger")
+    driven = linked(settings)
+    drive(lambda: len(driven.losses()) == 2, driven)
+    assert driven.link.counters.connections == 0
+    driven.link.close()
+
+
+@failed_handshake
+def test_a_broker_under_another_name_is_not_trusted(secure: Secure) -> None:
+    settings = secure.by_certificate("pi-1")
+    other = BrokerSettings(
+        settings.url.replace("127.0.0.1", "localhost"),
+        "pi-1",
+        ca_file=settings.ca_file,
+        cert_file=settings.cert_file,
+        key_file=settings.key_file,
+    )
+    driven = linked(other)
+    drive(lambda: bool(driven.losses()), driven)
+    assert "certificate verify failed" in driven.losses()[0].reason
+    driven.link.close()
+
+
+@failed_handshake
+def test_plain_and_encrypted_do_not_mix(secure: Secure) -> None:
+    plain = linked(BrokerSettings(secure.tls_url.replace("mqtts", "mqtt"), "pi-1"))
+    encrypted = linked(
+        BrokerSettings(
+            secure.url.replace("mqtt:", "mqtts:"), "pi-1", ca_file=str(secure.folder / "ca.crt")
+        )
+    )
+    drive(lambda: bool(plain.losses() and encrypted.losses()), plain, encrypted)
+    assert not plain.connections()
+    assert not encrypted.connections()
+    plain.link.close()
+    encrypted.link.close()
+
+
+def test_certificate_files_that_cannot_be_read(secure: Secure, tmp_path: Path) -> None:
+    (tmp_path / "empty.crt").write_bytes(b"")
+    for file in (tmp_path / "missing.crt", tmp_path / "empty.crt"):
+        link = MqttLink(BrokerSettings(secure.tls_url, "pi-1", ca_file=str(file)), ())
+        with pytest.raises(ConfigError, match="readable certificate files"):
+            link.step()
+
+
+@failed_handshake
+def test_a_handshake_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"mqtts://127.0.0.1:{server.getsockname()[1]}"
+        driven = linked(BrokerSettings(url, "pi-1"))
+        began = time.monotonic()
+        drive(lambda: bool(driven.losses()), driven)
+        assert time.monotonic() - began < 5
+        assert "timed out" in driven.losses()[0].reason
+        driven.link.close()

@@ -163,7 +163,8 @@ class Inbox:
         round_ = self._store.round(run, number)
         if order is None or round_ is None:
             raise Refused("unknown-round", f"round {number} has no order for {device}")
-        if not self._blobs.has(round_.model):
+        # The device's memory will name both; a model may outlive its round, for other devices' sake.
+        if not all(self._blobs.has(blob) for blob in (round_.model, order.arrays) if blob):
             raise Refused("stale", f"round {number} closed too long ago")
         return order, round_
 

@@ -207,12 +207,14 @@ def summarise(run: Run, current: OpenRound, rows: Sequence[UpdateRow]) -> Summar
         for row, report in reports
     )
     count = max(1, len(reports))
+    sent = {device.device for device in devices}
+    declined = {order.device for order in current.orders.values() if order.declined} - sent
     return Summary(
         run=run.name,
         round=current.row.round,
         task=current.row.task,
         cohort=len(current.orders),
-        declined=sum(1 for order in current.orders.values() if order.declined),
+        declined=len(declined),
         devices=devices,
         train_loss=sum(report.train_loss for _, report in reports) / count,
         before=sum(device.before for device in devices) / count,

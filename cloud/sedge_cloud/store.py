@@ -297,12 +297,12 @@ class Store:
     def named_blobs(self) -> set[bytes]:
         """Every blob that a row outside the runs' state still needs.
 
-        A round up to ``LATE_ROUNDS`` back needs its model and its orders' arrays: both go into a
-        device's memory when its late update comes.
+        A round up to ``LATE_ROUNDS`` before the one that is open, or next, needs its model and its
+        orders' arrays: both go into a device's memory when its late update comes.
         """
         live = (
             f"(r.open = 1 OR r.round + {LATE_ROUNDS} >="
-            " (SELECT MAX(round) FROM rounds WHERE run = r.run))"
+            " (SELECT MAX(round + 1 - open) FROM rounds WHERE run = r.run))"
         )
         sql = (
             "SELECT bundle FROM runs UNION SELECT model FROM memory UNION SELECT blob FROM memory"

@@ -46,8 +46,9 @@ class Program(msgspec.Struct, frozen=True):
 class Verification(msgspec.Struct, frozen=True):
     """What the export measured against torch autograd.
 
-    ``step_error`` and ``epoch_error`` are max |difference of theta| divided by max |change of theta|
-    after one step and one epoch; each is at most ``tolerance`` or the bundle was not written.
+    Errors are max |difference of theta| divided by max |change of theta|: ``step_error`` after one step,
+    ``epoch_error`` over the steps of an epoch, each begun from torch's state, the program's differences
+    added up. Each is at most ``tolerance`` or the bundle was not written.
     """
 
     step_error: float

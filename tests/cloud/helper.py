@@ -8,7 +8,7 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -231,6 +231,42 @@ class Cloud:
             for effect in effects
             if isinstance(effect, Send) and effect.topic == down and effect.qos == 1
         ]
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Faults:
+    """Counts a cloud's calls to its store and blobs; the ``at``-th one meets ``error``.
+
+    The error comes before the call does anything or, with ``after``, when all is done but the answer.
+    """
+
+    def __init__(self, cloud: Cloud, at: int, error: BaseException, after: bool) -> None:
+        self.calls = 0
+        self.struck = ""
+        self._at, self._error, self._after = at, error, after
+        for owner in (cloud.store, cloud.store.blobs):
+            for name in dir(owner):
+                method = getattr(owner, name)
+                if callable(method) and not name.startswith("_") and name != "close":
+                    setattr(owner, name, self._wrapped(name, method))
+
+    def _wrapped(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object) -> object:
+            self.calls += 1
+            strikes = self.calls == self._at
+            if strikes:
+                self.struck = name
+            if strikes and not self._after:
+                raise self._error
+            found = method(*args)
+            if strikes:
+                raise self._error
+            return found
+
+        return call
 
 
 def open_store(folder: Path) -> Store:

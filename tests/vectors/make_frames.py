@@ -1,26 +1,40 @@
 """Writes frames.json: keys, layouts, manifests, bitmaps, updates and one frame of every kind.
 
-    python tests/vectors/make_frames.py
+    python -m tests.vectors.make_frames
 
 What must be refused is put together by hand from WIRE.md, one case for each rule.
 """
 
 import hashlib
-import hmac
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from tests.vectors.frame_samples import (
+    BOOT,
+    BUNDLE,
+    DOWN,
+    FLEET,
+    GOODBYE,
+    KEYS,
+    LAYOUT,
+    MODEL,
+    SECRET,
+    UP,
+    UPDATE,
+    UPWARD,
+    blob,
+    by_hand,
+    digest,
+    every_message,
+)
 
 from sedge_protocol import messages, topics
 from sedge_protocol.frame import Frame, Kind, seal
 from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.layout import Layout, Role
 from sedge_protocol.messages import KINDS, Message, encode_body
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest, describe, to_bitmap
 from sedge_protocol.update import Metrics, Report, encode_update
 
@@ -39,33 +53,6 @@ ABOUT = (
     "Written by make_frames.py."
 )
 
-SECRET = bytes(range(32))
-FLEET, DEVICE = "home", "pi-1"
-KEYS = DeviceKeys.of(SECRET)
-UP, DOWN = topics.up(FLEET, DEVICE), topics.down(FLEET, DEVICE)
-NONCE = bytes(range(0xA0, 0xB0))
-UPWARD = (Kind.HELLO, Kind.GOODBYE, Kind.OFFER, Kind.GET, Kind.DECLINE)
-BOOT = 1_700_000_000
-GOODBYE = b"\x81\xa5nonce\xc4\x10" + NONCE
-
-
-def blob(size: int) -> bytes:
-    """Bytes that any language can make again."""
-    return bytes((31 * i + (i >> 8)) & 255 for i in range(size))
-
-
-UPDATE = describe(blob(10_000), 4096)
-MODEL = describe(blob(200_000))
-BUNDLE = describe(blob(70_000))
-LAYOUT = Layout.of([
-    ("conv.weight", (8, 3, 3, 3), Role.PARAMETER), ("norm.running_mean", (8,), Role.STATISTIC),
-    ("head.weight", (10, 8), Role.PARAMETER), ("scale", (), Role.PARAMETER),
-])  # fmt: skip
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
-
 
 def plain(value: object) -> object:
     """A value as JSON can hold it, bytes as {"hex": ...}."""
@@ -82,50 +69,6 @@ def _fields(struct_: msgspec.Struct) -> object:
     return plain(msgspec.to_builtins(struct_, builtin_types=(bytes,)))
 
 
-def _messages() -> Iterator[tuple[Message, bytes]]:
-    """Every message, with the transfer id of its frame."""
-    hello = messages.Hello(
-        NONCE, "0.1.0", ("onnxruntime",), ("zstd", "zlib", "none"), 600, 100, 970
-    )
-    full = messages.Order(
-        run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=_hash("model"),
-        patch=b"a coded vector", patch_hash=_hash("a coded vector"),
-        keep=("head.weight", "head.bias"), seed=2**63 - 1, deadline_ms=90_000,
-        training=messages.Training(5, 0.05, 0.9, 0.1, "drop"),
-        codec=messages.Codec(ValueCoding.INT8, 0.25, Compression.ZLIB, False),
-    )  # fmt: skip
-    small = messages.Order(
-        run="r", round=1, task="evaluate", bundle=BUNDLE, model=MODEL, model_hash=_hash("model"),
-        patch_blob=UPDATE, patch_hash=_hash("patch"), upload=False,
-    )  # fmt: skip
-    for message in (
-        hello,
-        messages.Hello(NONCE, "9.9"),
-        messages.Welcome(NONCE, "0.1.0"),
-        full,
-        small,
-        messages.Cancel("digits", 3, "the round is over"),
-        messages.Cancel("digits", 0, "the run was stopped"),
-        messages.Decline("digits", 3, "DataError", "no examples of class 7"),
-        messages.Goodbye(NONCE),
-        messages.Refusal("version", "frame of protocol version 2, this side speaks 1"),
-        messages.Committed("digits", 3, UPDATE.sha256),
-        messages.Committed("digits", 3, UPDATE.sha256, True),
-        messages.Reject("digits", 3, UPDATE.sha256, "stale", "round 3 closed too long ago"),
-    ):
-        yield message, bytes(16)
-    inline = describe(b"small")
-    yield messages.Offer("digits", 3, inline, 1, b"small"), inline.transfer
-    for about_update in (
-        messages.Offer("digits", 3, UPDATE, 2),
-        messages.Have(2, to_bitmap({0, 2}, 3), 4),
-        messages.Have(0, to_bitmap(set(), 3), 4),
-        messages.Busy(30_000, "too many transfers"),
-    ):
-        yield about_update, UPDATE.transfer
-    yield messages.Get("digits", 3, to_bitmap({0, 3}, 4)), MODEL.transfer
-
-
 def _entry(name: str, topic: str, key: bytes | None, frame: Frame, sealed: bytes) -> Json:
     return {
         "name": name, "kind": int(frame.kind), "topic": topic, "key": key.hex() if key else None,
@@ -135,7 +78,7 @@ def _entry(name: str, topic: str, key: bytes | None, frame: Frame, sealed: bytes
 
 
 def _frames() -> Iterator[Json]:
-    for seq, (message, transfer) in enumerate(_messages(), start=1):
+    for seq, (message, transfer) in enumerate(every_message(), start=1):
         kind = KINDS[type(message)]
         topic, key = (UP, KEYS.up) if kind in UPWARD else (DOWN, KEYS.down)
         frame = Frame(kind, encode_body(message), BOOT, seq, transfer)
@@ -147,22 +90,6 @@ def _frames() -> Iterator[Json]:
     shared = topics.blob(FLEET, describe(b"shared", 4096).transfer)
     chunk = Frame(Kind.CHUNK, b"shared", BOOT, 0, describe(b"shared", 4096).transfer, 0)
     yield _entry("CHUNK on a blob topic", shared, None, chunk, seal(chunk, shared, None))
-
-
-def by_hand(
-    body: bytes = GOODBYE,
-    extra: bytes = b"",
-    topic: str = UP,
-    key: bytes = KEYS.up,
-    **changes: object,
-) -> bytes:
-    """A frame from its parts, with a good MAC, true or not."""
-    fields = {"magic": b"SG", "version": 1, "kind": Kind.GOODBYE, "flags": 0}
-    fields |= {"head_len": 64 + len(extra), "boot": BOOT, "seq": 1, "transfer": bytes(16)}
-    fields |= {"index": 0, "body_len": len(body), "reserved": 0, **changes}
-    head = struct.pack("<2sBBHHII16sIIQ", *fields.values())
-    mac = hmac.digest(key, topic.encode() + head + extra + body, "sha256")[:16]
-    return head + mac + extra + body
 
 
 def _readable() -> Iterator[Json]:
@@ -237,7 +164,7 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
 
 def _refused_bodies() -> Iterator[Json]:
     """Bodies that are sound but for one value."""
-    sound = {type(message): message for message, _ in _messages()}
+    sound = {type(message): message for message, _ in every_message()}
     broken = [(s, *change) for s, changes in BROKEN_FIELDS.items() for change in changes]
     for struct_, field, value in broken:
         fields = msgspec.to_builtins(sound[struct_], builtin_types=(bytes,))
@@ -295,8 +222,8 @@ def _refused_bitmaps() -> Iterator[Json]:
 
 def _updates() -> Iterator[Json]:
     report = Report(
-        run="digits", round=3, task="train", layout_hash=LAYOUT.hash, model_hash=_hash("model"),
-        patch_hash=_hash("patch"), num_examples=600, before=Metrics(2.3, 0.1, 100),
+        run="digits", round=3, task="train", layout_hash=LAYOUT.hash, model_hash=digest("model"),
+        patch_hash=digest("patch"), num_examples=600, before=Metrics(2.3, 0.1, 100),
         after=Metrics(0.25, 0.9375, 100), train_loss=0.5, steps=95, seconds=12.5,
     )  # fmt: skip
     bare = msgspec.structs.replace(report, task="evaluate", patch_hash=b"")

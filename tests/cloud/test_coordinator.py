@@ -1,0 +1,556 @@
+"""The coordinator: who is heard, what is answered, and that it goes on whatever fails."""
+
+import logging
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import (
+    CONFIG,
+    FLEET,
+    RUN,
+    Cloud,
+    Crash,
+    Device,
+    Faults,
+    a_hello,
+    make_bundle,
+    secret_of,
+    small_update,
+)
+
+from sedge_cloud.administration import start_run, stop_run
+from sedge_cloud.coordinator import DISK_RETRY_S, RESEND_S
+from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.fleet import WHO_IS_THERE
+from sedge_cloud.ledger import RunState
+from sedge_cloud.rounds import Summary
+from sedge_cloud.store import Store
+from sedge_protocol import topics
+from sedge_protocol.effects import Send
+from sedge_protocol.errors import StorageError
+from sedge_protocol.frame import HEADER, Frame, Kind, seal
+from sedge_protocol.messages import (
+    Busy,
+    Cancel,
+    Codec,
+    Committed,
+    Decline,
+    Get,
+    Goodbye,
+    Have,
+    Hello,
+    Message,
+    Offer,
+    Order,
+    Refusal,
+    Reject,
+    Training,
+    Welcome,
+)
+from sedge_protocol.transfer import describe
+
+
+def test_a_hello_is_welcomed_and_kept(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    assert cloud.messages("a", Welcome) == [WHO_IS_THERE]  # the coordinator's own start
+    hello = a_hello("one")
+    (welcome,) = cloud.say("a", hello)
+    assert welcome == Welcome(hello.nonce, WHO_IS_THERE.version)
+    assert cloud.notes(logging.INFO) == ["device a is online"]
+    row = cloud.store.devices()[0]
+    assert row.boot == 1 and msgspec.msgpack.decode(row.hello or b"", type=Hello) == hello
+    cloud.say("a", a_hello("two"))
+    assert len(cloud.notes(logging.INFO)) == 1 and cloud.store.devices()[0] == row
+    cloud.devices["a"] = Device("a", boot=2)
+    cloud.say("a", a_hello("three"))
+    assert cloud.store.devices()[0].boot == 2
+
+
+def test_a_round_begins_when_enough_are_there(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello("a")
+    assert not cloud.events(RoundOpened) and cloud.core.timer() is None
+    cloud.hello("b")
+    assert cloud.events(RoundOpened) == [RoundOpened(RUN, 1, "train", ("a", "b"))]
+    for name in "ab":
+        (order,) = cloud.messages(name, Order)
+        assert (order.run, order.round, order.task) == (RUN, 1, "train")
+        assert order.bundle.sha256 == cloud.run_row().bundle
+        assert order.model.sha256 == cloud.state().model
+        assert order.training == Training() and order.codec == Codec()
+    assert cloud.order("a").seed != cloud.order("b").seed
+
+
+def test_a_hello_brings_the_open_order_again(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    first = cloud.order("a")
+    cloud.now += 50.0
+    _, again = cloud.say("a", a_hello("again"))
+    assert again == msgspec.structs.replace(first, deadline_ms=first.deadline_ms - 50_000)
+    cloud.answer("a")
+    assert len(cloud.say("a", a_hello("third"))) == 1  # it owes nothing any more
+    assert len(cloud.messages("b", Order)) == 1
+
+
+def test_an_order_that_may_have_been_lost_is_sent_again(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.answer("a")
+    assert cloud.core.timer() == cloud.now + RESEND_S
+    cloud.poll(RESEND_S - 1)
+    assert len(cloud.messages("b", Order)) == 1
+    cloud.poll(1)
+    assert len(cloud.messages("b", Order)) == 2 and len(cloud.messages("a", Order)) == 1
+    cloud.poll(1)
+    assert len(cloud.messages("b", Order)) == 2
+
+
+def test_who_is_away_is_not_drawn_and_not_asked_again(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.say("b", Goodbye(a_hello("b").nonce))
+    cloud.poll(RESEND_S)
+    assert len(cloud.messages("a", Order)) == 2 and len(cloud.messages("b", Order)) == 1
+    cloud.answer("a")
+    cloud.say("b", a_hello("back"))
+    cloud.answer("b")
+    assert len(cloud.summaries()) == 1
+
+
+def test_a_goodbye_ends_its_own_session_only(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    device = cloud.devices["a"]
+    assert cloud.say("a", Goodbye(bytes(16))) == []  # before any hello
+    will = device.peer.seal(Goodbye(a_hello("first").nonce))  # made when its connection began
+    cloud.say("a", a_hello("first"))
+    later = device.peer.seal(Goodbye(a_hello("second").nonce))
+    cloud.say("a", a_hello("second"))
+    cloud.give("a", will)  # the broker notices late that the first connection is gone
+    assert cloud.core.devices["a"].online
+    for number in range(100):  # out of any window of sequence numbers
+        cloud.say("a", Get("none", number + 1, b""))
+    cloud.give("a", later)
+    assert not cloud.core.devices["a"].online
+    cloud.give("a", later)
+    assert not cloud.core.devices["a"].online
+
+
+def test_a_replay_changes_nothing(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    device = cloud.devices["a"]
+    hello, bye = device.peer.seal(a_hello("x")), device.peer.seal(Goodbye(a_hello("x").nonce))
+    assert len(cloud.give("a", hello)) == 1
+    cloud.give("a", bye)
+    assert cloud.give("a", hello) == []
+    assert not cloud.core.devices["a"].online
+    # Nor does one of an earlier start of the device, even after a restart of our own.
+    cloud.devices["a"] = Device("a", boot=9)
+    cloud.say("a", a_hello("y"))
+    cloud.restart()
+    assert cloud.give("a", hello) == [] and not cloud.core.devices["a"].online
+
+
+def test_a_replayed_update_counts_once(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    blob = small_update(cloud.order("a"))
+    manifest = describe(blob)
+    frame = cloud.devices["a"].peer.seal(Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
+    assert len(cloud.give("a", frame)) == 1 and cloud.give("a", frame) == []
+    cloud.restart()
+    # The window is gone with the process; the receipt is not.
+    assert cloud.give("a", frame) == [Committed(RUN, 1, manifest.sha256)]
+    assert len(cloud.events(UpdateReceived)) == 1
+
+
+def snapshot(cloud: Cloud) -> object:
+    """Everything a stranger must not change."""
+    online = {name: cloud.core.devices[name].online for name in "ab"}
+    rows = [Store.runs(cloud.store), Store.orders(cloud.store, RUN, 1), Store.devices(cloud.store)]
+    updates = [cloud.store.update(RUN, 1, name) for name in "ab"]
+    return online, rows, updates, {n: (r.settled, r.received) for n, r in cloud.core.open.items()}
+
+
+def everything(cloud: Cloud, name: str) -> list[Message]:
+    """One of each message that a device may send."""
+    blob = small_update(cloud.order("a"))
+    return [
+        a_hello("z"),
+        Goodbye(a_hello(name).nonce),
+        Get(RUN, 1, b"\1"),
+        Offer(RUN, 1, describe(blob), 1, blob),
+        Decline(RUN, 1, "DataError", "no"),
+    ]
+
+
+def test_strangers_and_the_revoked_are_not_heard(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    other = Store(tmp_path / "state")
+    other.revoke_device("b")
+    cloud.load()
+    assert cloud.notes(logging.WARNING)[-1] == "device b is revoked"
+    before, sent = snapshot(cloud), len(cloud.events(Send))
+    for name in ("b", "stranger"):
+        device = Device(name)
+        for message in everything(cloud, name):
+            transfer = message.manifest.transfer if isinstance(message, Offer) else bytes(16)
+            assert cloud.core.receive(device.topic, device.peer.seal(message, transfer), cloud.now)
+    assert snapshot(cloud) == before and len(cloud.events(Send)) == sent
+    assert cloud.core.counters["foreign"] == 10
+
+
+def test_a_frame_for_nobody(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    frame = cloud.devices["a"].peer.seal(a_hello("a"))
+    for topic in ("", "sedge", topics.down(FLEET, "a"), "sedge/1/bench/device/A/up", "x" * 70_000):
+        (note,) = cloud.core.receive(topic, frame, cloud.now)
+        assert not isinstance(note, Send)
+    assert not cloud.core.devices["a"].online
+
+
+def test_the_key_of_another_device_opens_nothing(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    before = snapshot(cloud)
+    for message in everything(cloud, "a"):
+        # b knows its own secret, and can publish on a's topic where the broker lets it.
+        impostor = Device("a", boot=7, secret=secret_of("b"))
+        transfer = message.manifest.transfer if isinstance(message, Offer) else bytes(16)
+        assert cloud.give("a", impostor.peer.seal(message, transfer)) == []
+        # Nor does a's own frame, taken to b's topic or to another fleet's.
+        genuine = Device("a", boot=7).peer.seal(message, transfer)
+        assert cloud.give("b", genuine) == []
+        elsewhere = topics.up("elsewhere", "a")
+        cloud.core.receive(elsewhere, genuine, cloud.now)
+    assert snapshot(cloud) == before and cloud.core.counters["refused"] == 15
+
+
+def test_what_we_send_cannot_be_sent_back_to_us(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    before = snapshot(cloud)
+    for send in cloud.sends(topics.down(FLEET, "a")):
+        assert cloud.give("a", send.payload) == []
+    assert snapshot(cloud) == before
+
+
+def of_version(payload: bytes, version: int) -> bytes:
+    """A frame that says it is of another version."""
+    return payload[:2] + bytes([version]) + payload[3:]
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_told_so(tmp_path: Path, version: int) -> None:
+    cloud = Cloud(tmp_path)
+    frame = of_version(cloud.devices["a"].peer.seal(a_hello("a")), version)
+    detail = f"frame of protocol version {version}, this side speaks 1"
+    assert cloud.give("a", frame) == [Refusal("version", detail)]
+    assert cloud.core.counters["version"] == 1 and not cloud.core.devices["a"].online
+    # Only the header is known to be alike; whatever follows, it is answered or dropped.
+    assert cloud.give("a", frame[:5]) == []
+    assert cloud.give("a", frame + b"more") == [Refusal("version", detail)]
+
+
+def test_messages_that_only_we_send(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    before = snapshot(cloud)
+    backwards: list[Message] = [
+        WHO_IS_THERE,
+        cloud.order("a"),
+        Cancel(RUN, 0, "stop"),
+        Have(1, b"\1", 4),
+        Committed(RUN, 1, bytes(32)),
+        Reject(RUN, 1, bytes(32), "stale"),
+        Busy(1),
+        Refusal("version"),
+    ]
+    for message in backwards:
+        assert cloud.say("a", message) == []
+        assert f"{type(message).__name__} from a is not for a coordinator" in cloud.notes(30)[-1]
+    assert snapshot(cloud) == before
+
+
+def test_no_damage_to_a_frame_does_anything(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    blob = small_update(cloud.order("a"))
+    manifest = describe(blob)
+    frames = [
+        cloud.devices["a"].peer.seal(Decline(RUN, 1, "DataError", "no")),
+        cloud.devices["a"].peer.seal(Offer(RUN, 1, manifest, 1, blob), manifest.transfer),
+    ]
+    before = snapshot(cloud)
+    for frame in frames:
+        for place in range(len(frame)):
+            if 40 <= place < 48:
+                continue  # reserved: under the MAC as well, so these change something only there
+            cloud.give("a", frame[:place])
+            cloud.give("a", frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
+        cloud.give("a", frame + b"\0")
+    rng = np.random.default_rng(0)
+    for length in rng.integers(0, 300, 300):
+        cloud.give("a", b"SG\1" + rng.bytes(int(length)))
+    assert snapshot(cloud) == before
+    assert len(cloud.give("a", frames[1])) == 1  # and the real one still counts
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x80", b"\x91" * 5000, b"\xdf\xff\xff\xff\xff", b"\xd9\x02\xff\xff"]
+)
+def test_a_sound_frame_with_a_bad_body(tmp_path: Path, body: bytes) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    before, device = snapshot(cloud), cloud.devices["a"]
+    for seq, kind in enumerate(Kind, 100):
+        frame = seal(Frame(kind, body, 1, seq), device.topic, device.keys.up)
+        assert cloud.give("a", frame) == []
+    unknown = bytearray(seal(Frame(Kind.HELLO, body, 1, 200), device.topic, device.keys.up))
+    struct.pack_into("<B", unknown, 3, 99)
+    assert cloud.give("a", bytes(unknown)) == []
+    assert snapshot(cloud) == before
+
+
+def test_the_largest_frame_and_one_byte_more(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    frame = cloud.devices["a"].peer.seal(a_hello("a"))
+    huge = frame[:36] + struct.pack("<I", 2**18 + 1) + frame[40:]
+    assert cloud.give("a", huge + bytes(2**18 + 1 - len(frame) + HEADER.size)) == []
+    assert "body_len" in cloud.notes(logging.WARNING)[-1]
+
+
+def by_another_process(cloud: Cloud, act: Callable[[Store], object]) -> None:
+    """The command line, beside the running service."""
+    other = Store(cloud.folder / "state")
+    act(other)
+    other.close()
+
+
+def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, None, ())
+    cloud.load()
+    for name in "ab":
+        by_another_process(cloud, lambda store, n=name: store.add_device(n, secret_of(n)))  # type: ignore[misc]
+        cloud.devices[name] = Device(name)
+    assert cloud.say("a", a_hello("a")) == []  # not yet
+    cloud.load()
+    assert cloud.messages("a", Welcome) == [WHO_IS_THERE]
+    cloud.hello()
+    assert not cloud.events(RoundOpened)
+    by_another_process(cloud, lambda store: start_run(store, RUN, cloud.bundle, CONFIG))
+    cloud.poll()
+    assert not cloud.events(RoundOpened)
+    cloud.load()
+    cloud.poll()
+    assert cloud.events(RoundOpened) == [RoundOpened(RUN, 1, "train", ("a", "b"))]
+
+
+def test_nothing_is_read_while_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path)
+    monkeypatch.setattr(cloud.store, "runs", None)
+    cloud.hello()  # our own commits are no news
+    cloud.load()
+
+
+def test_a_run_that_was_stopped_elsewhere(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    by_another_process(cloud, lambda store: stop_run(store, RUN))
+    cloud.load()
+    assert cloud.events(RunEnded) == [RunEnded(RUN, "stopped")]
+    by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
+    cloud.load()
+    assert len(cloud.events(RunEnded)) == 1
+    cloud.hello("a", "b")
+    assert not cloud.events(RoundOpened)
+
+
+def test_an_offer_for_a_run_that_ended_before_our_start(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    order = cloud.order("a")
+    by_another_process(cloud, lambda store: stop_run(store, RUN))
+    cloud.restart()
+    assert cloud.core.runs == {}
+    blob = small_update(order)
+    manifest = describe(blob)
+    (answer,) = cloud.say("a", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
+    assert isinstance(answer, Committed)
+    cloud.hello()
+    assert cloud.core.open == {} and len(cloud.events(RoundOpened)) == 1
+
+
+def test_two_runs_at_once(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    once = msgspec.structs.replace(CONFIG, num_rounds=1, evaluate=False)
+    by_another_process(cloud, lambda store: start_run(store, "second", cloud.bundle, once))
+    cloud.load()
+    cloud.hello()
+    orders = {order.run: order for order in cloud.messages("a", Order)}
+    assert set(orders) == {RUN, "second"}
+    for name in "ab":
+        order = next(o for o in cloud.messages(name, Order) if o.run == "second")
+        blob = small_update(order)
+        cloud.say(name, Offer("second", 1, describe(blob), 1, blob), describe(blob).transfer)
+    cloud.poll()
+    assert cloud.events(RunEnded) == [RunEnded("second", "finished")]
+    cloud.answer("a", "b") if cloud.order("a").run == RUN else None
+    assert cloud.core.open[RUN].row.run == RUN
+
+
+def test_a_lost_link_makes_everyone_say_hello(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.say("a", Get(RUN, 1, b"\1"), cloud.order("a").model.transfer)
+    cloud.core.disconnected()
+    assert not any(cloud.core.devices[name].online for name in "ab")
+    sent = len(cloud.events(Send))
+    cloud.poll(RESEND_S)
+    assert len(cloud.events(Send)) == sent  # nobody can be reached
+    found = cloud.core.connected(cloud.now)
+    assert [cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)] == [
+        WHO_IS_THERE,
+        WHO_IS_THERE,
+    ]
+    cloud.hello()
+    assert len(cloud.messages("a", Order)) == 2
+
+
+def test_a_run_in_trouble_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, None)
+    other = make_bundle(tmp_path / "other", init=np.zeros(12_000, np.float32))
+    start_run(cloud.store, "a-broken", other, CONFIG)
+    start_run(cloud.store, RUN, cloud.bundle, CONFIG)
+    cloud.restart()
+    model = msgspec.msgpack.decode(cloud.store.runs()[0].state, type=RunState).model.hex()
+    path = tmp_path / "state" / "blobs" / model[:2] / model
+    whole = path.read_bytes()
+    path.write_bytes(b"rot" + whole[3:])
+    cloud.hello()
+    assert [event.run for event in cloud.events(RoundOpened)] == [RUN]
+    (error,) = cloud.notes(logging.ERROR)
+    assert "do not have its sha256" in error and path.with_suffix(".corrupt").exists()
+    cloud.poll(DISK_RETRY_S - 1)
+    cloud.answer("a", "b")
+    assert len(cloud.notes(logging.ERROR)) == 1 and len(cloud.summaries()) == 1
+    path.write_bytes(whole)  # the operator brings the backup
+    cloud.poll(1)
+    assert [event.run for event in cloud.events(RoundOpened)] == [RUN, RUN, "a-broken"]
+
+
+def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.restart()
+    for blob in (tmp_path / "state" / "blobs").glob("*/*"):
+        if blob.name == cloud.state().model.hex():
+            blob.unlink()
+    assert [type(answer) for answer in cloud.say("a", a_hello("a"))] == [Welcome]
+    assert cloud.core.devices["a"].online and len(cloud.notes(logging.ERROR)) == 1
+
+
+def test_a_store_that_fails_while_loading(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
+    cloud.devices["c"] = Device("c")
+    broken = Faults(cloud, 3, StorageError("disk on fire"), after=False)
+    cloud.load()
+    assert broken.struck == "runs" and cloud.notes(logging.ERROR) == ["disk on fire"]
+    cloud.now += DISK_RETRY_S - 1
+    cloud.load()
+    assert broken.calls == 3  # not twice a second
+    cloud.now += 1
+    cloud.load()
+    assert broken.calls > 3
+    cloud.hello("a", "b", "c")
+    assert cloud.events(RoundOpened)[0].cohort == ("a", "b", "c")
+    with pytest.raises(StorageError, match="disk on fire"):  # at the start there is nothing to keep up
+        Faults(cloud, 4, StorageError("disk on fire"), after=False)
+        type(cloud.core)(FLEET, cloud.store, 1.0, 1).load(cloud.now)
+
+
+ROUGH = msgspec.structs.replace(
+    CONFIG,
+    strategy="fedobp",
+    options={"quantile": 0.99, "ema": 0.5, "cold_start": "init"},
+    evaluate=False,
+)
+
+
+def status(cloud: Cloud) -> str:
+    """The run's status, past any faults."""
+    return Store.runs(cloud.store)[0].status
+
+
+def drive(cloud: Cloud) -> None:
+    """Let the devices do what they are asked until the run has ended, and the core restart if it dies."""
+
+    def safely(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Crash:
+            cloud.restart()
+
+    def work(name: str) -> None:
+        if not cloud.core.devices[name].online:
+            cloud.say(name, a_hello(name))
+        for order in cloud.messages(name, Order)[-1:]:
+            done = {m.round for m in cloud.messages(name, Committed)}
+            if order.round not in done:
+                cloud.offer(name, small_update(order, seed=20 * order.round + ord(name)))
+
+    for _ in range(60):
+        if status(cloud) != "running" and not cloud.core.open:
+            return
+        for name in "ab":
+            safely(lambda n=name: work(n))  # type: ignore[misc]
+        safely(lambda: cloud.poll(31.0))
+        safely(cloud.load)
+    raise AssertionError(f"the run has not ended: {cloud.notes(logging.ERROR)}")
+
+
+def ending(cloud: Cloud) -> tuple[RunState, list[Summary], list[tuple[str, int]]]:
+    """What a run came to, and that every update counted once."""
+    rows = Store.rounds(cloud.store, RUN)
+    summaries = [msgspec.msgpack.decode(row.summary or b"", type=Summary) for row in rows]
+    counted = [(d.device, s.round) for s in summaries for d in s.devices]
+    row = Store.runs(cloud.store)[0]
+    return msgspec.msgpack.decode(row.state, type=RunState), summaries, counted
+
+
+# A crash after one call is a crash before the next.
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [(StorageError("disk full"), False), (StorageError("disk full"), True), (Crash(), False)],
+    ids=["refused", "done and reported as failed", "killed"],
+)
+def test_a_run_survives_trouble_at_each_call_of_the_store(
+    tmp_path: Path, error: BaseException, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    quiet = Cloud(tmp_path / "quiet", ROUGH)
+    drive(quiet)
+    expected = ending(quiet)
+    assert len(expected[2]) == 4 and status(quiet) == "finished"
+    at, struck = 0, set[str]()
+    while True:
+        at += 1
+        cloud = Cloud(tmp_path / str(at), ROUGH)
+        faults = Faults(cloud, at, error, after)
+        drive(cloud)
+        assert ending(cloud) == expected, f"call {at}, {faults.struck}"
+        events = [(e.run, e.status) for e in cloud.events(RunEnded)]
+        if isinstance(error, StorageError):
+            assert events == [(RUN, "finished")] and len(cloud.events(RoundClosed)) == 2
+        if not faults.struck:
+            break
+        struck.add(faults.struck)
+        cloud.store.close()
+    assert struck >= {"heard", "open_round", "receive", "close_round", "collect", "write", "read"}

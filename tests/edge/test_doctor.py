@@ -1,0 +1,223 @@
+"""The doctor: every check both ways, and no check stops the ones after it."""
+
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from tests.edge.home import make_home
+
+from sedge_edge import doctor
+from sedge_edge.doctor import examine, installed_backends, memory_mb
+from sedge_emulate.broker import Broker
+from sedge_protocol.errors import LinkError
+from sedge_protocol.mqtt import BrokerSettings
+
+T = TypeVar("T")
+
+CHECKS = ["configuration", "disk", "clock", "memory", "data", "backend", "torch", "broker"]
+
+
+def always(value: T) -> Callable[..., T]:
+    """A function that gives this whatever it is asked."""
+
+    def answer(*args: object) -> T:
+        return value
+
+    return answer
+
+
+def no_broker(settings: object, topic: str) -> None:
+    """A probe that succeeds."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A healthy device; its broker lets everyone in."""
+    monkeypatch.setattr(doctor, "probe", no_broker)
+    return make_home(tmp_path)
+
+
+def findings(config: Path) -> tuple[bool, dict[str, tuple[bool, str]]]:
+    """The verdict, and each finding by what was looked at."""
+    found: dict[str, tuple[bool, str]] = {}
+
+    def tell(good: bool, text: str) -> None:
+        what, _, rest = text.partition(": ")
+        assert what not in found
+        assert "\n" not in text
+        found[what] = (good, rest)
+
+    return examine(config, tell), found
+
+
+def test_a_healthy_device(home: Path) -> None:
+    healthy, found = findings(home)
+    assert healthy
+    assert list(found) == CHECKS
+    assert all(good for good, _ in found.values())
+    texts = {what: text for what, (_, text) in found.items()}
+    assert texts["configuration"] == f"{home}, device pi-1 of fleet home"
+    assert texts["data"] == "16 examples to train on, 4 to test, each 6"
+    assert texts["disk"].startswith(f"{home.parent / 'state'} is writable, ")
+    assert "onnxruntime" in texts["backend"]
+    assert texts["broker"] == "mqtt://127.0.0.1:1 lets the device in"
+    assert not (home.parent / "state" / "doctor.tmp").exists()
+
+
+def test_the_broker_is_asked_for_the_devices_own_topic(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def probe(settings: BrokerSettings, topic: str) -> None:
+        asked.append((settings.client_id, topic))
+
+    monkeypatch.setattr(doctor, "probe", probe)
+    findings(home)
+    assert asked == [("pi-1", "sedge/1/home/device/pi-1/down")]
+
+
+Break = Callable[[Path, pytest.MonkeyPatch], None]
+
+
+def no_room(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(home.parent)._replace(free=63 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", always(usage))
+
+
+def file_in_the_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home.parent / "state").write_text("")
+
+
+def no_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home.parent / "train.npz").unlink()
+
+
+def old_clock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", always(86400.0))
+
+
+def little_memory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "memory_mb", always(120))
+
+
+def no_backend(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "installed_backends", always(()))
+
+
+def cuda_torch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", always("2.9.0+cu130"))
+    monkeypatch.setattr(platform, "machine", always("aarch64"))
+
+
+def dead_broker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(settings: object, topic: str) -> None:
+        raise LinkError("mqtt://127.0.0.1:1 refused 'pi-1': Not authorized")
+
+    monkeypatch.setattr(doctor, "probe", refuse)
+
+
+BROKEN: dict[str, tuple[str, Break, str]] = {
+    "no room": ("disk", no_room, "63 MiB free, expected at least 64 MiB"),
+    "a file in the way": ("disk", file_in_the_way, "File exists"),
+    "no data": ("data", no_data, "train.npz: No such file or directory"),
+    "the clock of 1970": ("clock", old_clock, "it says Fri Jan  2"),
+    "little memory": ("memory", little_memory, "found '120 MB', expected at least 200 MB"),
+    "no backend": ("backend", no_backend, "pip install 'sedge-fl[onnx]'"),
+    "torch with CUDA": ("torch", cuda_torch, "found '2.9.0+cu130'"),
+    "the broker": ("broker", dead_broker, "Not authorized"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_one_thing_is_wrong(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    what, break_it, text = BROKEN[name]
+    break_it(home, monkeypatch)
+    healthy, found = findings(home)
+    assert not healthy
+    assert list(found) == CHECKS
+    assert [which for which, (good, _) in found.items() if not good] == [what]
+    assert text in found[what][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file or directory"),
+        ("device = ", "valid TOML"),
+        ('device = "pi-1"', "fleet"),
+    ],
+)
+def test_a_bad_configuration_is_all_it_can_tell(home: Path, text: str | None, message: str) -> None:
+    home.unlink()
+    if text is not None:
+        home.write_text(text)
+    healthy, found = findings(home)
+    assert not healthy
+    assert list(found) == ["configuration"]
+    assert message in found["configuration"][1]
+
+
+def test_a_wanted_backend_that_is_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.write_text(home.read_text() + '[backend]\nname = "onnxruntime"\n')
+    assert findings(home)[0]
+    monkeypatch.setattr(doctor, "installed_backends", always(("executorch",)))
+    healthy, found = findings(home)
+    assert not healthy
+    assert "found 'onnxruntime'" in found["backend"][1]
+
+
+@pytest.mark.parametrize(("machine", "healthy"), [("aarch64", False), ("x86_64", True)])
+def test_torch_does_harm_on_small_machines_only(
+    home: Path, machine: str, healthy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "version", always("2.9.0+cu130"))
+    monkeypatch.setattr(platform, "machine", always(machine))
+    assert findings(home)[0] is healthy
+
+
+def test_a_device_without_torch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> str:
+        if name == "torch":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(doctor, "version", find)
+    assert findings(home)[1]["torch"] == (True, "not installed, and not needed")
+
+
+def test_a_system_that_does_not_tell_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory_mb() > 0
+    for error in (ValueError, OSError):
+
+        def refuse(name: str, error: type[Exception] = error) -> int:
+            raise error
+
+        monkeypatch.setattr("os.sysconf", refuse)
+        assert memory_mb() == 0
+    assert doctor._memory() == "0 MB"
+
+
+def test_what_is_installed_is_found_without_loading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed_backends() == ("onnxruntime",)
+    monkeypatch.setattr(doctor, "find_spec", always(None))
+    assert installed_backends() == ()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def test_with_a_real_broker_and_without(broker: Broker, tmp_path: Path) -> None:
+    healthy, found = findings(make_home(tmp_path, broker.url))
+    assert healthy, found
+    healthy, found = findings(make_home(tmp_path))
+    assert not healthy
+    assert "cannot reach mqtt://127.0.0.1:1: " in found["broker"][1]

@@ -1,0 +1,302 @@
+"""``sedge-edge``: exit status, one line for an error, and what each command prints."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.edge.home import make_bundle, make_home, put_models
+
+from sedge_edge import VERSION
+from sedge_edge import __main__ as command
+from sedge_edge.__main__ import main
+from sedge_edge.agent import Agent
+from sedge_edge.state import SCHEMA, AgentState, Pending
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.journal import Journal
+from sedge_protocol.layout import Theta
+from sedge_protocol.loop import lock_folder
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
+    return make_bundle(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return make_home(tmp_path / "home")
+
+
+def run(config: Path, *words: str) -> int:
+    """One command with this configuration."""
+    return main(["-c", str(config), *words])
+
+
+@pytest.mark.parametrize("words", [[], ["nonsense"], ["predict"], ["once", "--timeout-s", "soon"]])
+def test_bad_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert "usage: sedge-edge" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"sedge-edge {VERSION}\n"
+
+
+def no_config(config: Path) -> None:
+    config.unlink()
+
+
+def no_secret(config: Path) -> None:
+    (config.parent / "secret").unlink()
+
+
+def open_secret(config: Path) -> None:
+    (config.parent / "secret").chmod(0o644)
+
+
+def no_data(config: Path) -> None:
+    (config.parent / "train.npz").unlink()
+
+
+def bad_url(config: Path) -> None:
+    config.write_text(config.read_text().replace("mqtt://", "http://"))
+
+
+def file_in_the_way(config: Path) -> None:
+    (config.parent / "state").write_text("")
+
+
+def damaged_journal(config: Path) -> None:
+    state = config.parent / "state"
+    Journal(state / "journal", AgentState, SCHEMA).commit(AgentState(boot=3))
+    (state / "journal").write_bytes((state / "journal").read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("break_it", "text"),
+    [
+        (no_config, "expected a readable TOML file"),
+        (no_secret, "secret_file"),
+        (open_secret, "closed to others"),
+        (no_data, "train.npz: No such file"),
+        (bad_url, "expected mqtt://host[:port]"),
+        (file_in_the_way, "state: "),
+        (damaged_journal, "damaged, its sha256 does not match"),
+    ],
+)
+def test_an_agent_that_cannot_start_says_why_in_one_line(
+    config: Path, break_it: Callable[[Path], None], text: str
+) -> None:
+    """In a process of its own, as a service manager would see it."""
+    break_it(config)
+    words = [sys.executable, "-m", "sedge_edge", "-c", str(config), "run"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("sedge-edge: ")
+    assert text in line
+
+
+def test_two_agents_do_not_share_a_folder(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with lock_folder(config.parent / "state"):
+        assert run(config, "run") == 2
+    assert "another process is using this state folder" in capsys.readouterr().err
+
+
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[int, object], None]]:
+    """Signal handlers are kept here, and the tests' own stay in place."""
+    found: dict[int, Callable[[int, object], None]] = {}
+    monkeypatch.setattr(signal, "signal", found.__setitem__)
+    return found
+
+
+def test_run_works_until_it_is_told_to_stop(
+    config: Path, handlers: dict[int, Callable[[int, object], None]]
+) -> None:
+    def stop() -> None:
+        while signal.SIGTERM not in handlers:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    threading.Thread(target=stop, daemon=True).start()
+    assert run(config, "run") == 0
+    assert set(handlers) == {signal.SIGTERM, signal.SIGINT}
+    state = Journal(config.parent / "state" / "journal", AgentState, SCHEMA).load()
+    assert state is not None
+    assert state.boot > 1_700_000_000  # seconds, so that a lost disk does not go back in time
+
+
+@pytest.mark.usefixtures("handlers")
+def test_once_leaves_after_its_time(config: Path) -> None:
+    began = time.monotonic()
+    assert run(config, "once", "--timeout-s", "0.3") == 0
+    assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.usefixtures("handlers")
+def test_once_leaves_when_nothing_is_left(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds after the last thing: an order follows a welcome at once."""
+    asked: list[float] = []
+    now = [0.0]
+    busy = [True]
+
+    class Busy:
+        """An agent that is welcomed and, after a while, idle."""
+
+        welcomed = True
+
+        @property
+        def idle(self) -> bool:
+            return not busy[0]
+
+    def work(path: Path, done: Callable[[Agent], bool]) -> int:
+        agent: Agent = Busy()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+        for now[0] in (1.0, 5.0, 10.0):
+            assert not done(agent)
+        busy[0] = False
+        for now[0] in (11.0, 12.9):
+            assert not done(agent)
+        busy[0] = True
+        now[0] = 13.5
+        assert not done(agent)
+        busy[0] = False
+        for now[0] in (14.0, 15.9):
+            assert not done(agent)
+        now[0] = 16.1
+        assert done(agent)
+        busy[0] = True
+        now[0] = 101.0
+        assert done(agent)
+        asked.append(now[0])
+        return 0
+
+    monkeypatch.setattr(command, "_work", work)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    assert run(config, "once", "--timeout-s", "100") == 0
+    assert asked == [101.0]
+
+
+# status
+
+
+def test_status_of_a_device_that_has_never_run(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(config, "status") == 0
+    assert capsys.readouterr().out == "device pi-1 of fleet home: has never run\n"
+
+
+def test_status(
+    config: Path, tiny: tuple[bytes, Theta], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, theta = tiny
+    put_models(config, bundle, {"first": theta, "second": None})
+    state_dir = config.parent / "state"
+    journal = Journal(state_dir / "journal", AgentState, SCHEMA)
+    state = journal.load()
+    assert state is not None
+    blob = BlobFolder(state_dir, 0).write(b"x" * 123)
+    waiting = (Pending("second", 4, blob),)
+    journal.commit(AgentState(boot=12, runs=state.runs, outbox=waiting))
+    assert run(config, "status") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "device pi-1 of fleet home: started 12 (boot number)",
+        "run first: last round 3, has a personal model",
+        "run second: last round 3, has no model of its own",
+        "run second: the update of round 4 waits, 123 bytes",
+    ]
+
+
+def test_status_of_a_damaged_device(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged_journal(config)
+    assert run(config, "status") == 2
+    assert "damaged, its sha256 does not match" in capsys.readouterr().err
+
+
+# doctor
+
+
+def test_doctor_finds_the_dead_broker(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config, "doctor") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith("ok       ")] == [lines[-1]]
+    assert lines[-1].startswith("PROBLEM  broker: cannot reach mqtt://127.0.0.1:1")
+
+
+def test_doctor_is_content(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def probe(settings: object, topic: str) -> None:
+        """A broker that lets everyone in."""
+
+    monkeypatch.setattr("sedge_edge.doctor.probe", probe)
+    assert run(config, "doctor") == 0
+    assert "PROBLEM" not in capsys.readouterr().out
+
+
+# predict
+
+
+@pytest.fixture
+def trained(config: Path, tiny: tuple[bytes, Theta]) -> Path:
+    put_models(config, tiny[0], {"first": tiny[1]})
+    return config
+
+
+def test_predict_prints_labels(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(trained.parent / "train.npz") as archive:
+        np.save(trained.parent / "rows.npy", archive["x"][:5])
+    assert run(trained, "predict", str(trained.parent / "rows.npy")) == 0
+    labels = capsys.readouterr().out.split()
+    assert len(labels) == 5
+    assert set(labels) <= {"0", "1", "2"}
+    assert run(trained, "predict", str(trained.parent / "train.npz"), "--run", "first") == 0
+    assert capsys.readouterr().out.split()[:5] == labels
+
+
+def test_predict_writes_outputs(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = trained.parent / "out.npy"
+    data = str(trained.parent / "train.npz")
+    assert run(trained, "predict", data, "--out", str(out)) == 0
+    outputs = np.load(out)
+    assert outputs.shape == (20, 3)
+    assert capsys.readouterr().out == ""
+    assert run(trained, "predict", data) == 0
+    labels = [int(label) for label in capsys.readouterr().out.split()]
+    assert labels == outputs.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["predict", "missing.npy"], "missing.npy: "),
+        (["predict", "train.npz", "--out", "out.csv"], "expected a name that ends in .npy"),
+        (["predict", "train.npz", "--out", "nowhere/out.npy"], "No such file or directory"),
+        (["predict", "train.npz", "--run", "second"], "expected one of: first"),
+    ],
+)
+def test_predict_says_what_is_wrong(
+    trained: Path,
+    words: list[str],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(trained.parent)
+    assert main(words) == 2  # edge.toml in this folder is the default
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert text in line

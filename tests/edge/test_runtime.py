@@ -1,0 +1,353 @@
+"""The agent's shell with a link and a pool of its own: what goes where, and what ends the process."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.edge.desk import DOWN, KEYS, UP, Desk, DriftTrainer, examples, make_bundle
+
+from sedge_edge import runtime as runtime_module
+from sedge_edge.data import Examples
+from sedge_edge.runtime import Programs, Runtime
+from sedge_edge.trainer import Trained, TrainingStopped
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.bundle import Bundle, unpack
+from sedge_protocol.effects import Send
+from sedge_protocol.errors import CodecError, LocalError, StorageError
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Goodbye, Hello, Message, Offer, Training, Welcome
+from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
+from sedge_protocol.peer import Peer
+from sedge_protocol.topics import blob as blob_topic
+from sedge_protocol.transfer import Manifest
+
+
+class FakeLink:
+    """A link that does what the test says, and keeps what it is given."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        subscriptions: tuple[str, ...],
+        will: Callable[[], tuple[str, bytes]],
+    ) -> None:
+        self.settings, self.subscriptions, self.will = settings, subscriptions, will
+        self.events: list[LinkEvent] = []
+        self.sent: list[tuple[str, bytes, int]] = []
+        self.topics: dict[str, int] = {}
+        self.closed = False
+        self.due = 1e12
+
+    def step(self) -> list[LinkEvent]:
+        events, self.events = self.events, []
+        return events
+
+    def send(self, topic: str, payload: bytes, qos: int) -> None:
+        self.sent.append((topic, payload, qos))
+
+    def subscribe(self, topic: str, qos: int) -> None:
+        self.topics[topic] = qos
+
+    def unsubscribe(self, topic: str) -> None:
+        del self.topics[topic]
+
+    def fileno(self) -> int | None:
+        return 17
+
+    def wants_write(self) -> bool:
+        return True
+
+    def timer(self) -> float:
+        return self.due
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Shelf:
+    """In place of ``Programs``: bundles opened with a trainer of the test's."""
+
+    def __init__(self, trainer: DriftTrainer) -> None:
+        self.trainer = trainer
+
+    def open(self, blobs: BlobFolder, sha256: bytes) -> tuple[Bundle, DriftTrainer]:
+        return unpack(blobs.read(sha256)), self.trainer
+
+
+class Bench:
+    """A runtime on a desk's agent."""
+
+    def __init__(self, folder: Path, pool: Executor, trainer: DriftTrainer) -> None:
+        self.desk = Desk(folder)
+        self.wakes = threading.Semaphore(0)
+        shelf: Any = Shelf(trainer)
+        self.runtime = Runtime(
+            self.desk.agent,
+            BrokerSettings("mqtt://nowhere", "pi-1"),
+            (examples(), examples()),
+            shelf,
+            pool,
+            self.wakes.release,
+        )
+        link: Any = self.runtime.link
+        assert isinstance(link, FakeLink)
+        self.link = link
+
+    def happen(self, *events: LinkEvent) -> list[Message]:
+        """Let the link report these; the control messages that were sent in answer."""
+        self.link.events += events
+        already = len(self.link.sent)
+        self.runtime.step()
+        sends = [Send(*sent) for sent in self.link.sent[already:]]
+        return self.desk.messages(sends)
+
+    def tell(self, message: Message) -> list[Message]:
+        return self.happen(Received(DOWN, self.desk.peer.seal(message)))
+
+    def connect(self) -> None:
+        self.link.will()
+        (hello,) = self.happen(Connected(400_000))
+        assert isinstance(hello, Hello)
+        self.tell(Welcome(hello.nonce, "0"))
+
+    def start_job(self) -> None:
+        """Bring the device to where a job runs in the pool."""
+        self.connect()
+        order = self.desk.order()
+        for manifest in (order.bundle, order.model):
+            BlobFolder(self.desk.folder, 0).write(self.desk.served[manifest.transfer])
+        self.tell(order)
+
+    def wait(self) -> None:
+        """Until the pool has woken the loop."""
+        assert self.wakes.acquire(timeout=20), "the pool never called wake"
+
+
+@pytest.fixture(autouse=True)
+def fake_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_module, "MqttLink", FakeLink)
+
+
+def bench_with(folder: Path, pool: Executor, trainer: DriftTrainer | None = None) -> Bench:
+    return Bench(folder, pool, trainer or DriftTrainer())
+
+
+def test_the_link_is_asked_for_what_the_loop_needs(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool)
+        assert bench.link.subscriptions == (DOWN,)
+        assert bench.link.will()[0] == UP
+        assert (bench.runtime.fileno(), bench.runtime.wants_write()) == (17, True)
+        assert bench.runtime.timer() == 1e12
+        bench.link.will()
+        bench.happen(Connected(400_000))  # a hello is out, and due again
+        assert bench.runtime.timer() < 1e12
+        bench.link.due = 5.0
+        assert bench.runtime.timer() == 5.0
+        bench.happen(Disconnected("cut", 1.0))
+        assert not bench.desk.agent.welcomed
+
+
+def test_a_job_runs_in_the_pool_and_its_update_is_offered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool)
+        bench.start_job()
+        bench.wait()
+        assert bench.runtime.timer() == 0.0
+        (offer,) = bench.happen()
+        assert isinstance(offer, Offer)
+        assert bench.runtime.timer() > 0.0
+        assert "run run, round 1: train" in caplog.text
+        assert {record.name for record in caplog.records} == {"sedge.edge.pi-1"}
+
+
+def test_subscriptions_to_blobs_are_at_qos_0(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool)
+        bench.connect()
+        order = bench.desk.order()
+        bench.tell(order)
+        wanted = {blob_topic("test", m.transfer): 0 for m in (order.bundle, order.model)}
+        assert bench.link.topics == wanted
+        feed(bench, order.model)
+        assert list(bench.link.topics) == [blob_topic("test", order.bundle.transfer)]
+        assert {qos for _, payload, qos in bench.link.sent if payload[3] != 8} == {1}
+
+
+def feed(bench: Bench, manifest: Manifest) -> None:
+    """A blob arrives on the fleet's topic."""
+    for index in range(manifest.count):
+        bench.runtime._do(bench.desk.chunk(manifest, index))
+
+
+class Raising(DriftTrainer):
+    """A trainer that fails as told."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> Trained:
+        raise self.error
+
+
+def test_a_job_that_cannot_be_done_is_declined(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool, Raising(CodecError("program 'train' failed: no")))
+        bench.start_job()
+        bench.wait()
+        (decline,) = bench.happen()
+        assert "program 'train' failed: no" in str(decline)
+        assert bench.desk.agent.idle
+
+
+def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool, Raising(StorageError("full")))
+        bench.start_job()
+        bench.wait()
+        assert bench.happen() == []
+        assert not bench.desk.agent.idle
+        assert bench.runtime.timer() > 0.0
+
+
+@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug"), MemoryError()])
+def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool, Raising(error))
+        bench.start_job()
+        bench.wait()
+        with pytest.raises(type(error)):
+            bench.runtime.step()
+        bench.runtime.close()  # still says goodbye
+        assert bench.link.closed
+
+
+class Patient(DriftTrainer):
+    """A trainer that works until it is told to stop."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> Trained:
+        self.began.set()
+        for _ in range(2000):
+            if stopped():
+                raise TrainingStopped("epoch 1 of 1, step 1: stopped")
+            threading.Event().wait(0.01)
+        raise AssertionError("nobody stopped the training")
+
+
+def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
+    trainer = Patient()
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool, trainer)
+        bench.start_job()
+        assert trainer.began.wait(20)
+        bench.runtime.close()
+        assert bench.link.closed
+        topic, payload, _ = bench.link.sent[-1]
+        opened = Peer(DOWN, KEYS.down, KEYS.up, 7, 0).open(payload, topic)
+        assert opened is not None
+        assert isinstance(opened[1], Goodbye)
+    again = Desk(tmp_path)
+    assert list(again.agent.state.orders) == ["run"]  # to be done at the next start
+
+
+def test_frames_and_cuts_are_passed_on_and_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        bench = bench_with(tmp_path, pool)
+        bench.connect()
+        bench.happen(Received(DOWN, b"noise"), Received("elsewhere", b""))
+        bench.happen(Disconnected("mqtt://nowhere: gone", 3.4))
+        assert "dropped a frame on" in caplog.text
+        assert "mqtt://nowhere: gone; next try in 3 s" in caplog.text
+        assert bench.desk.agent.peer.counters["refused"] == 2
+
+
+# Programs.
+
+
+def shelf_of(tmp_path: Path, count: int) -> tuple[BlobFolder, list[bytes]]:
+    blobs = BlobFolder(tmp_path, 0)
+    return blobs, [blobs.write(make_bundle(seed)) for seed in range(count)]
+
+
+def test_programs_are_opened_once_and_the_oldest_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, str, int]] = []
+
+    def open_trainer(bundle: Bundle, backend: str, threads: int) -> DriftTrainer:
+        opened.append((bundle.manifest.programs[0].sha256, backend, threads))
+        return DriftTrainer()
+
+    monkeypatch.setattr(runtime_module, "open_trainer", open_trainer)
+    blobs, names = shelf_of(tmp_path, 3)
+    programs = Programs("auto", threads=3)
+    first = programs.open(blobs, names[0])
+    assert programs.open(blobs, names[0]) is first
+    programs.open(blobs, names[1])
+    assert len(opened) == 2
+    programs.open(blobs, names[2])
+    assert programs.open(blobs, names[0]) is not first
+    assert len(opened) == 4
+    assert {(backend, threads) for _, backend, threads in opened} == {("auto", 3)}
+
+
+def test_a_bundle_that_cannot_be_opened_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> DriftTrainer:
+        raise CodecError("broken")
+
+    blobs, (name,) = shelf_of(tmp_path, 1)
+    programs = Programs("auto", threads=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime_module, "open_trainer", broken)
+        with pytest.raises(CodecError, match="broken"):
+            programs.open(blobs, name)
+    with pytest.raises(CodecError, match="cannot be loaded"):
+        programs.open(blobs, name)
+    with pytest.raises(StorageError):
+        programs.open(blobs, bytes(32))
+
+
+def test_wake_is_called_from_the_pool(tmp_path: Path) -> None:
+    class Later(Executor):
+        """A pool whose job ends when the test says so."""
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.future: Future[Any] = Future()
+            self.call: Callable[[], None] = lambda: self.future.set_result(fn(*args, **kwargs))
+            return self.future
+
+    pool = Later()
+    bench = bench_with(tmp_path, pool)
+    bench.start_job()
+    assert not bench.wakes.acquire(blocking=False)
+    assert bench.happen() == []
+    pool.call()
+    assert bench.wakes.acquire(blocking=False)
+    assert len(bench.happen()) == 1

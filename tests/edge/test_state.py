@@ -1,0 +1,195 @@
+"""What must survive: every change is on disk before it is believed, or did not happen."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.edge.desk import FullDisk
+
+from sedge_edge.state import MAX_RUNS, SCHEMA, AgentState, Memory, Pending, RunState, manifests
+from sedge_edge.work import Outcome
+from sedge_protocol.errors import StorageError
+from sedge_protocol.journal import Journal
+from sedge_protocol.messages import Order
+from sedge_protocol.transfer import DEFAULT_CHUNK_BYTES, describe
+from sedge_protocol.update import Metrics, Report
+
+METRICS = Metrics(1.0, 0.5, 10)
+
+
+def blob(name: str) -> bytes:
+    """The hash of a blob that says its name."""
+    return describe(name.encode()).sha256
+
+
+def order(run: str, number: int, patch: str | None = None) -> Order:
+    return Order(
+        run=run,
+        round=number,
+        task="train",
+        bundle=describe(b"bundle"),
+        model=describe(f"model {run} {number}".encode()),
+        model_hash=bytes(32),
+        patch_blob=None if patch is None else describe(patch.encode()),
+    )
+
+
+def outcome(run: str, number: int) -> Outcome:
+    report = Report(
+        run=run,
+        round=number,
+        task="train",
+        layout_hash=bytes(32),
+        model_hash=bytes(32),
+        num_examples=10,
+        before=METRICS,
+        after=METRICS,
+        train_loss=1.0,
+        steps=1,
+        seconds=1.0,
+    )
+    update, own, residual = (
+        blob(f"{kind} {run} {number}") for kind in ("update", "own", "residual")
+    )
+    return Outcome(run, number, update, own, residual, report)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "device" / "journal"
+
+
+def memory(path: Path) -> Memory:
+    return Memory(Journal(path, AgentState, SCHEMA))
+
+
+def test_a_new_device_knows_nothing(path: Path) -> None:
+    assert memory(path).state == AgentState(chunk_bytes=DEFAULT_CHUNK_BYTES)
+    assert AgentState().blobs() == set()
+
+
+def test_every_change_survives(path: Path) -> None:
+    now = memory(path)
+    now.start(5)
+    now.heard(77)
+    now.accept(order("a", 1))
+    now.accept(order("b", 2, patch="patch"))
+    now.cut(4096)
+    assert memory(path).state == now.state
+    assert (now.state.boot, now.state.coordinator_boot, now.state.chunk_bytes) == (5, 77, 4096)
+    now.finish(order("a", 1), outcome("a", 1))
+    now.drop("b")
+    assert memory(path).state == now.state
+    assert now.state.orders == {}
+    assert now.state.outbox == (Pending("a", 1, blob("update a 1")),)
+    assert now.state.runs == {
+        "a": RunState(blob("bundle"), blob("model a 1"), blob("own a 1"), blob("residual a 1"), 1)
+    }
+    now.deliver(now.state.outbox[0])
+    assert memory(path).state.outbox == ()
+
+
+def test_boots_only_grow(path: Path) -> None:
+    now = memory(path)
+    for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
+        now.start(at_least)
+        assert now.state.boot == expected
+    now.heard(9)
+    now.heard(3)
+    assert now.state.coordinator_boot == 9
+
+
+def test_a_newer_order_takes_the_place_of_its_runs_older_one(path: Path) -> None:
+    now = memory(path)
+    for given in (order("a", 1), order("b", 1), order("a", 2)):
+        now.accept(given)
+    assert now.state.orders == {"a": order("a", 2), "b": order("b", 1)}
+    now.drop("nobody")
+    assert set(now.state.orders) == {"a", "b"}
+
+
+def test_a_round_has_one_update(path: Path) -> None:
+    """Work that was done twice, because a crash hid the first time, is sent once."""
+    now = memory(path)
+    now.finish(order("a", 1), outcome("a", 1))
+    now.finish(order("a", 2), outcome("a", 2))
+    again = Outcome("a", 1, blob("other"), None, None, outcome("a", 1).report)
+    now.finish(order("a", 1), again)
+    assert now.state.outbox == (
+        Pending("a", 2, blob("update a 2")),
+        Pending("a", 1, blob("other")),
+    )
+    assert now.state.pending("a", 1) == now.state.outbox[1]
+    assert now.state.pending("a", 3) is None
+    assert now.state.pending("b", 1) is None
+
+
+def test_finishing_one_run_leaves_the_others_order(path: Path) -> None:
+    now = memory(path)
+    now.accept(order("a", 1))
+    now.accept(order("b", 1))
+    now.finish(order("a", 1), outcome("a", 1))
+    assert now.state.orders == {"b": order("b", 1)}
+
+
+def test_the_newest_runs_are_kept(path: Path) -> None:
+    now = memory(path)
+    for number in range(1, MAX_RUNS + 3):
+        now.finish(order(f"r{number}", 1), outcome(f"r{number}", 1))
+    assert len(now.state.runs) == MAX_RUNS
+    now.finish(order("r3", 2), outcome("r3", 2))
+    assert list(now.state.runs)[-1] == "r3"
+    now.finish(order("new", 1), outcome("new", 1))
+    assert list(now.state.runs) == ["r5", "r6", "r3", "new"]
+    # An update of a run that is forgotten still goes out.
+    assert now.state.pending("r1", 1) is not None
+    assert blob("update r1 1") in now.state.blobs()
+
+
+def test_everything_that_is_needed_is_named(path: Path) -> None:
+    now = memory(path)
+    now.accept(order("a", 1, patch="patch"))
+    now.finish(order("b", 1), outcome("b", 1))
+    names = {"bundle", "model a 1", "patch", "model b 1", "update b 1", "own b 1", "residual b 1"}
+    assert now.state.blobs() == {blob(name) for name in names}
+    now.finish(order("c", 1), Outcome("c", 1, blob("u"), None, None, outcome("c", 1).report))
+    assert None not in now.state.blobs()
+
+
+def test_the_blobs_of_an_order() -> None:
+    assert [len(manifests(order("a", 1, patch))) for patch in (None, "patch")] == [2, 3]
+
+
+def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = memory(path)
+    now.accept(order("a", 1))
+    before = now.state
+    changes: list[Callable[[], None]] = [
+        lambda: now.start(9),
+        lambda: now.heard(9),
+        lambda: now.accept(order("b", 1)),
+        lambda: now.drop("a"),
+        lambda: now.finish(order("a", 1), outcome("a", 1)),
+        lambda: now.deliver(Pending("a", 1, bytes(32))),
+        lambda: now.cut(4096),
+    ]
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
+        for change in changes:
+            with pytest.raises(StorageError, match="No space left on device"):
+                change()
+            assert now.state is before
+    assert memory(path).state == before
+    now.drop("a")
+    assert memory(path).state.orders == {}
+
+
+def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SD card is not worn out by frames that say nothing new."""
+    now = memory(path)
+    now.heard(9)
+    monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
+    now.heard(9)
+    now.heard(4)
+    now.cut(DEFAULT_CHUNK_BYTES)

@@ -1,0 +1,276 @@
+"""WIRE.md against the code: what a table there says is what the code does."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from sedge_cloud import coordinator, inbox, ledger, store
+from sedge_cloud.administration import ACL
+from sedge_cloud.config import CloudConfig
+from sedge_edge import state
+from sedge_protocol import bundle, frame, layout, messages, mqtt, topics, transfer, update
+from sedge_protocol.frame import HEADER, Kind, ReplayWindow
+from sedge_protocol.messages import KINDS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "protocol" / "WIRE.md").read_text()
+LIMITS = "11. Limits, times, and their reasons"
+VECTORS = json.loads((ROOT / "tests" / "vectors" / "frames.json").read_text())
+
+FIELDS = ["magic", "version", "kind", "flags", "head_len", "boot", "seq", "transfer", "index",
+          "body_len", "reserved", "mac"]  # fmt: skip
+STRUCTS: list[type[msgspec.Struct]] = [
+    *KINDS,
+    messages.Training,
+    messages.Codec,
+    transfer.Manifest,
+    update.Report,
+    update.Metrics,
+]
+
+
+def section(heading: str) -> str:
+    """The text below a heading, up to the next one of any level."""
+    found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", TEXT, re.M | re.S)
+    assert found is not None, f"WIRE.md has no heading {heading!r}"
+    return found.group(1)
+
+
+def prose(heading: str) -> str:
+    """The text below a heading in one line: it may be wrapped anywhere."""
+    return " ".join(section(heading).split())
+
+
+def rows(text: str) -> list[list[str]]:
+    """Every table row below the heads, as its cells without backticks."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith("|--"):
+            found.append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
+    return found
+
+
+def row(text: str, first: str) -> list[str]:
+    """The row whose first cell begins so."""
+    return next(cells for cells in rows(text) if cells[0].startswith(first))
+
+
+def test_kinds() -> None:
+    names = {struct: struct.__name__ for struct in KINDS}
+    bodies = {kind: names[struct] for struct, kind in KINDS.items()}
+    bodies[Kind.CHUNK] = "the chunk's bytes"
+    found = [(cells[0], cells[1], cells[-1]) for cells in rows(section("4. Kinds"))[1:]]
+    assert found == [(kind.name, str(int(kind)), bodies[kind]) for kind in Kind]
+
+
+def test_header_fields() -> None:
+    sizes = {"s": 1, "B": 1, "H": 2, "I": 4, "Q": 8}
+    expected: list[tuple[str, str]] = []
+    offset = 0
+    for count, code in re.findall(r"(\d*)([sBHIQ])", HEADER.format.lstrip("<")):
+        for size in [int(count)] if code == "s" else [sizes[code]] * int(count or 1):
+            expected.append((str(offset), str(size)))
+            offset += size
+    found = rows(section("3. Frames"))[1:]
+    assert [(cells[0], cells[1]) for cells in found] == expected
+    assert [cells[2] for cells in found] == FIELDS
+    assert (offset, found[-1][0]) == (HEADER.size, str(frame.MAC_OFFSET))
+    assert found[0][3] == frame.MAGIC.decode()
+    assert found[1][3] == str(frame.VERSION)
+    assert str(frame.MAX_BODY_BYTES) in row(section("3. Frames"), "36")[3]
+    assert f"last {ReplayWindow.WIDTH} sequence numbers" in prose("3. Frames")
+
+
+def fields(struct: type[msgspec.Struct]) -> Iterator[tuple[list[str], inspect.Field]]:
+    """Each table row of a message beside the field it should describe."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    found = rows(section(struct.__name__))[1:]
+    assert [cells[0] for cells in found] == [field.encode_name for field in info.fields]
+    return zip(found, info.fields, strict=True)
+
+
+def shown_default(value: object) -> str:
+    """What the tables call a default."""
+    if value is None:
+        return "nil"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return "none"
+    return "empty" if value in (b"", "") else str(value)
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_message_tables_have_every_field_and_default(struct: type[msgspec.Struct]) -> None:
+    for cells, field in fields(struct):
+        where = f"{struct.__name__}.{field.name}"
+        if field.required:
+            assert cells[2] == "", where
+        elif isinstance(field.default, msgspec.Struct):
+            assert cells[2] == "its defaults", where
+        else:
+            assert cells[2] == shown_default(field.default), where
+
+
+def limits(kind: inspect.Type) -> Iterator[int | float]:
+    """Every number that bounds a value of this type, but for the lower bounds of lengths and counts."""
+    for name in ("gt", "ge", "lt", "le", "max_length"):
+        bound = getattr(kind, name, None)
+        if bound is not None:
+            yield bound
+    if isinstance(kind, inspect.BytesType) and kind.min_length:
+        yield kind.min_length
+    if isinstance(kind, inspect.VarTupleType):
+        yield from limits(kind.item_type)
+    if isinstance(kind, inspect.UnionType):
+        for part in kind.types:
+            yield from limits(part)
+
+
+def written(number: int | float) -> set[str]:
+    """The ways in which a table may write a number."""
+    found = {f"{number:g}" if isinstance(number, float) else str(number)}
+    if isinstance(number, int) and number > 2**20:
+        for n, text in ((number, ""), (number + 1, " - 1")):
+            if n & (n - 1) == 0:
+                found.add(f"2^{n.bit_length() - 1}{text}")
+    return found
+
+
+# Words that stand for a type with limits; section 5 explains each.
+WORDS: dict[str, set[str]] = {
+    "count": {"0", "2^40"},
+    "round": {"1", "2^31"},
+    "hash": {"32"},
+    "id": {"48"},
+}
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_message_tables_have_every_limit(struct: type[msgspec.Struct]) -> None:
+    for cells, field in fields(struct):
+        shown = WORDS.get(cells[1], set()) | set(re.findall(r"2\^\d+ - 1|2\^\d+|[\d.]+", cells[1]))
+        for number in limits(field.type):
+            text = f"{struct.__name__}.{field.name}: {cells[1]!r} does not have {number}"
+            assert shown & (written(number) | {str(number).removesuffix(".0")}) or (
+                number == 0 and "above 0" in cells[1]
+            ), text
+        if isinstance(field.type, inspect.LiteralType):
+            assert all(str(value) in cells[1] for value in field.type.values)
+        if isinstance(field.type, inspect.EnumType):
+            assert all(str(value) in cells[1] for value in field.type.cls)
+
+
+def test_the_words_of_the_tables() -> None:
+    text = prose("5. Messages")
+    assert "*count* is an integer from 0 to 2^40" in text
+    assert "*hash* 32 bytes" in text
+    assert "*round* an integer from 1 to 2^31" in text
+    info = inspect.type_info(messages.Cancel)
+    assert isinstance(info, inspect.StructType)
+    run = info.fields[0].type
+    assert isinstance(run, inspect.StrType)
+    assert run.pattern == topics.ID_PATTERN
+    assert "{0,47}" in topics.ID_PATTERN
+    assert "1 to 48 of `a-z`, `0-9` and `-`" in prose("1. Topics and the broker")
+
+
+NUMBERS: list[tuple[str, int]] = [
+    ("body", frame.MAX_BODY_BYTES),
+    ("chunk_bytes", transfer.MIN_CHUNK_BYTES),
+    ("chunk_bytes", transfer.MAX_CHUNK_BYTES),
+    ("chunk_bytes", transfer.DEFAULT_CHUNK_BYTES),
+    ("chunks of a blob", transfer.MAX_CHUNKS),
+    ("inline", transfer.MAX_INLINE_BYTES),
+    ("credit", transfer.CREDIT),
+    ("bitmap", transfer.MAX_CHUNKS // 8),
+    ("report", update.MAX_REPORT_BYTES),
+    ("update", update.MAX_REPORT_BYTES),
+    ("update", inbox.DENSE_SLACK),
+    ("update", inbox.DENSE_SLACK + 1),
+    ("packed bundle", bundle.MAX_BUNDLE_BYTES),
+    ("tensors", layout.MAX_TENSORS),
+    ("tensors", layout.MAX_NAME_CHARS),
+    ("tensors", layout.MAX_RANK),
+    ("open transfers", inbox.MAX_TRANSFERS),
+    ("late", store.LATE_ROUNDS),
+    ("silence", int(transfer.SILENCE_S)),
+    ("backoff", int(transfer.RETRY_MAX_S)),
+    ("report of a quiet", int(transfer.Intake.QUIET_S)),
+    ("BUSY", inbox.RETRY_MS // 1000),
+    ("BUSY", int(coordinator.DISK_RETRY_S)),
+    ("BUSY", int(state.DISK_RETRY_S)),
+    ("an ORDER", int(coordinator.RESEND_S)),
+    ("an upload", int(inbox.IDLE_S)),
+    ("a half-received", int(ledger.PART_AGE_S)),
+]
+
+
+@pytest.mark.parametrize(("first", "number"), NUMBERS)
+def test_limits_and_times(first: str, number: int) -> None:
+    assert str(number) in re.findall(r"[\d.]+", row(section(LIMITS), first)[1])
+
+
+def test_the_other_numbers() -> None:
+    assert f"2^{(layout.MAX_PARAMETERS - 1).bit_length()}" == row(section(LIMITS), "n")[1]
+    upload = prose("7. Upload: an update from the device to the coordinator")
+    assert f"min({transfer.RETRY_MAX_S:g}, {transfer.RETRY_FIRST_S:g} · 2^a)" in upload
+    link = prose("1. Topics and the broker")
+    assert link.count(str(mqtt.DEFAULT_MAX_PACKET)) == 3
+    assert f"session expiry of {mqtt.SESSION_EXPIRY_S} s" in link
+    assert f"Keepalive {mqtt.KEEPALIVE_S} s" in link
+    assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link
+    assert f"min({mqtt.RECONNECT_MAX_S:g}, 2^f)" in link
+    assert mqtt.RECONNECT_FIRST_S == 1.0
+    assert f"`gather_ms` ({CloudConfig('fleet').gather_ms})" in TEXT
+    assert f"BUSY, {inbox.RETRY_MS} ms" in TEXT
+    assert f"`format` {bundle.FORMAT}" in TEXT
+
+
+def test_topics_and_access_list() -> None:
+    names = [cells[0] for cells in rows(section("1. Topics and the broker"))[1:]]
+    assert names == [
+        topics.up("<fleet>", "<device>"),
+        topics.down("<fleet>", "<device>"),
+        topics.blob("<fleet>", b"").rstrip("/") + "/<transfer>",
+    ]
+    access = ACL.format(user="coordinator-<fleet>", fleet="<fleet>").replace("\n\n", "\n")
+    assert access in TEXT
+    assert f"`{topics.all_up('<fleet>')}`" in TEXT
+
+
+def test_every_reason_that_the_coordinator_gives() -> None:
+    """Read off its source: a reason is the first argument of ``Refused`` and its like."""
+    source = "".join(
+        (ROOT / "cloud" / "sedge_cloud" / name).read_text()
+        for name in ("inbox.py", "ledger.py", "coordinator.py")
+    )
+    given = set(re.findall(r'(?:Refused|_rejected|Reject|Refusal)\([^"()]*"([a-z-]+)"', source))
+    given |= set(re.findall(r'Refused\(\s*"([a-z-]+)"', source))
+    assert len(given) >= 9
+    known = {(cells[0], cells[1]) for cells in rows(section("10. Reason codes"))[1:]}
+    assert {reason for kind, reason in known if kind in ("REJECT", "REFUSED")} == given
+
+
+def test_vectors_of_the_page_are_those_of_the_file() -> None:
+    plain = re.sub(r"\s", "", TEXT)
+    keys, manifest = VECTORS["keys"][0], VECTORS["manifests"][0]
+    for value in (*keys.values(), manifest["packed"], manifest["transfer"]):
+        assert value in plain
+    goodbye = next(case for case in VECTORS["frames"] if case["name"] == "GOODBYE")
+    assert goodbye["sealed"] in plain
+    assert f"boot {goodbye['boot']}, seq {goodbye['seq']}" in prose("3. Frames")
+
+
+def test_headings_are_numbered_in_order() -> None:
+    found = [int(number) for number in re.findall(r"^## (\d+)\. ", TEXT, re.M)]
+    assert found == list(range(1, 15))
+    assert re.findall(r"^## (?!\d)(.*)", TEXT, re.M) == ["Coded vector"]

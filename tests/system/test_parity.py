@@ -1,0 +1,393 @@
+"""The device's training against plain torch, and the cloud's view of it, bit for bit.
+
+A real model is exported, trained by ``sedge_edge.work.perform`` in ONNX Runtime, and beside it by a few
+lines of ordinary torch: autograd, ``torch.optim.SGD``, the same batches of the same real digits.
+"""
+
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from sedge_cloud.administration import start_run
+from sedge_cloud.config import CodecConfig, RunConfig
+from sedge_cloud.ledger import Ledger, Run
+from sedge_cloud.rounds import open_round
+from sedge_cloud.store import MemoryRow, Store, UpdateRow
+from sedge_edge.batches import batches
+from sedge_edge.data import Examples, split
+from sedge_edge.runtime import Programs
+from sedge_edge.work import Job, Outcome, Workplace, assemble, perform, read_theta
+from sedge_emulate.data import load
+from sedge_export import export
+from sedge_protocol import bundle as bundles
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.bundle import Bundle
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.messages import LastBatch, Order, Training
+from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode
+from sedge_protocol.transfer import describe
+from sedge_protocol.update import decode_update
+
+BATCH = 16
+# 197 examples make 12 batches and a last one of 5 rows.
+TRAIN = 197
+TEST = 83
+
+
+def cnn(norm: Callable[[int], nn.Module]) -> nn.Module:
+    """Convolution, normalisation, max-pool and two linear layers, for (1, 8, 8) and ten classes."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        norm(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 12, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(48, 24),
+        nn.ReLU(),
+        nn.Linear(24, 10),
+    )
+
+
+def group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(4, channels)
+
+
+def batch_norm(channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels, momentum=0.2)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": lambda: cnn(group_norm),
+    "batchnorm": lambda: cnn(batch_norm),
+    "mlp": mlp,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model, its bundle, and the first theta (n,)."""
+
+    model: nn.Module
+    folder: Path
+    bundle: Bundle
+    theta: Theta
+
+    @property
+    def layout(self) -> Layout:
+        return self.bundle.manifest.layout
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
+    torch.set_num_threads(1)
+    found: dict[str, Exported] = {}
+    for name, make in MODELS.items():
+        torch.manual_seed(1)
+        model, folder = make(), tmp_path_factory.mktemp(name)
+        sample = torch.randn(BATCH, 1, 8, 8)
+        export(model, sample, batch_size=BATCH, name=name, num_classes=10, folder=folder)
+        bundle, theta = bundles.load(folder)
+        found[name] = Exported(model, folder, bundle, theta)
+    return found
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Examples, Examples]:
+    """Real images for training and testing."""
+    data = load("digits")
+    rows = np.random.default_rng(2).permutation(len(data.targets))[: TRAIN + TEST]
+    return split(Examples(data.inputs[rows], data.targets[rows]), TEST / len(rows), seed=0)
+
+
+class Twin:
+    """The same training in plain torch."""
+
+    def __init__(self, model: nn.Module, layout: Layout, theta: Theta) -> None:
+        self.model = copy.deepcopy(model)
+        self.layout = layout
+        held = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        self.tensors: dict[str, Tensor] = {t.name: held[t.name] for t in layout.tensors}
+        with torch.no_grad():
+            for name, values in layout.views(theta).items():
+                self.tensors[name].copy_(torch.from_numpy(values.copy()))
+
+    @property
+    def theta(self) -> Theta:
+        """The model's values (n,)."""
+        arrays = {name: t.detach().numpy().astype(np.float32) for name, t in self.tensors.items()}
+        return self.layout.flatten(arrays)
+
+    def train(self, examples: Examples, training: Training, seed: int, safe: bool) -> None:
+        """Train on exactly the batches that the device uses; padded rows are left out, not weighted."""
+        settings = training.learning_rate, training.momentum
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=settings[0], momentum=settings[1])
+        start = [p.detach().clone() for p in self.model.parameters()]
+        self.model.train()
+        epochs, mode = training.local_epochs, training.last_batch
+        for batch in batches(len(examples.targets), BATCH, epochs, mode, seed, safe):
+            rows = batch.indices[batch.weights > 0]
+            loss = cross_entropy(
+                self.model(torch.from_numpy(examples.inputs[rows])),
+                torch.from_numpy(examples.targets[rows]),
+            )
+            for parameter, first in zip(self.model.parameters(), start, strict=True):
+                loss = loss + training.prox / 2 * ((parameter - first) ** 2).sum()
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+
+    def accuracy(self, examples: Examples) -> float:
+        """The share of right answers."""
+        self.model.eval()
+        with torch.no_grad():
+            outputs = self.model(torch.from_numpy(examples.inputs))
+        right = outputs.argmax(1) == torch.from_numpy(examples.targets)
+        return float(right.double().mean())
+
+
+def order_for(blobs: BlobFolder, made: Exported, **changes: object) -> Order:
+    """An order to train from the bundle's first theta, its blobs already on the device."""
+    packed = bundles.pack(made.bundle)
+    coded = encode(SparseVector(made.theta.size, None, made.theta), ValueCoding.FP32)
+    for blob in (packed, coded):
+        blobs.write(blob)
+    order = Order(
+        run="run",
+        round=1,
+        task="train",
+        bundle=describe(packed),
+        model=describe(coded),
+        model_hash=hashlib.sha256(made.theta.tobytes()).digest(),
+        seed=11,
+    )
+    return msgspec.structs.replace(order, **changes)
+
+
+def do(order: Order, blobs: BlobFolder, data: tuple[Examples, Examples]) -> Outcome:
+    """The device's job, in ONNX Runtime."""
+    programs = Programs("onnxruntime", threads=1)
+    place = Workplace(
+        blobs, *data, lambda sha256: programs.open(blobs, sha256), lambda: False, lambda: 0.0
+    )
+    return perform(Job(order, None, None), place)
+
+
+def check_close(found: Theta, twin: Twin, start: Theta) -> None:
+    """theta (n,) agrees to 1e-4 of the change, over all and tensor by tensor."""
+    change = np.abs(twin.theta - start)
+    assert change.max() > 1e-3
+    assert np.abs(found - twin.theta).max() <= 1e-4 * change.max()
+    for tensor in twin.layout.tensors:
+        place = tensor.slice
+        error = np.abs(found[place] - twin.theta[place]).max()
+        # One unit in the last place of the values themselves is as close as float32 comes.
+        floor = 4e-7 * np.abs(start[place]).max()
+        assert error <= 1e-3 * change[place].max() + floor, tensor.name
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("name", ["cnn", "mlp"])
+@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
+def test_the_device_trains_as_torch_does(
+    exported: dict[str, Exported],
+    digits: tuple[Examples, Examples],
+    tmp_path: Path,
+    name: str,
+    last_batch: LastBatch,
+    epochs: int,
+) -> None:
+    made, blobs = exported[name], BlobFolder(tmp_path, 0)
+    training = Training(
+        local_epochs=epochs, learning_rate=0.05, momentum=0.9, last_batch=last_batch
+    )
+    outcome = do(order_for(blobs, made, training=training), blobs, digits)
+    twin = Twin(made.model, made.layout, made.theta)
+    before = twin.accuracy(digits[1])
+    twin.train(digits[0], training, seed=11, safe=True)
+    assert outcome.model is not None
+    check_close(read_theta(blobs, outcome.model, made.layout), twin, made.theta)
+    report = outcome.report
+    assert (report.before.accuracy, report.after.accuracy) == pytest.approx(
+        (before, twin.accuracy(digits[1])), abs=1e-12
+    )
+    assert report.after.loss < 0.95 * report.before.loss
+    assert (report.num_examples, report.before.num_examples) == (TRAIN, TEST)
+    assert report.steps == epochs * (12 if last_batch == "drop" else 13)
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
+def test_a_model_with_batch_norm_trains_as_torch_does(
+    exported: dict[str, Exported],
+    digits: tuple[Examples, Examples],
+    tmp_path: Path,
+    last_batch: LastBatch,
+) -> None:
+    """Running statistics included; padding becomes filling."""
+    made, blobs = exported["batchnorm"], BlobFolder(tmp_path, 0)
+    assert made.bundle.manifest.uses_batch_statistics
+    training = Training(learning_rate=0.05, momentum=0.5, last_batch=last_batch)
+    outcome = do(order_for(blobs, made, training=training), blobs, digits)
+    twin = Twin(made.model, made.layout, made.theta)
+    twin.train(digits[0], training, seed=11, safe=False)
+    assert outcome.model is not None
+    found = read_theta(blobs, outcome.model, made.layout)
+    check_close(found, twin, made.theta)
+    steps = 12 if last_batch == "drop" else 13
+    assert outcome.report.steps == steps
+    statistics = made.layout.mask(made.layout.statistics)
+    assert (found[statistics] != made.theta[statistics]).all()
+    assert outcome.report.after.accuracy == pytest.approx(twin.accuracy(digits[1]), abs=1e-12)
+
+
+def test_prox_pulls_as_torch_does(
+    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
+) -> None:
+    made, blobs = exported["mlp"], BlobFolder(tmp_path, 0)
+    training = Training(learning_rate=0.05, momentum=0.5, prox=0.5)
+    outcome = do(order_for(blobs, made, training=training), blobs, digits)
+    twin = Twin(made.model, made.layout, made.theta)
+    twin.train(digits[0], training, seed=11, safe=True)
+    assert outcome.model is not None
+    check_close(read_theta(blobs, outcome.model, made.layout), twin, made.theta)
+
+
+def test_fewer_examples_than_a_batch(
+    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
+) -> None:
+    made, blobs = exported["cnn"], BlobFolder(tmp_path, 0)
+    few = Examples(digits[0].inputs[:5], digits[0].targets[:5])
+    training = Training(learning_rate=0.05)
+    outcome = do(order_for(blobs, made, training=training), blobs, (few, digits[1]))
+    twin = Twin(made.model, made.layout, made.theta)
+    twin.train(few, training, seed=11, safe=True)
+    assert outcome.model is not None
+    check_close(read_theta(blobs, outcome.model, made.layout), twin, made.theta)
+
+
+def test_the_same_order_gives_the_same_bytes(
+    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
+) -> None:
+    """Work that a power cut repeats must not become another update."""
+    updates: set[bytes] = set()
+    for attempt in ("first", "second"):
+        blobs = BlobFolder(tmp_path / attempt, 0)
+        outcome = do(order_for(blobs, exported["cnn"]), blobs, digits)
+        updates.add(outcome.update)
+    assert len(updates) == 1
+
+
+# The cloud's side.
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        CodecConfig(),
+        CodecConfig(values=ValueCoding.BF16, fraction=0.1),
+        CodecConfig(values=ValueCoding.INT8, fraction=0.5),
+    ],
+    ids=["dense", "bf16", "int8"],
+)
+@pytest.mark.parametrize("model_values", [ValueCoding.FP32, ValueCoding.BF16])
+def test_the_cloud_holds_start_and_delta_bit_for_bit(
+    exported: dict[str, Exported],
+    digits: tuple[Examples, Examples],
+    tmp_path: Path,
+    codec: CodecConfig,
+    model_values: ValueCoding,
+) -> None:
+    """Two rounds of FedOBP, the second from a patch: the ledger's vectors are the device's."""
+    made, blobs = exported["cnn"], BlobFolder(tmp_path / "device", 0)
+    config = RunConfig(
+        strategy="fedobp",
+        options={"quantile": 0.9},
+        codec=codec,
+        model_values=model_values,
+        min_train_devices=1,
+        min_available_devices=1,
+    )
+    store = Store(tmp_path / "cloud")
+    start_run(store, "run", made.folder, config)
+    ledger, run = Ledger(store), Run(store.runs()[0], store)
+    size = made.layout.size
+    patched = 0
+    for number in (1, 2):
+        opened = open_round(run, ledger, number, "train", ["pi-1"], 0.0)
+        round_, given = opened.row, opened.orders["pi-1"]
+        patched += bool(given.patch)
+        coded = store.blobs.read(round_.model)
+        order = order_for(
+            blobs,
+            made,
+            round=number,
+            bundle=describe(store.blobs.read(run.bundle_hash)),
+            model=describe(coded),
+            model_hash=round_.model_hash,
+            patch=given.patch,
+            patch_hash=hashlib.sha256(given.patch).digest() if given.patch else b"",
+            codec=codec,
+            training=Training(learning_rate=0.05, momentum=0.5),
+        )
+        blobs.write(coded)
+        outcome = do(order, blobs, digits)
+        start = assemble(order, blobs, made.layout, None)
+        update = blobs.read(outcome.update)
+        delta = decode(decode_update(update)[1], size).dense()
+
+        store.blobs.write(update)
+        report = ledger.check_update(run, round_, given, update)
+        assert report == outcome.report
+        row = UpdateRow(
+            "run",
+            number,
+            "pi-1",
+            outcome.update,
+            msgspec.msgpack.encode(report),
+            len(update),
+            False,
+        )
+        memory = MemoryRow("run", "pi-1", number, round_.model, given.patch, outcome.update, b"")
+        store.receive(row, memory)
+        (seen,) = ledger.updates(run, number, round_.model)
+        assert seen.trained.tobytes() == (start + delta).tobytes()
+        known = ledger.memory(run, "pi-1").trained
+        assert known is not None
+        assert known.tobytes() == (start + delta).tobytes()
+
+        assert outcome.model is not None
+        trained = read_theta(blobs, outcome.model, made.layout)
+        if codec.fraction == 1.0 and codec.values is ValueCoding.FP32:
+            # fl(start + fl(trained - start)) is trained up to its last bit.
+            np.testing.assert_allclose(seen.trained, trained, rtol=3e-7, atol=1e-8)
+        # The next round's global is another than the device's own model, so that there is a patch.
+        run.state = ledger.write_state(
+            run, run.strategy.apply(ledger.state(run), ledger.updates(run, number, round_.model))
+        )
+        run.state = msgspec.structs.replace(
+            run.state, **dict(zip(("model", "model_hash"), shifted(ledger, run), strict=True))
+        )
+    assert patched == 1
+    store.close()
+
+
+def shifted(ledger: Ledger, run: Run) -> tuple[bytes, bytes]:
+    """The run's global, moved as other devices' updates would: its blob and its hash."""
+    theta = ledger.theta(run.state.model, run.manifest.layout.size)
+    noise = np.random.default_rng(5).normal(0, 0.01, theta.size).astype(np.float32)
+    blob, sha256, _ = ledger.write_model(theta + noise, run.config.model_values)
+    return blob, sha256

@@ -1,0 +1,102 @@
+"""What the vectors of frames.json are made of: one device, its blobs, every message, frames by hand."""
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Iterator
+
+from sedge_protocol import messages, topics
+from sedge_protocol.frame import Kind
+from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.messages import Message
+from sedge_protocol.sparse import Compression, ValueCoding
+from sedge_protocol.transfer import describe, to_bitmap
+
+SECRET = bytes(range(32))
+FLEET, DEVICE = "home", "pi-1"
+KEYS = DeviceKeys.of(SECRET)
+UP, DOWN = topics.up(FLEET, DEVICE), topics.down(FLEET, DEVICE)
+NONCE = bytes(range(0xA0, 0xB0))
+UPWARD = (Kind.HELLO, Kind.GOODBYE, Kind.OFFER, Kind.GET, Kind.DECLINE)
+BOOT = 1_700_000_000
+GOODBYE = b"\x81\xa5nonce\xc4\x10" + NONCE
+
+
+def blob(size: int) -> bytes:
+    """Bytes that any language can make again."""
+    return bytes((31 * i + (i >> 8)) & 255 for i in range(size))
+
+
+UPDATE = describe(blob(10_000), 4096)
+MODEL = describe(blob(200_000))
+BUNDLE = describe(blob(70_000))
+LAYOUT = Layout.of([
+    ("conv.weight", (8, 3, 3, 3), Role.PARAMETER), ("norm.running_mean", (8,), Role.STATISTIC),
+    ("head.weight", (10, 8), Role.PARAMETER), ("scale", (), Role.PARAMETER),
+])  # fmt: skip
+
+
+def digest(text: str) -> bytes:
+    """A hash that stands for something."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def every_message() -> Iterator[tuple[Message, bytes]]:
+    """Every message, with the transfer id of its frame."""
+    hello = messages.Hello(
+        NONCE, "0.1.0", ("onnxruntime",), ("zstd", "zlib", "none"), 600, 100, 970
+    )
+    full = messages.Order(
+        run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
+        patch=b"a coded vector", patch_hash=digest("a coded vector"),
+        keep=("head.weight", "head.bias"), seed=2**63 - 1, deadline_ms=90_000,
+        training=messages.Training(5, 0.05, 0.9, 0.1, "drop"),
+        codec=messages.Codec(ValueCoding.INT8, 0.25, Compression.ZLIB, False),
+    )  # fmt: skip
+    small = messages.Order(
+        run="r", round=1, task="evaluate", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
+        patch_blob=UPDATE, patch_hash=digest("patch"), upload=False,
+    )  # fmt: skip
+    for message in (
+        hello,
+        messages.Hello(NONCE, "9.9"),
+        messages.Welcome(NONCE, "0.1.0"),
+        full,
+        small,
+        messages.Cancel("digits", 3, "the round is over"),
+        messages.Cancel("digits", 0, "the run was stopped"),
+        messages.Decline("digits", 3, "DataError", "no examples of class 7"),
+        messages.Goodbye(NONCE),
+        messages.Refusal("version", "frame of protocol version 2, this side speaks 1"),
+        messages.Committed("digits", 3, UPDATE.sha256),
+        messages.Committed("digits", 3, UPDATE.sha256, True),
+        messages.Reject("digits", 3, UPDATE.sha256, "stale", "round 3 closed too long ago"),
+    ):
+        yield message, bytes(16)
+    inline = describe(b"small")
+    yield messages.Offer("digits", 3, inline, 1, b"small"), inline.transfer
+    for about_update in (
+        messages.Offer("digits", 3, UPDATE, 2),
+        messages.Have(2, to_bitmap({0, 2}, 3), 4),
+        messages.Have(0, to_bitmap(set(), 3), 4),
+        messages.Busy(30_000, "too many transfers"),
+    ):
+        yield about_update, UPDATE.transfer
+    yield messages.Get("digits", 3, to_bitmap({0, 3}, 4)), MODEL.transfer
+
+
+def by_hand(
+    body: bytes = GOODBYE,
+    extra: bytes = b"",
+    topic: str = UP,
+    key: bytes = KEYS.up,
+    **changes: object,
+) -> bytes:
+    """A frame from its parts, with a good MAC, true or not."""
+    fields = {"magic": b"SG", "version": 1, "kind": Kind.GOODBYE, "flags": 0}
+    fields |= {"head_len": 64 + len(extra), "boot": BOOT, "seq": 1, "transfer": bytes(16)}
+    fields |= {"index": 0, "body_len": len(body), "reserved": 0, **changes}
+    head = struct.pack("<2sBBHHII16sIIQ", *fields.values())
+    mac = hmac.digest(key, topic.encode() + head + extra + body, "sha256")[:16]
+    return head + mac + extra + body

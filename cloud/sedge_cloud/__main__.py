@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -107,26 +108,20 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=cloud.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    lock = lock_folder(Path(cloud.state_dir))
-    store, loop = Store(Path(cloud.state_dir)), Loop()
-    stopping: list[int] = []
+    folder = Path(cloud.state_dir)
+    with lock_folder(folder), closing(Store(folder)) as store, closing(Loop()) as loop:
+        stopping: list[int] = []
 
-    def stop(number: int, frame: object) -> None:
-        stopping.append(number)
-        loop.wake()
+        def stop(number: int, frame: object) -> None:
+            stopping.append(number)
+            loop.wake()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
-    service = Service(core, broker_settings(cloud))
-    try:
-        service.ready()
-        loop.run([service], lambda: bool(stopping))
-    finally:
-        service.close()
-        store.close()
-        loop.close()
-        lock.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
+        with closing(Service(core, broker_settings(cloud))) as service:
+            service.ready()
+            loop.run([service], lambda: bool(stopping))
     return 0
 
 
@@ -152,8 +147,9 @@ def _run_stop(arguments: argparse.Namespace) -> int:
 
 def _run_list(arguments: argparse.Namespace) -> int:
     _, store = _open(arguments)
+    rows = store.runs()
     print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
-    for row in store.runs():
+    for row in rows:
         config = msgspec.msgpack.decode(row.config, type=RunConfig)
         closed = sum(1 for r in store.rounds(row.run) if not r.open)
         planned = config.num_rounds + config.evaluate
@@ -214,8 +210,9 @@ def _device_revoke(arguments: argparse.Namespace) -> int:
 
 
 def _device_list(arguments: argparse.Namespace) -> int:
+    rows = _open(arguments)[1].devices()
     print(f"{'device':<32} {'state':<9} starts")
-    for row in _open(arguments)[1].devices():
+    for row in rows:
         print(f"{row.device:<32} {'revoked' if row.revoked else 'enrolled':<9} {row.boot}")
     return 0
 

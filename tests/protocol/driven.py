@@ -1,12 +1,26 @@
 """A link that a test steps by hand, and everything that has happened on it."""
 
+import itertools
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
-from sedge_protocol.mqtt import Connected, Disconnected, LinkEvent, MqttLink, Received
+import numpy as np
+from paho.mqtt.enums import MQTTProtocolVersion
+
+from sedge_protocol.mqtt import (
+    BrokerSettings,
+    Connected,
+    Disconnected,
+    LinkEvent,
+    MqttLink,
+    Received,
+)
 
 WAIT_S = 15.0
+V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
+_NUMBERS = itertools.count(1)
 
 
 class Driven:
@@ -57,3 +71,32 @@ def wait(*links: Driven) -> None:
     """Give what should not come the time to come."""
     end = time.monotonic() + 0.1
     drive(lambda: time.monotonic() > end, *links)
+
+
+def settings(url: str, name: str = "pi-1") -> BrokerSettings:
+    return BrokerSettings(url, name)
+
+
+@contextmanager
+def connected(
+    url: str,
+    name: str,
+    *topics: str,
+    will: Callable[[], tuple[str, bytes]] | None = None,
+    version: MQTTProtocolVersion = V5,
+) -> Generator[Driven]:
+    """A link that is up, with its subscriptions made."""
+    link = MqttLink(settings(url, name), topics, will, np.random.default_rng(1))
+    link._version = version
+    driven = Driven(link)
+    try:
+        drive(lambda: link.up, driven)
+        settle(driven)
+        yield driven
+    finally:
+        link.close()
+
+
+def fresh() -> str:
+    """A client id that no session of another test has."""
+    return f"client-{next(_NUMBERS)}"

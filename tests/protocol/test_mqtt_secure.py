@@ -4,7 +4,9 @@ import getpass
 import os
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.protocol.driven import Driven, drive, settle, wait
+from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
 from sedge_cloud.administration import ACL, add_password
 from sedge_emulate import broker as broker_module
@@ -211,8 +213,34 @@ def test_a_certificate_opens_the_broker(secure: Secure) -> None:
     driven.link.close()
 
 
-def test_large_messages_pass_through_tls(secure: Secure) -> None:
+def test_packets_that_share_a_tls_record_are_all_read(secure: Secure) -> None:
     """Bytes that TLS has decrypted already do not make the socket readable."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(secure.folder / "broker.crt", secure.folder / "broker.key")
+    accepted, message = b"\x20\x03\x00\x00\x00", b"\x30\x05\x00\x01t\x00x"
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with context.wrap_socket(connection, server_side=True) as encrypted:
+            encrypted.recv(4096)
+            encrypted.sendall(accepted + 5 * message)
+            ended.wait(WAIT_S)
+
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"mqtts://127.0.0.1:{server.getsockname()[1]}"
+        driven = linked(BrokerSettings(url, "pi-1", ca_file=str(secure.folder / "ca.crt")))
+        try:
+            drive(lambda: len(driven.received()) == 5, driven)
+        finally:
+            ended.set()
+            thread.join()
+            driven.link.close()
+
+
+def test_large_messages_pass_through_tls(secure: Secure) -> None:
     topic = topics.blob(FLEET, bytes(16))
     device = linked(secure.by_certificate("pi-1"), topic)
     coordinator = linked(

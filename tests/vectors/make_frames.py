@@ -21,6 +21,7 @@ from tests.vectors.frame_samples import (
     KEYS,
     LAYOUT,
     MODEL,
+    NONCE,
     SECRET,
     UP,
     UPDATE,

@@ -8,7 +8,6 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from sedge_emulate.fleet import Host, run_strategy
 from sedge_emulate.progress import Progress
 from sedge_emulate.report import print_table, write_report
 from sedge_emulate.result import Machine, Model, Result, StrategyResult, write_json
+from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, SedgeError
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def _run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     base = arguments.fleet.absolute().parent
     results: list[StrategyResult] = []
+    with translated("make folder", out):  # here, not after minutes of work
+        out.mkdir(parents=True, exist_ok=True)
     with open_broker(arguments.broker) as broker, Progress(console) as progress:
         dataset, shares = share_out(config.data, config.devices, config.seed, base)
         progress.note(f"{_describe(config, dataset)}; broker: {broker.kind}")
@@ -133,8 +135,7 @@ def _export(config: EmulationConfig, dataset: Dataset, folder: Path, base: Path)
     torch.manual_seed(config.seed)
     torch.set_num_threads(1)
     if config.model.factory:
-        name = config.model.factory
-        model = _factory(name, base)()
+        name, model = config.model.factory, _built(config.model.factory, base)
     elif dataset.inputs.shape[1:] == (1, 28, 28):
         name, model = "avgcnn", avgcnn(classes=dataset.num_classes)
     else:
@@ -153,15 +154,22 @@ def _export(config: EmulationConfig, dataset: Dataset, folder: Path, base: Path)
     return Model(name=name, parameters=size, dense_bytes=4 * size)
 
 
-def _factory(name: str, base: Path) -> "Callable[[], torch.nn.Module]":
-    """The user's model factory. Raises ``ConfigError`` when it cannot be had."""
+def _built(name: str, base: Path) -> "torch.nn.Module":
+    """The user's model. Raises ``ConfigError`` when it cannot be had."""
+    import torch
+
     module, _, function = name.partition(":")
     expected = "module:function that gives a torch.nn.Module"
     sys.path.insert(0, str(base))
     try:
-        found: Callable[[], torch.nn.Module] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigError("model.factory", name, f"{expected} ({exc})") from exc
+        found: object = getattr(importlib.import_module(module), function)()
+    except Exception as exc:  # whatever the user's own code raises
+        why = f"{expected} ({type(exc).__name__}: {exc})"
+        raise ConfigError("model.factory", name, why) from exc
+    finally:
+        sys.path.remove(str(base))
+    if not isinstance(found, torch.nn.Module):
+        raise ConfigError("model.factory", name, f"{expected}, not {type(found).__name__}")
     return found
 
 

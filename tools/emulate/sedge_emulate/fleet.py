@@ -31,7 +31,7 @@ from sedge_emulate.result import (
     Traffic,
     spread,
 )
-from sedge_protocol.errors import LinkError
+from sedge_protocol.errors import DataError, LinkError
 from sedge_protocol.loop import Loop
 from sedge_protocol.messages import TRAIN
 from sedge_protocol.mqtt import BrokerSettings
@@ -171,6 +171,9 @@ def _result(
         for share in shares
         if share.device in by_device
     ]
+    if not devices:
+        why = final.failure or f"no device answered in round {final.round}"
+        raise DataError(f"{title}: {why}; each device's reason is in the log")
     return StrategyResult(
         name=title,
         options=msgspec.to_builtins(config.options),

@@ -1,107 +1,26 @@
-"""Both ends of a transfer joined by a fake link that drops, doubles and cuts, under a virtual clock.
+"""Both ends of an upload joined by a fake link.
 
-Nothing here is mocked but the wire. The rules of the two callers (inbox.py and outbox.py, downloads.py
-and fetching.py) are played in a few lines each.
+Nothing here is mocked but the wire; the rules of the two callers (outbox.py and inbox.py) are played in a
+few lines each.
 """
 
-import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, Faults, Wire, World
 
 from sedge_protocol.transfer import (
     CREDIT,
     MAX_INLINE_BYTES,
-    MIN_CHUNK_BYTES,
-    Fetch,
     Intake,
     Manifest,
-    Serving,
     Upload,
     describe,
-    to_bitmap,
 )
-
-FRAME = 100  # bytes of a frame beside what it carries
-BLOB = np.random.default_rng(1).bytes(16 * MIN_CHUNK_BYTES - 100)
-
-
-@dataclass(frozen=True)
-class Faults:
-    """How bad the link is. ``longest`` is the largest frame that it carries; a larger one cuts it."""
-
-    latency_s: float = 0.05
-    bytes_per_s: float = 1e6
-    drop: float = 0.0
-    double: float = 0.0
-    cut_every_s: float = 0.0
-    longest: int = 10**9
-    restart: float = 0.0
-    until_s: float = 300.0  # then the link is good: every run must end
-
-
-CLEAN = Faults()
-HOSTILE = Faults(bytes_per_s=1e5, drop=0.15, double=0.15, cut_every_s=2.0, restart=0.02)
-CUTS = Faults(bytes_per_s=40_000, cut_every_s=1.0)
-SLOW = Faults(latency_s=0.3, bytes_per_s=2_000)
-
-
-@dataclass
-class World:
-    """The clock, what is due, and chance."""
-
-    rng: random.Random
-    faults: Faults
-    now: float = 0.0
-    due: list[tuple[float, int, Callable[[], None]]] = field(
-        default_factory=list[tuple[float, int, Callable[[], None]]]
-    )
-    count: int = 0
-
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.count += 1
-        heapq.heappush(self.due, (self.now + delay_s, self.count, action))
-
-    def hit(self, chance: float) -> bool:
-        return chance > 0 and self.now < self.faults.until_s and self.rng.random() < chance
-
-    def advance(self, timer: float | None) -> None:
-        """Let time pass to the next event or to ``timer``, whichever is first."""
-        at = self.due[0][0] if self.due else float("inf")
-        if timer is not None and timer < at:
-            self.now = max(self.now, timer)
-            return
-        assert self.due, "nothing will ever happen again"
-        at, _, action = heapq.heappop(self.due)
-        self.now = max(self.now, at)
-        action()
-
-
-class Wire:
-    """One direction of a link: in order, and lost with the connection; a double may come any time."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._epoch = 0
-        self._free_at = 0.0
-
-    def cut(self) -> None:
-        self._epoch += 1
-        self._free_at = self._world.now
-
-    def send(self, size: int, action: Callable[[], None]) -> None:
-        world, epoch = self._world, self._epoch
-        self._free_at = max(self._free_at, world.now) + size / world.faults.bytes_per_s
-        if world.hit(world.faults.drop):
-            return
-        arrival_s = self._free_at - world.now + world.faults.latency_s
-        world.later(arrival_s, lambda: action() if epoch == self._epoch else None)
-        if world.hit(world.faults.double):
-            world.later(arrival_s + world.rng.uniform(0, 30), action)
 
 
 class Uploading:
@@ -311,147 +230,6 @@ def test_chunks_do_not_shrink_while_nobody_answers() -> None:
     assert not upload.wants_smaller_chunks
 
 
-class Device:
-    """One device that fetches a blob; it hears every chunk that is published while it listens."""
-
-    def __init__(self, world: World, server: "Server", blob: bytes, name: str) -> None:
-        self.world, self.server, self.blob, self.name = world, server, blob, name
-        self.up, self.down = Wire(world), Wire(world)
-        self.part = bytearray(len(blob))
-        seed = world.rng.randrange(2**32)
-        self.fetch = Fetch(server.manifest, set(), np.random.default_rng(seed))
-        self.gets = self.cuts = 0
-        self.heard: Counter[int] = Counter()
-        self.connected = False
-        world.later(world.rng.uniform(0, server.spread_s), self.connect)
-
-    def connect(self) -> None:
-        self.connected = True
-        self.fetch.connected(self.world.now)
-        if self.world.faults.cut_every_s and self.world.now < self.world.faults.until_s:
-            self.world.later(
-                self.world.rng.expovariate(1 / self.world.faults.cut_every_s), self.cut
-            )
-
-    def cut(self) -> None:
-        if self.connected:
-            self.connected = False
-            self.cuts += 1
-            self.up.cut()
-            self.down.cut()
-            self.fetch.disconnected()
-            self.world.later(self.world.rng.uniform(0.1, 3.0), self.connect)
-
-    def poll(self) -> None:
-        missing = self.fetch.poll(self.world.now)
-        if missing is not None:
-            self.gets += 1
-            bitmap: bytes = missing
-            self.up.send(FRAME, lambda: self.server.request(self.name, bitmap))
-
-    def publish(self, index: int, data: bytes) -> None:
-        if self.connected and not self.fetch.complete:
-            self.down.send(FRAME + len(data), lambda: self.take(index, data))
-
-    def take(self, index: int, data: bytes) -> None:
-        if not self.connected or self.fetch.complete:
-            return
-        self.heard[index] += 1
-        if self.fetch.chunk(index, data, self.world.now):
-            offset, length = self.server.manifest.span(index)
-            self.part[offset : offset + length] = data
-
-
-class Server:
-    """The coordinator's end of downloads, for a fleet."""
-
-    def __init__(
-        self, seed: int, faults: Faults, devices: int, spread_s: float, chunk: int = 4096
-    ) -> None:
-        self.world = World(random.Random(seed), faults)
-        self.manifest = describe(BLOB, chunk)
-        self.spread_s = spread_s
-        self.sent: Counter[int] = Counter()
-        self.serving = Serving(self.manifest, 1.0)
-        self.devices = [Device(self.world, self, BLOB, f"d{i}") for i in range(devices)]
-
-    def run(self) -> None:
-        """Until every device has the blob."""
-        while not all(device.fetch.complete for device in self.devices):
-            assert self.world.now < 5000, "the downloads have not ended"
-            for device in self.devices:
-                device.poll()
-            for index in self.serving.poll(self.world.now, 16):
-                self.publish(index)
-            timers = [device.fetch.timer() for device in self.devices]
-            timers.append(self.serving.timer())
-            self.world.advance(min((t for t in timers if t is not None), default=None))
-        assert all(bytes(device.part) == BLOB for device in self.devices)
-
-    def request(self, asker: str, missing: bytes) -> None:
-        if self.world.hit(self.world.faults.restart):
-            self.serving = Serving(self.manifest, 1.0)
-        waiting = sum(not device.fetch.complete for device in self.devices)
-        self.serving.request(asker, missing, waiting, self.world.now)
-
-    def publish(self, index: int) -> None:
-        self.sent[index] += 1
-        offset, length = self.manifest.span(index)
-        for device in self.devices:
-            device.publish(index, BLOB[offset : offset + length])
-
-
-@pytest.mark.parametrize("block", range(6))
-def test_downloads_always_arrive(block: int) -> None:
-    for seed in range(100 * block, 100 * (block + 1)):
-        Server(seed, replace(HOSTILE, until_s=120.0), 1 + seed % 4, 5.0).run()
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_a_cut_costs_a_download_no_more_than_it_lost(block: int) -> None:
-    """One device on a link that only cuts: what it hears twice is what it asked for twice."""
-    cuts = 0
-    for seed in range(75 * block, 75 * (block + 1)):
-        server = Server(seed, CUTS, 1, 0.0)
-        server.run()
-        device = server.devices[0]
-        cuts += device.cuts
-        assert max(device.heard.values()) <= 1 + device.cuts
-        assert sum(device.heard.values()) - server.manifest.count <= 2 * CREDIT * device.cuts
-    assert cuts > 75
-
-
-@pytest.mark.parametrize("latency_s", [0.0, 0.01, 0.3, 0.9])
-@pytest.mark.parametrize("bytes_per_s", [2e4, 1e5, 1e9])
-@pytest.mark.parametrize("devices", [1, 2, 20])
-def test_a_whole_fleet_costs_one_pass(latency_s: float, bytes_per_s: float, devices: int) -> None:
-    faults = replace(CLEAN, latency_s=latency_s, bytes_per_s=bytes_per_s)
-    server = Server(1, faults, devices, 0.0)
-    server.run()
-    assert set(server.sent.values()) == {1}
-    assert all(device.gets == 2 for device in server.devices)
-
-
-@pytest.mark.parametrize("bytes_per_s", [500, 1_000, 2_000, 5_000])
-@pytest.mark.parametrize("chunk", [4096, 16384])
-def test_a_slow_link_is_not_filled_with_repetitions(bytes_per_s: float, chunk: int) -> None:
-    """Fault N4. Only the first chunk, whose time nobody knows yet, may be asked for again."""
-    server = Server(1, replace(SLOW, bytes_per_s=bytes_per_s), 1, 0.0, chunk)
-    server.run()
-    assert max(count for index, count in server.sent.items() if index) == 1
-    assert server.sent[0] <= 7
-
-
-def test_devices_that_come_one_after_the_other_share_a_pass() -> None:
-    faults = replace(CLEAN, bytes_per_s=1e5)
-    together, apart = Server(1, faults, 30, 0.2), Server(1, faults, 30, 3.0)
-    together.run()
-    apart.run()
-    count = together.manifest.count
-    assert sum(together.sent.values()) <= 2 * count
-    assert sum(apart.sent.values()) <= 4 * count
-
-
 def test_the_fake_link_itself_is_as_bad_as_it_should_be() -> None:
     world = World(random.Random(1), HOSTILE)
     wire = Wire(world)
@@ -468,7 +246,3 @@ def test_the_fake_link_itself_is_as_bad_as_it_should_be() -> None:
     while world.due:
         world.advance(None)
     assert arrived.count(-1) <= 1
-
-
-def test_bitmaps_name_the_first_chunk_first() -> None:
-    assert to_bitmap({0}, 16) == b"\x01\x00"

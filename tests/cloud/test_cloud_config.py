@@ -1,0 +1,248 @@
+"""cloud.toml and run.toml: the shipped one loads, and every mistake is one clear line."""
+
+from pathlib import Path
+
+import pytest
+
+from sedge_cloud.config import (
+    BrokerConfig,
+    CloudConfig,
+    RunConfig,
+    broker_settings,
+    load_cloud,
+    load_run,
+)
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.sparse import ValueCoding
+
+SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"
+RUN = 'strategy = "fedobp"\n'
+
+
+def written(folder: Path, text: str) -> Path:
+    """A file with this text."""
+    path = folder / "file.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_file_as_shipped() -> None:
+    cloud = load_cloud(SHIPPED)
+    assert cloud.fleet == "home" and cloud.state_dir == "/var/lib/sedge-cloud"
+    assert cloud.gather_ms == CloudConfig("x").gather_ms and cloud.log_level == "info"
+    assert cloud.broker.ca_file == "/etc/sedge/ca.crt"
+    settings = broker_settings(cloud)
+    assert settings.endpoint() == ("broker.example", 8883, True)
+    assert (settings.client_id, settings.username) == ("coordinator-home", "coordinator-home")
+    assert (settings.cert_file, settings.key_file) == (
+        "/etc/sedge/coordinator.crt",
+        "/etc/sedge/coordinator.key",
+    )
+
+
+def test_every_key_stands_in_the_file_as_shipped(tmp_path: Path) -> None:
+    text = SHIPPED.read_text()
+    for kind in (CloudConfig, BrokerConfig):
+        for key in kind.__struct_fields__:
+            assert key in text
+    # What is commented out there is right, too.
+    everything = "\n".join(
+        line.removeprefix("# ") if " = " in line and line.startswith("# ") else line
+        for line in text.splitlines()
+    )
+    broker = load_cloud(written(tmp_path, everything)).broker
+    assert all(getattr(broker, key) is not None for key in BrokerConfig.__struct_fields__)
+
+
+def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "etc"
+    home.mkdir()
+    keys = ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
+    lines = [f'{key} = "tls/{key}"' for key in keys]
+    written(home, "\n".join(['fleet = "f"', 'state_dir = "var"', "[broker]", *lines]))
+    monkeypatch.chdir(home)
+    for path in (home / "file.toml", Path("file.toml"), Path("../etc/file.toml")):
+        cloud = load_cloud(path)
+        assert cloud.state_dir == str(home / "var")
+        for key in keys:
+            assert getattr(cloud.broker, key) == str(home / "tls" / key)
+    absolute = load_cloud(written(home, 'fleet = "f"\nstate_dir = "/var/x"\n'))
+    assert absolute.state_dir == "/var/x" and absolute.broker.password_file is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "fleet: found nothing, expected a string"),
+        ('fleet = "Home"', "fleet: found 'Home', expected a string matching"),
+        ('fleet = ""', "fleet: found '', expected a string matching"),
+        (f'fleet = "{"x" * 49}"', "expected a string matching"),
+        ("fleet = 7", "fleet: found 7, expected a string"),
+        ('fleet = "f"\nflet = 1', "flet: found an unknown key, expected 'fleet'?"),
+        ('fleet = "f"\nstate_dir = 1', "state_dir: found 1, expected a string"),
+        ('fleet = "f"\ngather_ms = -1', "gather_ms: found -1, expected a whole number >= 0"),
+        ('fleet = "f"\ngather_ms = 60001', "gather_ms: found 60001, expected a whole number <= 60000"),
+        ('fleet = "f"\ngather_ms = 1.5', "gather_ms: found 1.5, expected a whole number"),
+        ('fleet = "f"\nlog_level = "loud"', "log_level: found 'loud', expected one of debug, info"),
+        ('fleet = "f"\nbroker = "here"', "broker: found 'here', expected a table"),
+        ('fleet = "f"\n[broker]\nurl = 1', "broker.url: found 1, expected a string"),
+        ('fleet = "f"\n[broker]\nurI = "x"', "broker.urI: found an unknown key, expected 'url'?"),
+        ('fleet = "f"\n[brokr]\n', "brokr: found an unknown key, expected 'broker'?"),
+        ("fleet = f", "expected valid TOML"),
+        ('fleet = "f"\nfleet = "g"', "expected valid TOML"),
+    ],
+)
+def test_a_mistake_in_cloud_toml_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_cloud(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ") and message in said and len(said.splitlines()) == 1
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: file: found No such file or directory"):
+        load_cloud(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="expected a readable TOML file"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "mqtt://", "h:1883", "mqtt://h:x", "mqtt://h:70000", "mqtt://h/path", ""]
+)
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="broker.url: found .* expected mqtt://host"):
+        broker_settings(CloudConfig("f", broker=BrokerConfig(url))).endpoint()
+
+
+def test_the_password_comes_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("  secret words \n")
+    cloud = CloudConfig("f", broker=BrokerConfig(username="u", password_file=str(path)))
+    settings = broker_settings(cloud)
+    assert (settings.username, settings.password) == ("u", "secret words")
+    assert "secret" not in repr(settings)
+    assert broker_settings(CloudConfig("f")).password is None
+
+
+def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("none", ".", "binary"):
+        cloud = CloudConfig("f", broker=BrokerConfig(password_file=str(tmp_path / name)))
+        with pytest.raises(ConfigError, match="broker.password_file: .*expected a file") as caught:
+            broker_settings(cloud)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_run_file_with_everything(tmp_path: Path) -> None:
+    text = """
+strategy = "fedobp"
+num_rounds = 20
+fraction_train = 0.5
+min_train_devices = 3
+min_available_devices = 5
+quorum = 0.8
+min_updates = 3
+deadline_s = 30.5
+evaluate = false
+seed = 7
+model_values = "bf16"
+[options]
+quantile = 0.999
+classifier_only = ["head.bias"]
+[training]
+local_epochs = 3
+learning_rate = 1
+last_batch = "fill"
+[codec]
+values = "int8"
+fraction = 0.1
+compression = "zlib"
+error_feedback = false
+"""
+    config = load_run(written(tmp_path, text))
+    assert config.options == {"quantile": 0.999, "classifier_only": ["head.bias"]}
+    assert (config.deadline_s, config.model_values) == (30.5, ValueCoding.BF16)
+    assert (config.training.local_epochs, config.training.learning_rate) == (3, 1.0)
+    assert (config.codec.values, config.codec.fraction) == (ValueCoding.INT8, 0.1)
+
+
+def test_a_run_file_with_nothing_but_a_strategy(tmp_path: Path) -> None:
+    assert load_run(written(tmp_path, RUN)) == RunConfig(strategy="fedobp")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "strategy: found nothing, expected a string"),
+        ('strategy = "fedprox"', "strategy: found 'fedprox', expected one of fedavg, fedobp, local"),
+        ("strategy = 1", "strategy: found 1, expected a string"),
+        (RUN + "[options]\nquantil = 0.5", "options.quantil: found 0.5, expected an option of fedobp("),
+        (RUN + "[options]\nquantile = 1.5", "options.quantile: found 1.5, expected a number from 0"),
+        (RUN + '[options]\nquantile = "much"', "options.quantile: found 'much', expected"),
+        (RUN + "[options]\nquantile = nan", "options.quantile: found nan, expected a finite number"),
+        (RUN + "[options]\nquantile = 1979-05-27", "options.quantile: found datetime.date(1979, 5, 27)"),
+        (RUN + "options = 3", "options: found 3, expected a table"),
+        (RUN + "num_rounds = 0", "num_rounds: found 0, expected a whole number >= 1"),
+        (RUN + "num_rounds = 1.0", "num_rounds: found 1.0, expected a whole number"),
+        (RUN + "num_rounds = true", "num_rounds: found True, expected a whole number"),
+        (RUN + "fraction_train = 0", "fraction_train: found 0, expected a number > 0"),
+        (RUN + "fraction_train = 0.0", "fraction_train: found 0.0, expected a number > 0"),
+        (RUN + "fraction_train = 1.01", "fraction_train: found 1.01, expected a number <= 1"),
+        (RUN + "fraction_train = nan", "fraction_train: found nan, expected a finite number"),
+        (RUN + "quorum = 1.1", "quorum: found 1.1, expected a number <= 1"),
+        (RUN + "quorum = 0", "quorum: found 0, expected a number > 0"),
+        (RUN + "quorum = -inf", "quorum: found -inf, expected a finite number"),
+        (RUN + "deadline_s = 0.5", "deadline_s: found 0.5, expected a number >= 1"),
+        (RUN + "deadline_s = inf", "deadline_s: found inf, expected a finite number"),
+        (RUN + "min_train_devices = 0", "min_train_devices: found 0, expected a whole number >= 1"),
+        (
+            RUN + "min_train_devices = 3",
+            "min_available_devices: found 2, expected at least min_train_devices = 3",
+        ),
+        (RUN + "min_updates = 0", "min_updates: found 0, expected a whole number >= 1"),
+        (RUN + "min_updates = 3", "min_updates: found 3, expected at most 2, the devices of the sma"),
+        (
+            RUN + "min_available_devices = 10\nfraction_train = 0.4\nmin_updates = 5",
+            "min_updates: found 5, expected at most 4",
+        ),
+        (RUN + "seed = -1", "seed: found -1, expected a whole number >= 0"),
+        (RUN + "seed = 4294967296", "seed: found 4294967296, expected a whole number <= 4294967295"),
+        (RUN + 'model_values = "fp8"', "model_values: found 'fp8', expected one of 'fp32', 'fp16'"),
+        (RUN + 'evaluate = "yes"', "evaluate: found 'yes', expected true or false"),
+        (RUN + "min_device = 3", "min_device: found an unknown key, expected 'min_"),
+        (RUN + "[training]\nepochs = 3", "training.epochs: found an unknown key, expected 'local_ep"),
+        (RUN + "[training]\nlearning_rate = 0", "training.learning_rate: found 0, expected a number > 0"),
+        (RUN + "[training]\nlearning_rate = nan", "training.learning_rate: found nan, expected a fin"),
+        (RUN + "[training]\nmomentum = 1", "training.momentum: found 1, expected a number < 1"),
+        (RUN + '[training]\nlast_batch = "keep"', "training.last_batch: found 'keep', expected one of"),
+        (RUN + "[training]\nlocal_epochs = 0.5", "training.local_epochs: found 0.5, expected a whole"),
+        (RUN + "[codec]\nfraction = 0", "codec.fraction: found 0, expected a number > 0"),
+        (RUN + "[codec]\nfractions = 0.5", "codec.fractions: found an unknown key, expected 'fraction"),
+        (RUN + '[codec]\ncompression = "lz4"', "codec.compression: found 'lz4', expected one of 'zstd'"),
+        (RUN + "[codec]\nerror_feedback = 1", "codec.error_feedback: found 1, expected true or false"),
+        (RUN + "[coder]\n", "coder: found an unknown key, expected 'codec'?"),
+        (RUN + "num_rounds = ", "expected valid TOML"),
+    ],
+)
+def test_a_mistake_in_run_toml_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_run(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ") and message in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "min_available_devices = 10\nmin_updates = 10",
+        "min_available_devices = 10\nfraction_train = 0.4\nmin_updates = 4",
+        "min_train_devices = 1\nmin_available_devices = 1",
+        "fraction_train = 1\nquorum = 1\n",
+        "quorum = 1e-9\n",
+        "deadline_s = 604800\nseed = 4294967295",
+    ],
+)
+def test_what_is_allowed(tmp_path: Path, text: str) -> None:
+    load_run(written(tmp_path, RUN + text))

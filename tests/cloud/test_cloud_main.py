@@ -1,0 +1,330 @@
+"""``sedge-cloud``: every command, its good path, and its errors: one line and status 2."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, Cloud, as_nobody, make_bundle
+from tests.system.harness import RealFleet, free_port
+
+from sedge_cloud.__main__ import main
+from sedge_cloud.fleet import VERSION
+from sedge_edge.config import load_config
+from sedge_protocol.loop import lock_folder
+from sedge_protocol.messages import Decline
+
+CAPSYS = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def home(tmp_path: Path, capsys: CAPSYS) -> Path:
+    """The folder that ``init`` made."""
+    assert main(["init", str(tmp_path / "home"), "--fleet", "test", "--url", unused()]) == 0
+    capsys.readouterr()
+    return tmp_path / "home"
+
+
+def unused() -> str:
+    """The address of a broker that is not there."""
+    return f"mqtt://127.0.0.1:{free_port()}"
+
+
+def call(home: Path, *words: str) -> int:
+    """A command on this folder's configuration."""
+    return main(["-c", str(home / "cloud.toml"), *words])
+
+
+def refused(capsys: CAPSYS, status: int, *parts: str) -> None:
+    """Status 2, nothing on standard output, and one line that says all this."""
+    out, err = capsys.readouterr()
+    assert status == 2 and out == "" and len(err.splitlines()) == 1
+    assert err.startswith("sedge-cloud: ")
+    assert all(part in err for part in parts), err
+
+
+def test_init(tmp_path: Path, capsys: CAPSYS) -> None:
+    folder = tmp_path / "home"
+    assert main(["init", str(folder), "--fleet", "test"]) == 0
+    out = capsys.readouterr().out
+    assert f"sedge-cloud -c {folder}/cloud.toml serve" in out
+    assert (folder / "mosquitto.conf").exists()
+    refused(capsys, main(["init", str(folder), "--fleet", "test"]), "expected a folder without")
+    refused(capsys, main(["init", str(tmp_path / "x"), "--fleet", "A"]), "fleet: found 'A'")
+    refused(
+        capsys, main(["init", str(tmp_path / "x"), "--fleet", "a", "--url", "x"]), "url: found 'x'"
+    )
+
+
+def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    out = tmp_path / "pi-1"
+    assert call(home, "device", "add", "pi-1", "--out", str(out)) == 0
+    said = capsys.readouterr().out
+    assert f"Copy {out}/ to the device" in said and "SIGHUP" in said
+    assert load_config(out / "edge.toml").device == "pi-1"
+    assert call(home, "device", "add", "pi-2", "--out", str(tmp_path / "2"), "--service") == 0
+    assert "sedge-edge.service" in capsys.readouterr().out
+    assert call(home, "device", "revoke", "pi-2") == 0
+    assert "device pi-2 is revoked" in capsys.readouterr().out
+    assert call(home, "device", "list") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["device", "state", "starts"], ["pi-1", "enrolled", "0"], ["pi-2", "revoked", "0"]]
+    passwords = (home / "broker-passwords").read_text().splitlines()
+    assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1", "pi-2"]
+
+
+def test_devices_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    call(home, "device", "add", "pi-1", "--out", str(tmp_path / "1"))
+    capsys.readouterr()
+    out = str(tmp_path / "2")
+    refused(capsys, call(home, "device", "add", "pi-1", "--out", out), "not enrolled yet")
+    refused(capsys, call(home, "device", "add", "PI", "--out", out), "device: found 'PI'")
+    refused(
+        capsys, call(home, "device", "add", "pi-2", "--out", str(tmp_path / "1")), "out: found"
+    )
+    refused(capsys, call(home, "device", "revoke", "pi-3"), "expected an enrolled device")
+
+
+def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    run_file = tmp_path / "run.toml"
+    run_file.write_text('strategy = "fedavg"\nnum_rounds = 7\n')
+    start = ("run", "start", "one", "--bundle", str(bundle), "--run-file", str(run_file))
+    assert call(home, *start) == 0
+    assert "run one begins as soon as" in capsys.readouterr().out
+    assert call(home, "run", "list") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == "one running fedavg 0 of 8".split()
+    assert call(home, "run", "show", "one") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert call(home, "run", "stop", "one") == 0
+    assert capsys.readouterr().out == "run one is stopped\n"
+    assert call(home, "run", "list") == 0
+    assert "stopped" in capsys.readouterr().out
+    refused(capsys, call(home, "run", "stop", "one"), "one (stopped)")
+    refused(capsys, call(home, "run", "stop", "two"), "two (no such run)")
+    refused(capsys, call(home, "run", "show", "two"), "expected the name of a run (see `run list`)")
+    refused(capsys, call(home, *start), "run: found 'one', expected a name that no run has yet")
+
+
+def test_runs_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    run_file = tmp_path / "run.toml"
+
+    def start(text: str, name: str = "one", folder: Path = bundle) -> int:
+        run_file.write_text(text)
+        return call(
+            home, "run", "start", name, "--bundle", str(folder), "--run-file", str(run_file)
+        )
+
+    good = 'strategy = "fedavg"\n'
+    refused(capsys, start('strategy = "x"\n'), "run.toml: strategy: found 'x', expected one of")
+    refused(capsys, start(good + "quorum = 2\n"), "run.toml: quorum: found 2")
+    refused(capsys, start(good + "[options]\nx = 2\n"), "run.toml: options.x: found 2")
+    refused(capsys, start(good, name="One"), "run: found 'One'")
+    refused(capsys, start(good, folder=tmp_path / "none"), "none")
+    named = 'strategy = "fedobp"\noptions = { classifier_only = ["x"] }\n'
+    refused(capsys, start(named), "classifier_only: found ['x'], expected names among")
+    (bundle / "init.bin").write_bytes(b"123")
+    refused(capsys, start(good), "init.bin")
+    assert call(home, "run", "list") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def linked(home: Path, cloud: Cloud) -> None:
+    """Let the configuration name this cloud's store."""
+    text = (home / "cloud.toml").read_text()
+    state = cloud.folder / "state"
+    (home / "cloud.toml").write_text(text.replace('state_dir = "state"', f'state_dir = "{state}"'))
+
+
+def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path / "cloud")
+    linked(home, cloud)
+    cloud.hello()
+    cloud.answer("a", "b")
+    cloud.offer("a", b"x" * 100)  # of no use: rejected
+    assert call(home, "run", "show", "run") == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["round", "task", "updates", "before", "after", "loss", "bytes"]
+    assert first.split()[:6] == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000"]
+    assert second.split() == ["2", "train", "0/2", "open"]
+    assert call(home, "run", "show", "run", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["round"], found["after"], found["failure"]) == (1, 0.75, "")
+    assert [device["device"] for device in found["devices"]] == ["a", "b"]
+    assert call(home, "device", "list") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "enrolled", "1"]
+    assert call(home, "run", "stop", "run") == 0
+    capsys.readouterr()
+    assert call(home, "run", "show", "run") == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["2", "train", "0/2", "stopped"]
+
+
+def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, num_rounds=50))
+    linked(home, cloud)
+    cloud.hello()
+    for name in "ab":
+        cloud.say(name, Decline("run", 1, "DataError", "no data"))
+    cloud.poll()
+    assert call(home, "run", "list") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == "run failed fedavg 1 of 51".split()
+    assert call(home, "run", "show", "run") == 0
+    row, why = capsys.readouterr().out.splitlines()[1:]
+    assert row.split()[:3] == ["1", "train", "0/2"]
+    assert why.strip() == (
+        "failed: 0 of 2 devices sent an update that counts, expected min_updates = 1; "
+        "2 declined, 0 were rejected"
+    )
+    assert call(home, "run", "show", "run", "--json") == 0
+    assert "2 declined" in json.loads(capsys.readouterr().out)["failure"]
+    refused(capsys, call(home, "run", "stop", "run"), "run (failed)")
+
+
+COMMANDS = [
+    ["serve"],
+    ["run", "list"],
+    ["run", "show", "x"],
+    ["run", "stop", "x"],
+    ["run", "start", "x", "--bundle", "b", "--run-file", "r"],
+    ["device", "list"],
+    ["device", "revoke", "x"],
+    ["device", "add", "x", "--out", "never-made"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_without_a_configuration(tmp_path: Path, capsys: CAPSYS, words: list[str]) -> None:
+    refused(capsys, call(tmp_path, *words), "cloud.toml: file: found No such file or directory")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_on_a_damaged_store(home: Path, capsys: CAPSYS, words: list[str]) -> None:
+    (home / "state").mkdir(0o700)
+    (home / "state" / "sedge.sqlite").write_bytes(b"rubbish" * 999)
+    refused(capsys, call(home, *words), "sedge.sqlite: file is not a database")
+
+
+def test_a_state_folder_of_somebody_else(capsys: CAPSYS) -> None:
+    with as_nobody() as folder:
+        assert main(["init", str(folder / "home"), "--fleet", "a"]) == 0
+        capsys.readouterr()
+        (folder / "home" / "state").mkdir(0o500)
+        refused(capsys, call(folder / "home", "device", "list"), "state")
+        refused(capsys, call(folder / "home", "serve"), "Permission denied")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["run"], ["device"], ["run", "start", "x"], ["init", "x"], ["--nonsense"], ["go"]]
+)
+def test_words_that_are_no_command(capsys: CAPSYS, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2 and "usage: sedge-cloud" in capsys.readouterr().err
+
+
+def test_the_version(capsys: CAPSYS) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0 and capsys.readouterr().out == f"sedge-cloud {VERSION}\n"
+
+
+def test_the_configuration_of_the_folder_one_is_in(
+    home: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    assert main(["device", "list"]) == 0
+    assert (home / "state" / "sedge.sqlite").exists()
+
+
+def test_as_a_module(home: Path) -> None:
+    words = [sys.executable, "-m", "sedge_cloud", "-c", str(home / "cloud.toml"), "run", "stop", "x"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "sedge-cloud: run: found 'x (no such run)', expected the name of a running run"
+    ]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    """A broker that runs."""
+    fleet = RealFleet(tmp_path_factory.mktemp("main"))
+    yield fleet
+    fleet.close()
+
+
+def test_the_doctor(fleet: RealFleet, home: Path, capsys: CAPSYS) -> None:
+    assert call(fleet.folder, "doctor") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and all(line.startswith("ok       ") for line in lines)
+    assert call(home, "doctor") == 1  # nobody listens there
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok"] * 4 + ["PROBLEM"]
+    assert lines[-1].startswith("PROBLEM  broker: cannot reach")
+    assert call(home / "nowhere", "doctor") == 1
+    assert capsys.readouterr().out.startswith("PROBLEM  configuration: ")
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """``serve`` takes the signals; they are given back afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def when_logged(caplog: pytest.LogCaptureFixture, text: str, number: int) -> threading.Thread:
+    """Send ourselves a signal as soon as the service has logged this."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 20
+        while not any(text in line for line in caplog.messages) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serving_until_told_to_stop(
+    fleet: RealFleet, signals: None, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sedge.cloud")
+    waiting = when_logged(caplog, f"connected to {fleet.url}", number)
+    assert call(fleet.folder, "serve") == 0
+    waiting.join()
+    lock_folder(fleet.folder / "state").close()  # given back
+
+
+def test_serving_without_a_broker_keeps_trying(
+    home: Path, signals: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = when_logged(caplog, "cannot reach mqtt://", signal.SIGTERM)
+    assert call(home, "serve") == 0
+    waiting.join()
+    assert any("next try in" in line for line in caplog.messages)
+
+
+def test_one_coordinator_for_a_folder(home: Path, capsys: CAPSYS, signals: None) -> None:
+    with lock_folder(home / "state"):
+        refused(capsys, call(home, "serve"), "another process is using this state folder")
+        assert call(home, "device", "list") == 0  # the command line may work beside it
+
+
+def test_serving_with_bad_certificates(home: Path, capsys: CAPSYS, signals: None) -> None:
+    text = (home / "cloud.toml").read_text().replace("mqtt://", "mqtts://")
+    (home / "cloud.toml").write_text(text + 'ca_file = "none.crt"\n')
+    refused(capsys, call(home, "serve"), "broker: found", "expected readable certificate files")

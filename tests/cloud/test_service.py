@@ -1,0 +1,220 @@
+"""The service: what it makes of the link's events, what it hands over, when it wants to run."""
+
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
+
+from sedge_cloud.administration import stop_run
+from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.service import RELOAD_S, Service
+from sedge_cloud.store import Store
+from sedge_protocol.effects import Send
+from sedge_protocol.errors import StorageError
+from sedge_protocol.frame import NO_TRANSFER
+from sedge_protocol.messages import Cancel, Get, Message, Offer, Order, Welcome
+from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
+from sedge_protocol.topics import all_up, blob, down, up
+from sedge_protocol.transfer import describe, to_bitmap
+
+
+class FakeLink:
+    """A link whose events the test decides, and that keeps what it is given."""
+
+    def __init__(self, settings: BrokerSettings, subscriptions: tuple[str, ...]) -> None:
+        self.settings = settings
+        self.subscriptions = subscriptions
+        self.events: list[LinkEvent] = []
+        self.sent: list[Send] = []
+        self.room = 16
+        self.closed = False
+
+    def step(self) -> list[LinkEvent]:
+        """What has happened."""
+        events, self.events = self.events, []
+        return events
+
+    def send(self, topic: str, payload: bytes, qos: int) -> None:
+        """Keep it."""
+        self.sent.append(Send(topic, payload, qos))
+
+    def timer(self) -> float:
+        """Far away."""
+        return 1e12
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+class Bench:
+    """A service on a fake link."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sedge_cloud.service.MqttLink", FakeLink)
+        self.cloud = Cloud(folder)
+        self.events: list[Event] = []
+        settings = BrokerSettings("mqtt://broker.example", "coordinator-bench")
+        self.service = Service(self.cloud.core, settings, self.events.append)
+        link: object = self.service.link
+        assert isinstance(link, FakeLink)
+        self.link = link
+        self.service.ready()
+        self.happen(Connected(400_000))
+
+    def happen(self, *events: LinkEvent) -> None:
+        """The link reports these."""
+        self.link.events += events
+        self.service.step()
+
+    def hear(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> None:
+        """A device's message comes in over the link."""
+        payload = self.cloud.devices[name].peer.seal(message, transfer)
+        self.happen(Received(up(FLEET, name), payload))
+
+    def told(self, name: str) -> list[Message]:
+        """The messages that the link was given for a device."""
+        device = self.cloud.devices[name]
+        sends = [send for send in self.link.sent if send.topic == down(FLEET, name)]
+        assert all(send.qos == 1 for send in sends)
+        return [device.read(send) for send in sends]
+
+    def offer(self, name: str) -> None:
+        """A device sends its update for the order it was given last."""
+        order = [message for message in self.told(name) if isinstance(message, Order)][-1]
+        data = small_update(order)
+        manifest = describe(data)
+        self.hear(name, Offer(RUN, order.round, manifest, 1, data), manifest.transfer)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A service with devices a and b enrolled and a run waiting for them."""
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_run_over_the_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "sedge.cloud")
+    assert bench.link.subscriptions == (all_up(FLEET),)
+    assert [type(message) for message in bench.told("a")] == [Welcome]  # "who is there?"
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+    for _ in range(3):
+        for name in "ab":
+            bench.offer(name)
+    kinds = [type(event) for event in bench.events]
+    one_round = [RoundOpened, UpdateReceived, UpdateReceived, RoundClosed]
+    assert kinds == 3 * one_round + [RunEnded]
+    for text in (
+        "device a is online",
+        "run run, round 1: train on 2 devices",
+        "run run, round 1: closed with 2 of 2 updates, accuracy 0.2500 before, 0.7500 after",
+        "run run, round 3: evaluate on 2 devices",
+        "run run: finished",
+    ):
+        assert text in caplog.messages
+    assert any(line.startswith("update of a, ") for line in caplog.messages)
+
+
+def test_chunks_go_out_at_qos_0_and_only_as_many_as_fit(bench: Bench) -> None:
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+    model = bench.cloud.state().model
+    manifest = describe(bench.cloud.store.blobs.read(model))
+    topic = blob(FLEET, manifest.transfer)
+    bench.link.room = 0
+    for name in "ab":
+        bench.hear(name, Get(RUN, 1, to_bitmap(range(manifest.count), manifest.count)), manifest.transfer)
+    assert not any(send.topic == topic for send in bench.link.sent)
+    bench.link.room = 16
+    bench.service.step()
+    assert [send.qos for send in bench.link.sent if send.topic == topic] == [0] * manifest.count
+
+
+def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -> None:
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+    manifest = describe(bench.cloud.store.blobs.read(bench.cloud.state().model))
+    bench.link.room = 0
+    bench.hear("a", Get(RUN, 1, b"\1"), manifest.transfer)
+    bench.hear("b", Get(RUN, 1, b"\1"), manifest.transfer)
+    now = time.monotonic()
+    due = bench.cloud.core.timer()
+    assert due is not None and due <= now  # chunks are due, and there is no room for them
+    assert bench.service.timer() > now
+    bench.link.room = 1
+    assert bench.service.timer() == due
+
+
+def test_it_runs_when_something_is_due(bench: Bench) -> None:
+    now = time.monotonic()
+    assert bench.cloud.core.timer() is None
+    assert now < bench.service.timer() <= now + RELOAD_S
+
+
+def test_a_lost_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+    bench.happen(Disconnected("mqtt://broker.example: cut", 4.2))
+    assert "mqtt://broker.example: cut; next try in 4 s" in caplog.messages
+    assert not any(bench.cloud.core.devices[name].online for name in "ab")
+    bench.link.sent.clear()
+    bench.happen(Connected(400_000))
+    assert [type(message) for message in bench.told("b")] == [Welcome]
+
+
+def test_frames_before_a_cut_are_taken_after_it_too(bench: Bench) -> None:
+    """One step may bring a cut, a new connection and what came over it."""
+    hello = bench.cloud.devices["a"].peer.seal(a_hello("a"))
+    bench.happen(
+        Disconnected("cut", 0.1), Connected(400_000), Received(up(FLEET, "a"), hello)
+    )
+    assert bench.cloud.core.devices["a"].online
+
+
+def test_nothing_that_comes_in_ends_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for topic in ("", "x", up(FLEET, "a"), up(FLEET, "stranger"), up("other", "a"), "\0", "é"):
+        for payload in (b"", b"SG", b"\xff" * 70, bytes(300_000)):
+            bench.happen(Received(topic, payload))
+    assert bench.link.sent and not bench.events
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def test_a_broken_disk_does_not_end_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for at in range(1, 40):
+        Faults(bench.cloud, at, StorageError("disk on fire"), after=False)
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+        bench.hear(name, Offer(RUN, 1, describe(b"x"), 1, b"x"), describe(b"x").transfer)
+    assert "disk on fire" in caplog.messages
+
+
+def test_what_changes_beside_it_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+    other = Store(bench.cloud.folder / "state")
+    stop_run(other, RUN)
+    other.close()
+    later = time.monotonic() + RELOAD_S
+    monkeypatch.setattr("sedge_cloud.service.time.monotonic", lambda: later)
+    bench.service.step()
+    assert bench.events[-1] == RunEnded(RUN, "stopped")
+    assert bench.told("a")[-1] == Cancel(RUN, 0, "the run was stopped")
+
+
+def test_what_the_service_manager_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"\0sedge-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + path[1:])
+        bench = Bench(tmp_path, monkeypatch)
+        assert manager.recv(100) == b"READY=1"
+        bench.service.close()
+        assert manager.recv(100) == b"STOPPING=1" and bench.link.closed

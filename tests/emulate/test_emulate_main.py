@@ -1,0 +1,330 @@
+"""``sedge-emulate``: a whole emulation through its command line, and every way to ask for a wrong one.
+
+Real agents, a real coordinator, a real Mosquitto, a model that is really exported; six devices share 600
+handwritten digits, two rounds for each of four strategies.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sedge_cloud.ledger import RunState
+from sedge_cloud.store import Store
+from sedge_emulate.__main__ import main
+from sedge_emulate.result import Result, StrategyResult, read_json
+from sedge_protocol.bundle import load, pack
+
+DEVICES = 6
+ROUNDS = 2
+FLEET = """\
+devices = 6
+workers = 1
+[data]
+dataset = "digits"
+examples = 600
+alpha = 1.0
+[rounds]
+num_rounds = 2
+[training]
+learning_rate = 0.05
+momentum = 0.7
+[[strategies]]
+name = "fedobp"
+label = "FedOBP"
+options = { quantile = 0.99 }
+[[strategies]]
+name = "fedobp"
+label = "nothing personal"
+options = { quantile = 1.0 }
+[[strategies]]
+name = "fedavg"
+label = "FedAvg"
+[[strategies]]
+name = "local_only"
+label = "local only"
+"""
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """One emulation: its folder and its result."""
+
+    out: Path
+    result: Result
+
+    def __getitem__(self, name: str) -> StrategyResult:
+        return next(s for s in self.result.strategies if s.name == name)
+
+    def final_model(self, folder: str) -> bytes:
+        """The bytes of a strategy's last global model."""
+        store = Store(self.out / "state" / folder / "cloud")
+        try:
+            state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
+            return store.blobs.read(state.model)
+        finally:
+            store.close()
+
+
+def emulate(folder: Path, *words: str) -> Emulation:
+    """Run the fleet, to its end."""
+    fleet, out = folder / "fleet.toml", folder / "out"
+    fleet.write_text(FLEET)
+    assert main(["run", str(fleet), "--out", str(out), *words]) == 0
+    return Emulation(out, read_json(out / "result.json"))
+
+
+@pytest.fixture(scope="module")
+def emulation(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
+    return emulate(tmp_path_factory.mktemp("emulation"))
+
+
+def test_the_result_describes_what_was_run(emulation: Emulation) -> None:
+    result = emulation.result
+    assert (result.devices, result.seed, result.dataset) == (DEVICES, 42, "digits")
+    assert result.command.startswith("sedge-emulate run ")
+    assert (result.model.name, result.model.parameters) == ("mlp", 15010)
+    assert result.machine.versions["onnxruntime"]
+    names = [strategy.name for strategy in result.strategies]
+    assert names == ["FedOBP", "nothing personal", "FedAvg", "local only"]
+    assert emulation["FedOBP"].options == {"quantile": 0.99}
+
+
+def test_every_device_took_part_in_every_round(emulation: Emulation) -> None:
+    for strategy in emulation.result.strategies:
+        assert [r.round for r in strategy.rounds] == [1, 2]
+        assert all(r.num_updates == DEVICES for r in strategy.rounds)
+        assert [d.device for d in strategy.devices] == [f"device-{i}" for i in range(DEVICES)]
+        assert sum(d.num_train + d.num_test for d in strategy.devices) == 600
+
+
+def test_accuracies_are_in_range_and_training_helps(emulation: Emulation) -> None:
+    for strategy in emulation.result.strategies:
+        for spread in (strategy.before, strategy.after):
+            assert 0 <= spread.min <= spread.worst_tenth <= spread.mean <= spread.max <= 1
+        first, last = strategy.rounds
+        assert first.before_mean < 0.2 < first.after_mean
+        assert last.before_mean > first.before_mean
+        assert strategy.after.mean > first.before_mean + 0.2
+
+
+def test_the_global_model_leaves_the_coordinator_once_for_all(emulation: Emulation) -> None:
+    """Its bytes up are about one pass over the blobs, not one for each device."""
+    bundle, theta = load(emulation.out / "bundle")
+    blob = len(pack(bundle))
+    model = 4 * theta.size  # float32; compression takes a little off
+    for name in ("FedOBP", "FedAvg"):
+        traffic = emulation[name].bytes
+        orders = DEVICES * (ROUNDS + 1) * 2000
+        rounds = ROUNDS + 1  # and the evaluation
+        assert 0.8 * rounds * model < traffic.coordinator_up
+        assert traffic.coordinator_up < 1.2 * (blob + rounds * model) + orders
+        assert traffic.coordinator_up < 2 * rounds * (blob + model) + orders
+        assert traffic.device_down > DEVICES * rounds * 0.8 * model
+
+
+def test_devices_send_their_updates_and_little_else(emulation: Emulation) -> None:
+    for strategy in emulation.result.strategies:
+        traffic = strategy.bytes
+        updates = DEVICES * ROUNDS * traffic.update_payload_mean
+        assert updates <= traffic.device_up <= 1.1 * updates + DEVICES * 4000
+        # What they send is what the coordinator gets, but for the broker's acknowledgements.
+        assert traffic.coordinator_down == pytest.approx(traffic.device_up, rel=0.25)
+        assert traffic.dense_update == 60040
+        assert sum(r.bytes_up for r in strategy.rounds) < traffic.device_up
+    assert emulation["local only"].bytes.update_payload_mean < 500
+
+
+def test_without_personal_parameters_fedobp_is_fedavg_exactly(emulation: Emulation) -> None:
+    none, fedavg = emulation["nothing personal"], emulation["FedAvg"]
+    assert none.devices == fedavg.devices
+    assert [(r.before_mean, r.after_mean, r.train_loss) for r in none.rounds] == [
+        (r.before_mean, r.after_mean, r.train_loss) for r in fedavg.rounds
+    ]
+    assert none.personal == []
+    assert emulation.final_model("nothing-personal") == emulation.final_model("fedavg")
+
+
+def test_the_personal_parameters_are_counted(emulation: Emulation) -> None:
+    personal = emulation["FedOBP"].personal
+    # One percent of 15,010 by device: quantile 0.99 leaves 150 above, or 151.
+    assert sum(share.elements for share in personal) == pytest.approx(150.5, abs=1)
+    assert sum(share.share for share in personal) == pytest.approx(1)
+    assert emulation.final_model("fedobp") != emulation.final_model("fedavg")
+
+
+def test_local_only_changes_no_global(emulation: Emulation) -> None:
+    local = emulation["local only"]
+    assert local.rounds[1].before_mean == local.rounds[0].after_mean
+    assert local.before.mean == pytest.approx(local.rounds[1].after_mean)
+
+
+def test_the_report_tells_it_all(emulation: Emulation) -> None:
+    page = (emulation.out / "report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+    for strategy in emulation.result.strategies:
+        assert strategy.name in page
+
+
+def test_the_same_seed_gives_the_same_accuracies_and_another_one_others(
+    emulation: Emulation, tmp_path: Path
+) -> None:
+    again = emulate(tmp_path, "--only", "FedOBP")
+    assert [s.name for s in again.result.strategies] == ["FedOBP"]
+    assert again["FedOBP"].devices == emulation["FedOBP"].devices
+    assert again.final_model("fedobp") == emulation.final_model("fedobp")
+    other = emulate(tmp_path, "--only", "FedAvg", "--seed", "1", "--rounds", "1", "--devices", "3")
+    assert (other.result.seed, other.result.devices) == (1, 3)
+    assert len(other["FedAvg"].rounds) == 1
+    assert other["FedAvg"].rounds[0].before_mean != emulation["FedAvg"].rounds[0].before_mean
+
+
+# What cannot be run.
+
+MODEL = '[model]\nfactory = "{}"\n[rounds]'
+MODULE = """
+import numpy as np
+from torch import nn
+
+number = 5
+
+def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+def three(): return 3
+def raises(): raise RuntimeError("no weights here")
+def needs(x): return build()
+def wrong(): return nn.Sequential(nn.Flatten(), nn.Linear(65, 10))
+
+def huge():
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(300, 5)) * 1e25).astype("f4"), rng.integers(0, 3, 300)
+
+def negative():
+    return np.zeros((300, 5), "f4"), np.arange(300) % 3 - 1
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fleet file of one strategy, beside a module of the user's, in a folder of its own."""
+    (tmp_path / "own_module.py").write_text(MODULE)
+    (tmp_path / "broken_module.py").write_text("def (")
+    path = tmp_path / "fleet.toml"
+    text, _, _ = FLEET.partition('[[strategies]]\nname = "fedobp"\nlabel = "nothing')
+    path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for name in ("own_module", "broken_module"):  # each test has its own file of this name
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return path
+
+
+def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command that must fail says, which is one line."""
+    assert main(["run", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    said = [line for line in lines if line.startswith("sedge-emulate: ")]
+    assert len(said) == 1
+    assert "Traceback" not in "".join(lines)
+    return said[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--only", "nobody"], "--only: found 'nobody', expected one of FedOBP"),
+        (["--only", "FedOBP", "--only", "x"], "--only: found 'x'"),
+        (["--devices", "0"], "`$.devices`"),
+        (["--devices", "100001"], "`$.devices`"),
+        (["--rounds", "0"], "`$.rounds.num_rounds`"),
+        (["--seed", "-1"], "`$.seed`"),
+        (["--devices", "300"], "600 examples, expected 10 or more for each of 300 devices"),
+        (["--broker", "rabbitmq"], "broker: found 'rabbitmq', expected auto, mosquitto, amqtt or"),
+        (["--out", "own_module.py"], "make folder own_module.py: File exists"),
+        (["--out", "own_module.py/out"], "make folder own_module.py/out: Not a directory"),
+    ],
+)
+def test_bad_arguments(
+    fleet: Path, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert text in error(capsys, str(fleet), *words)
+
+
+def test_no_fleet_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "missing.toml: file: found" in error(capsys, str(tmp_path / "missing.toml"))
+
+
+@pytest.mark.parametrize(
+    ("factory", "text"),
+    [
+        ("own_module:nothing", "AttributeError: module 'own_module' has no attribute 'nothing'"),
+        ("own_module", "AttributeError"),
+        ("no_module:build", "ModuleNotFoundError: No module named 'no_module'"),
+        ("broken_module:build", "SyntaxError"),
+        (":build", "ValueError"),
+        (".own_module:build", "TypeError"),
+        ("own_module:number", "TypeError: 'int' object is not callable"),
+        ("own_module:needs", "missing 1 required positional argument"),
+        ("own_module:raises", "RuntimeError: no weights here"),
+        ("own_module:three", "expected module:function that gives a torch.nn.Module, not int"),
+    ],
+)
+def test_a_factory_that_gives_no_model(
+    fleet: Path, factory: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.write_text(fleet.read_text().replace("[rounds]", MODEL.format(factory)))
+    said = error(capsys, str(fleet))
+    assert said.startswith(f"sedge-emulate: model.factory: found '{factory}', ")
+    assert text in said
+
+
+def test_a_model_that_does_not_fit_the_data(
+    fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.write_text(fleet.read_text().replace("[rounds]", MODEL.format("own_module:wrong")))
+    assert "shapes cannot be multiplied" in error(capsys, str(fleet))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "text"),
+    [
+        ("missing.npz", "missing.npz: No such file or directory"),
+        ("own_module:nothing", "has no attribute 'nothing'"),
+        ("own_module:negative", "labels -1 to 1, expected"),
+        ("own_module:number", "'int' object is not callable"),
+    ],
+)
+def test_data_that_is_not_there(
+    fleet: Path, dataset: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.write_text(fleet.read_text().replace('"digits"', f'"{dataset}"').replace("= 600", "= 0"))
+    assert text in error(capsys, str(fleet))
+
+
+def test_a_fleet_that_cannot_train_says_so(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every device declines: there is nothing to report, and no bug to look for."""
+    text = fleet.read_text().replace('"digits"', '"own_module:huge"').replace("= 600", "= 0")
+    fleet.write_text(text)
+    said = error(capsys, str(fleet))
+    assert said.startswith("sedge-emulate: FedOBP: 0 of 6 devices sent an update that counts")
+    assert "each device's reason is in the log" in said
+    assert not (fleet.parent / "runs" / "latest" / "result.json").exists()
+
+
+def test_interrupted(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*args: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sedge_emulate.__main__.load_emulation", interrupt)
+    assert main(["run", str(fleet)]) == 130
+    assert capsys.readouterr().err == "sedge-emulate: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["walk"], ["run", "x.toml", "--devices", "many"]])
+def test_bad_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert "usage: sedge-emulate" in capsys.readouterr().err

@@ -1,0 +1,17 @@
+"""A Mosquitto for the tests of the link."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from sedge_emulate.broker import Broker, find_mosquitto
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Broker]:
+    """A broker that no test may harm."""
+    if find_mosquitto() is None and os.environ.get("CI") != "true":
+        pytest.skip("Mosquitto is not installed")
+    with Broker() as broker:
+        yield broker

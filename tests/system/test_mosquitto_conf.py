@@ -1,0 +1,266 @@
+"""cloud/mosquitto.conf with real certificates: who gets in, under which client id, to which topics."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.harness import accepts, free_port, wait_until
+
+from sedge_emulate.broker import find_mosquitto
+from sedge_protocol.errors import LinkError
+from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
+from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received, probe
+from sedge_protocol.topics import all_up, blob, down, up
+
+CONF = Path(__file__).parents[2] / "cloud" / "mosquitto.conf"
+FLEET = "home"
+COORDINATOR = "coordinator-home"
+
+
+def openssl(*words: str, cwd: Path) -> None:
+    """Run openssl to a good end."""
+    done = subprocess.run(["openssl", *words], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class Authority:
+    """A certificate authority of openssl's, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        self._ec = ec
+        openssl(
+            "req", "-x509", *ec, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2",
+            "-subj", "/CN=Sedge test authority", cwd=folder,
+        )  # fmt: skip
+        (folder / "index.txt").touch()
+        (folder / "crlnumber").write_text("01\n")
+        (folder / "serial").write_text("01\n")
+        (folder / "openssl.cnf").write_text(
+            "[ca]\ndefault_ca = own\n[own]\ndatabase = index.txt\ncrlnumber = crlnumber\n"
+            "serial = serial\nnew_certs_dir = .\ncertificate = ca.crt\nprivate_key = ca.key\n"
+            "default_md = sha256\ndefault_days = 2\ndefault_crl_days = 2\npolicy = any\n"
+            "copy_extensions = copy\n[any]\ncommonName = supplied\n"
+        )
+        self.revoke()
+
+    def issue(self, name: str) -> None:
+        """A key and a certificate for this common name, valid for 127.0.0.1."""
+        openssl(
+            "req", "-new", *self._ec, "-keyout", f"{name}.key", "-out", f"{name}.csr",
+            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", cwd=self.folder,
+        )  # fmt: skip
+        openssl(
+            "ca", "-config", "openssl.cnf", "-batch", "-notext", "-in", f"{name}.csr",
+            "-out", f"{name}.crt", cwd=self.folder,
+        )  # fmt: skip
+
+    def revoke(self, *names: str) -> None:
+        """A list of the revoked, with these added."""
+        for name in names:
+            openssl("ca", "-config", "openssl.cnf", "-revoke", f"{name}.crt", cwd=self.folder)
+        openssl("ca", "-config", "openssl.cnf", "-gencrl", "-out", "ca.crl", cwd=self.folder)
+
+
+class Broker:
+    """Mosquitto with the shipped configuration, its paths and port changed and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder / "pki")
+        for name in ("broker", COORDINATOR, "pi-1", "pi-2", "stolen"):
+            self.authority.issue(name)
+        self.authority.revoke("stolen")
+        self.port = free_port()
+        text = CONF.read_text()
+        (folder / "acl").write_text(acl_in(text))
+        (folder / "data").mkdir()
+        pki = self.authority.folder
+        for old, new in {
+            "listener 8883": f"listener {self.port} 127.0.0.1",
+            "/etc/sedge/acl": str(folder / "acl"),
+            "/etc/sedge/": f"{pki}/",
+            "/var/lib/mosquitto/": f"{folder}/data/",
+        }.items():
+            assert old in text
+            text = text.replace(old, new)
+        if os.getuid() == 0:  # it would become a user who cannot read our temporary files
+            text = "user root\n" + text
+        (folder / "mosquitto.conf").write_text(text)
+        self.log = folder / "log"
+        binary = find_mosquitto()
+        assert binary is not None, "these tests need Mosquitto: apt-get install mosquitto"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [binary, "-c", str(folder / "mosquitto.conf")], stdout=log, stderr=log
+            )
+        wait_until(lambda: accepts(self.port), 10, "Mosquitto listens")
+
+    def settings(self, name: str, client_id: str = "", certificate: bool = True) -> BrokerSettings:
+        """How this device connects."""
+        pki = self.authority.folder
+        own = (str(pki / f"{name}.crt"), str(pki / f"{name}.key")) if certificate else (None, None)
+        url = f"mqtts://127.0.0.1:{self.port}"
+        return BrokerSettings(url, client_id or name, name, None, str(pki / "ca.crt"), *own)
+
+
+def acl_in(text: str) -> str:
+    """The ACL file that the configuration's own comment gives."""
+    rules = re.findall(r"^#   ((?:user|topic|pattern) .*)$", text, re.MULTILINE)
+    assert len(rules) == 5
+    return "\n".join(rules) + "\n"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The shipped configuration at work."""
+    broker = Broker(tmp_path_factory.mktemp("tls"))
+    yield broker
+    broker.process.terminate()
+    broker.process.wait(timeout=10)
+
+
+class Client:
+    """A connected link and what it hears."""
+
+    def __init__(self, settings: BrokerSettings, *topics: str) -> None:
+        self.link = MqttLink(settings, topics)
+        self.heard: list[Received] = []
+        self.cut = ""
+        self.limit = 0
+        self.wait(lambda: self.limit > 0, "connected")
+        self.wait(lambda: False, "", 0.2)  # subscriptions are answered meanwhile
+
+    def step(self) -> None:
+        """Take what has come."""
+        for event in self.link.step():
+            if isinstance(event, Received):
+                self.heard.append(event)
+            elif isinstance(event, Disconnected):
+                self.cut = event.reason
+            else:
+                assert isinstance(event, Connected)
+                self.limit = event.max_packet_bytes
+
+    def wait(self, condition: object, what: str, seconds: float = 10.0) -> None:
+        """Step until a condition holds; without a name it may not."""
+        deadline = time.monotonic() + seconds
+        assert callable(condition)
+        while not condition():
+            self.step()
+            if time.monotonic() > deadline:
+                assert not what, f"not {what}: {self.cut}"
+                return
+            time.sleep(0.005)
+
+
+def test_it_parses_without_a_word(broker: Broker) -> None:
+    log = broker.log.read_text()
+    assert "Warning" not in log and "Error" not in log, log
+
+
+@pytest.mark.parametrize("name", ["pi-1", COORDINATOR])
+def test_a_certificate_is_the_way_in(broker: Broker, name: str) -> None:
+    probe(broker.settings(name), all_up(FLEET) if name == COORDINATOR else down(FLEET, name))
+
+
+def test_without_a_certificate_there_is_none(broker: Broker) -> None:
+    with pytest.raises(LinkError):
+        probe(broker.settings("pi-1", certificate=False), down(FLEET, "pi-1"))
+
+
+def test_nor_with_one_that_was_revoked(broker: Broker) -> None:
+    with pytest.raises(LinkError):
+        probe(broker.settings("stolen"), down(FLEET, "stolen"))
+
+
+def test_nor_with_one_of_another_authority(broker: Broker, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    other.issue("pi-1")
+    good = broker.settings("pi-1")
+    forged = BrokerSettings(
+        good.url, "pi-1", "pi-1", None, good.ca_file,
+        str(other.folder / "pi-1.crt"), str(other.folder / "pi-1.key"),
+    )  # fmt: skip
+    with pytest.raises(LinkError):
+        probe(forged, down(FLEET, "pi-1"))
+
+
+def test_a_broker_of_another_authority_is_not_believed(broker: Broker, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    good = broker.settings("pi-1")
+    mistrustful = BrokerSettings(
+        good.url, "pi-1", "pi-1", None, str(other.folder / "ca.crt"), good.cert_file, good.key_file
+    )
+    with pytest.raises(LinkError, match="certificate verify failed"):
+        probe(mistrustful, down(FLEET, "pi-1"))
+
+
+def test_the_client_id_is_the_common_name_whatever_it_claims(broker: Broker) -> None:
+    """So no device can end another's session by naming its client id (RELIABILITY: hijack)."""
+    victim = Client(broker.settings("pi-1"), down(FLEET, "pi-1"))
+    impostor = Client(broker.settings("pi-2", client_id="pi-1"), down(FLEET, "pi-2"))
+    victim.wait(lambda: False, "", 0.3)
+    assert victim.link.up and not victim.cut
+    assert re.search(r"as pi-2 \(p\d, c\d, k\d+, u'pi-2'\)", broker.log.read_text())
+    # Another connection of the same certificate takes the session over, as it should.
+    again = Client(broker.settings("pi-2", client_id="anything"), down(FLEET, "pi-2"))
+    impostor.wait(lambda: bool(impostor.cut), "cut off")
+    for client in (victim, impostor, again):
+        client.link.close()
+
+
+def test_topics_are_kept_apart(broker: Broker) -> None:
+    cloud = Client(broker.settings(COORDINATOR), all_up(FLEET))
+    shared = blob(FLEET, bytes(16))
+    one = Client(broker.settings("pi-1"), down(FLEET, "pi-1"), shared)
+    two = Client(broker.settings("pi-2"), down(FLEET, "pi-2"), shared)
+    for topic in (
+        up(FLEET, "pi-1"), up(FLEET, "pi-2"), down(FLEET, "pi-1"), down(FLEET, "pi-2"), shared,
+        up("other", "pi-1"),
+    ):  # fmt: skip
+        one.link.send(topic, b"from pi-1", 1)
+    for topic in (down(FLEET, "pi-1"), down(FLEET, "pi-2"), shared):
+        cloud.link.send(topic, b"from the coordinator", 1)
+    for client in (one, cloud, two):
+        client.wait(lambda c=client: len(c.heard) >= (1 if c is cloud else 2), "all heard")
+        client.wait(lambda: False, "", 0.3)
+    assert [(m.topic, m.payload) for m in cloud.heard] == [(up(FLEET, "pi-1"), b"from pi-1")]
+    for client, name in ((one, "pi-1"), (two, "pi-2")):
+        assert {m.topic for m in client.heard} == {down(FLEET, name), shared}
+        assert all(m.payload == b"from the coordinator" for m in client.heard)
+        client.link.close()
+    cloud.link.close()
+
+
+def test_nobody_listens_to_everything(broker: Broker) -> None:
+    spy = Client(broker.settings("pi-2"), down(FLEET, "pi-2"), "#", f"sedge/1/{FLEET}/device/+/up")
+    one = Client(broker.settings("pi-1"), down(FLEET, "pi-1"))
+    one.link.send(up(FLEET, "pi-1"), b"a secret", 1)
+    one.wait(lambda: False, "", 0.3)
+    spy.wait(lambda: False, "", 0.3)
+    assert spy.heard == []
+    spy.link.close()
+    one.link.close()
+
+
+def test_the_largest_frame_passes(broker: Broker) -> None:
+    cloud = Client(broker.settings(COORDINATOR), all_up(FLEET))
+    one = Client(broker.settings("pi-1"), down(FLEET, "pi-1"))
+    assert one.limit >= HEADER.size + MAX_BODY_BYTES
+    frame = bytes(HEADER.size + MAX_BODY_BYTES)
+    one.link.send(up(FLEET, "pi-1"), frame, 1)
+    one.wait(lambda: not one.link.wants_write(), "written")
+    deadline = time.monotonic() + 10
+    while not cloud.heard and time.monotonic() < deadline:
+        one.step()
+        cloud.step()
+        time.sleep(0.005)
+    assert cloud.heard == [Received(up(FLEET, "pi-1"), frame)]
+    one.link.close()
+    cloud.link.close()

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from sedge_cloud.administration import start_run
 from sedge_cloud.config import RunConfig, TrainingConfig
@@ -23,6 +22,7 @@ from sedge_edge.data import Examples, split
 from sedge_edge.runtime import Programs
 from sedge_edge.state import SCHEMA, AgentState
 from sedge_edge.work import Workplace, perform
+from sedge_emulate.data import digits
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.blobs import BlobFolder
@@ -36,11 +36,10 @@ PROGRAMS = Programs("auto", threads=1)
 
 def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[Agent, Workplace]:
     """A device that knows only the digits in ``labels``."""
-    digits = load_digits()
-    mine = np.isin(digits.target, labels)
-    x = (digits.images[mine] / 16).astype(np.float32)[:, None]
-    train, test = split(Examples(x, digits.target[mine].astype(np.int64)), 0.25, seed=0)
-    hello = Hello(bytes(16), "example", ("onnxruntime",), ("zstd",), len(x))
+    dataset = digits()
+    mine = np.isin(dataset.targets, labels)
+    train, test = split(Examples(dataset.inputs[mine], dataset.targets[mine]), 0.25, seed=0)
+    hello = Hello(bytes(16), "example", ("onnxruntime",), ("zstd",), len(train.targets))
     identity = Identity(name, "home", DeviceKeys.of(secret), hello)
     blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
     agent = Agent(identity, blobs, journal, np.random.default_rng(0), boot=1)

@@ -19,6 +19,6 @@ def build() -> nn.Module:
 
 def load() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Inputs (N, ...) and labels (N,): here 178 wines, 13 measurements, 3 growers."""
-    wine = load_wine()
-    inputs = (wine.data - wine.data.mean(axis=0)) / wine.data.std(axis=0)
-    return inputs.astype(np.float32), wine.target.astype(np.int64)
+    measured, grower = load_wine(return_X_y=True)
+    inputs = (measured - measured.mean(axis=0)) / measured.std(axis=0)
+    return inputs.astype(np.float32), grower.astype(np.int64)

@@ -1,11 +1,12 @@
 """Each device's own images: Fashion-MNIST, where device i has half of the classes.
 
-    python make_data.py device-1/train.npz device-2/train.npz
+python make_data.py device-1/train.npz device-2/train.npz
 """
 
 import sys
 
 import numpy as np
+
 from sedge_emulate.data import fashion_mnist
 
 dataset = fashion_mnist()

@@ -120,9 +120,7 @@ class Cloud:
         self.store = open_store(self.folder / "state")
         self.core = self._boot()
 
-    def say(
-        self, name: str, message: Message, transfer: bytes = NO_TRANSFER
-    ) -> list[Message]:
+    def say(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> list[Message]:
         """A device sends a message; what it is answered at once."""
         return self.give(name, self.devices[name].peer.seal(message, transfer))
 

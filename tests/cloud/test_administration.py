@@ -12,7 +12,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, as_nobody, make_bundle, mode, open_store, random_theta
+from tests.cloud.helper import (
+    CONFIG,
+    LAYOUT,
+    as_nobody,
+    make_bundle,
+    mode,
+    open_store,
+    random_theta,
+)
 from tests.system.harness import RealFleet, wait_until
 
 from sedge_cloud import administration
@@ -43,7 +51,9 @@ def test_a_run_is_stored_whole(store: Store, tmp_path: Path) -> None:
     assert (run.name, run.status, run.config) == ("first-run", "running", CONFIG)
     assert run.manifest.layout == LAYOUT
     state = Ledger(store).state(run)
-    assert np.array_equal(state.theta, random_theta(1)) and np.array_equal(state.initial, state.theta)
+    assert np.array_equal(state.theta, random_theta(1)) and np.array_equal(
+        state.initial, state.theta
+    )
 
 
 @pytest.mark.parametrize("name", ["", "Run", "run_1", "-run", "a" * 49, "run\n", "rün", "../run"])
@@ -67,7 +77,9 @@ def test_options_that_do_not_fit_the_model(store: Store, tmp_path: Path) -> None
     bundle = make_bundle(tmp_path / "bundle")
     options = {"classifier_only": ["head.weight"]}
     wrong = msgspec.structs.replace(CONFIG, strategy="fedobp", options=options)
-    with pytest.raises(ConfigError, match=r"classifier_only: found \['head.weight'\], expected names"):
+    with pytest.raises(
+        ConfigError, match=r"classifier_only: found \['head.weight'\], expected names"
+    ):
         start_run(store, "run", bundle, wrong)
     assert store.runs() == []
     right = msgspec.structs.replace(wrong, options={"classifier_only": ["head.bias"]})
@@ -103,7 +115,9 @@ def test_lossy_models_begin_as_the_fleet_decodes_them(store: Store, tmp_path: Pa
 
 
 def test_only_a_running_run_is_stopped(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"run: found 'run \(no such run\)', expected the name of a"):
+    with pytest.raises(
+        ConfigError, match=r"run: found 'run \(no such run\)', expected the name of a"
+    ):
         stop_run(store, "run")
     start_run(store, "run", make_bundle(tmp_path / "bundle"), CONFIG)
     stop_run(store, "run")
@@ -167,7 +181,9 @@ def test_the_authority_comes_along_where_there_is_tls(
     assert (folder / "fleet-ca.crt").exists() == with_ca
 
 
-@pytest.mark.parametrize("device", ["", "Pi", "pi_1", "-pi", "p" * 49, "pi\n", "a/b", "..", "pi 1", "+"])
+@pytest.mark.parametrize(
+    "device", ["", "Pi", "pi_1", "-pi", "p" * 49, "pi\n", "a/b", "..", "pi 1", "+"]
+)
 def test_an_id_that_no_device_may_have(store: Store, tmp_path: Path, device: str) -> None:
     with pytest.raises(ConfigError, match="device: found "):
         add_device(store, CLOUD, device, tmp_path / "out")
@@ -185,7 +201,9 @@ def test_without_a_folder_it_is_the_devices_name(
 def test_an_id_that_is_taken_changes_nothing(store: Store, tmp_path: Path) -> None:
     add_device(store, CLOUD, "pi-1", tmp_path / "one")
     before = store.devices()
-    with pytest.raises(ConfigError, match="device: found 'pi-1', expected an id that is not enrolled"):
+    with pytest.raises(
+        ConfigError, match="device: found 'pi-1', expected an id that is not enrolled"
+    ):
         add_device(store, CLOUD, "pi-1", tmp_path / "two")
     store.revoke_device("pi-1")
     with pytest.raises(ConfigError, match="not enrolled"):  # the revoked stay revoked
@@ -196,7 +214,9 @@ def test_an_id_that_is_taken_changes_nothing(store: Store, tmp_path: Path) -> No
 def test_a_folder_that_exists_is_left_alone(store: Store, tmp_path: Path) -> None:
     (tmp_path / "pi-1").mkdir()
     (tmp_path / "pi-1" / "secret").write_text("of another device")
-    with pytest.raises(ConfigError, match="out: found .*pi-1', expected a folder that does not exist"):
+    with pytest.raises(
+        ConfigError, match="out: found .*pi-1', expected a folder that does not exist"
+    ):
         add_device(store, CLOUD, "pi-1", tmp_path / "pi-1")
     assert (tmp_path / "pi-1" / "secret").read_text() == "of another device"
     assert store.devices() == []
@@ -265,7 +285,11 @@ def test_the_password_file_stays_readable_to_the_broker(tmp_path: Path) -> None:
     before = path.stat()
     add_password(path, "pi-1", "secret")
     after = path.stat()
-    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+    assert (after.st_uid, after.st_gid, after.st_mode) == (
+        before.st_uid,
+        before.st_gid,
+        before.st_mode,
+    )
 
 
 def test_passwords_added_at_once_all_arrive(tmp_path: Path) -> None:
@@ -305,7 +329,9 @@ def test_a_first_configuration(tmp_path: Path) -> None:
     assert "listener 2883\n" in (folder / "mosquitto.conf").read_text()
     assert cloud.broker.device_password_file == str(folder / "broker-passwords")
     again = tomllib.loads((folder / "cloud.toml").read_text())
-    with pytest.raises(ConfigError, match="folder: found .*fleet', expected a folder without a cloud"):
+    with pytest.raises(
+        ConfigError, match="folder: found .*fleet', expected a folder without a cloud"
+    ):
         initialise(folder, "other", "mqtt://h:1")
     assert tomllib.loads((folder / "cloud.toml").read_text()) == again
 

@@ -191,7 +191,9 @@ def test_a_state_folder_that_cannot_be_written() -> None:
         (home / "state").rmdir()
         home.chmod(0o500)
         found = examined(home / "cloud.toml")
-        assert "Permission denied" in found.bad["disk"] and "Permission denied" in found.bad["store"]
+        assert (
+            "Permission denied" in found.bad["disk"] and "Permission denied" in found.bad["store"]
+        )
         home.chmod(0o700)
 
 

@@ -76,7 +76,11 @@ def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert "device pi-2 is revoked" in capsys.readouterr().out
     assert call(home, "device", "list") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines == [["device", "state", "starts"], ["pi-1", "enrolled", "0"], ["pi-2", "revoked", "0"]]
+    assert lines == [
+        ["device", "state", "starts"],
+        ["pi-1", "enrolled", "0"],
+        ["pi-2", "revoked", "0"],
+    ]
     passwords = (home / "broker-passwords").read_text().splitlines()
     assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1", "pi-2"]
 
@@ -87,9 +91,7 @@ def test_devices_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     out = str(tmp_path / "2")
     refused(capsys, call(home, "device", "add", "pi-1", "--out", out), "not enrolled yet")
     refused(capsys, call(home, "device", "add", "PI", "--out", out), "device: found 'PI'")
-    refused(
-        capsys, call(home, "device", "add", "pi-2", "--out", str(tmp_path / "1")), "out: found"
-    )
+    refused(capsys, call(home, "device", "add", "pi-2", "--out", str(tmp_path / "1")), "out: found")
     refused(capsys, call(home, "device", "revoke", "pi-3"), "expected an enrolled device")
 
 
@@ -203,7 +205,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_without_a_configuration(tmp_path: Path, capsys: CAPSYS, words: list[str]) -> None:
+def test_every_command_without_a_configuration(
+    tmp_path: Path, capsys: CAPSYS, words: list[str]
+) -> None:
     refused(capsys, call(tmp_path, *words), "cloud.toml: file: found No such file or directory")
 
 
@@ -247,7 +251,16 @@ def test_the_configuration_of_the_folder_one_is_in(
 
 
 def test_as_a_module(home: Path) -> None:
-    words = [sys.executable, "-m", "sedge_cloud", "-c", str(home / "cloud.toml"), "run", "stop", "x"]
+    words = [
+        sys.executable,
+        "-m",
+        "sedge_cloud",
+        "-c",
+        str(home / "cloud.toml"),
+        "run",
+        "stop",
+        "x",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.splitlines() == [

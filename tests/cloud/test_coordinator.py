@@ -414,7 +414,9 @@ def test_a_lost_link_makes_everyone_say_hello(tmp_path: Path) -> None:
     cloud.poll(RESEND_S)
     assert len(cloud.events(Send)) == sent  # nobody can be reached
     found = cloud.core.connected(cloud.now)
-    assert [cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)] == [
+    assert [
+        cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)
+    ] == [
         WHO_IS_THERE,
         WHO_IS_THERE,
     ]
@@ -470,7 +472,9 @@ def test_a_store_that_fails_while_loading(tmp_path: Path) -> None:
     assert broken.calls > 3
     cloud.hello("a", "b", "c")
     assert cloud.events(RoundOpened)[0].cohort == ("a", "b", "c")
-    with pytest.raises(StorageError, match="disk on fire"):  # at the start there is nothing to keep up
+    with pytest.raises(
+        StorageError, match="disk on fire"
+    ):  # at the start there is nothing to keep up
         Faults(cloud, 4, StorageError("disk on fire"), after=False)
         type(cloud.core)(FLEET, cloud.store, 1.0, 1).load(cloud.now)
 

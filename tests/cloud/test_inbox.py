@@ -71,7 +71,11 @@ def test_a_small_update_in_one_message(tmp_path: Path) -> None:
     assert row is not None and (row.blob, row.size, row.late) == (sha256, len(blob), False)
     assert cloud.store.blobs.read(sha256) == blob and parts(cloud) == []
     (event,) = cloud.events(UpdateReceived)
-    assert (event.device, event.size, event.report) == ("a", len(blob), report_for(cloud.order("a")))
+    assert (event.device, event.size, event.report) == (
+        "a",
+        len(blob),
+        report_for(cloud.order("a")),
+    )
     memory = cloud.store.memory(RUN, "a")
     assert memory is not None and memory.blob == sha256
 
@@ -85,7 +89,9 @@ def test_a_large_update_chunk_by_chunk(tmp_path: Path) -> None:
     order = list(range(manifest.count))[::-1]
     for sent, index in enumerate(order[:-1], 1):
         assert cloud.chunk("a", manifest.transfer, index, data[index]) == []
-        assert cloud.chunk("a", manifest.transfer, index, data[index]) == []  # doubled by the broker
+        assert (
+            cloud.chunk("a", manifest.transfer, index, data[index]) == []
+        )  # doubled by the broker
         reported = len(cloud.messages("a", Have))
         cloud.poll()
         if sent % (CREDIT // 2) == 0:
@@ -137,9 +143,7 @@ def test_an_offer_of_a_device_that_was_not_drawn(tmp_path: Path) -> None:
         db.execute("DELETE FROM orders WHERE device = 'b'")
     manifest = describe(large(cloud))
     answer = offer(cloud, "b", manifest)
-    assert answer == Reject(
-        RUN, 1, manifest.sha256, "unknown-round", "round 1 has no order for b"
-    )
+    assert answer == Reject(RUN, 1, manifest.sha256, "unknown-round", "round 1 has no order for b")
 
 
 def test_an_update_of_a_round_long_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

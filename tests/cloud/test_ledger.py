@@ -81,7 +81,9 @@ def test_more_globals_than_the_cache_holds(tmp_path: Path) -> None:
             assert np.array_equal(ledger.theta(blob, 50), theta)
 
 
-def device_vector(start: Theta, delta: Theta, values: ValueCoding, kept: int) -> tuple[bytes, Theta]:
+def device_vector(
+    start: Theta, delta: Theta, values: ValueCoding, kept: int
+) -> tuple[bytes, Theta]:
     """A payload, and where a device stands that adds to its start what it has sent."""
     payload = encode(top_k(delta, kept), values, Compression.ZLIB)
     return payload, start + decode(payload, start.size).dense()
@@ -98,9 +100,7 @@ def test_history_is_the_vector_the_device_had(
         model, _, start = ledger.write_model(random_theta(number), values)
         start = start.copy()
         patched = np.sort(np.random.default_rng(number).choice(LAYOUT.size, 50, replace=False))
-        vector = SparseVector(
-            LAYOUT.size, patched.astype(np.uint32), random_theta(number + 50, 50)
-        )
+        vector = SparseVector(LAYOUT.size, patched.astype(np.uint32), random_theta(number + 50, 50))
         patch = encode(vector, ValueCoding.FP32)
         vector.scatter_into(start)
         payload, expected = device_vector(start, random_theta(number + 9), values, kept)
@@ -192,7 +192,10 @@ WRONG_FIELDS: dict[str, tuple[Callable[[Report], Report], str]] = {
     ),
     "model": (changed(model_hash=bytes(32)), "mismatch: update.model_hash: 0000000000000000, exp"),
     "patch": (changed(patch_hash=b"x" * 32), "mismatch: update.patch_hash: 7878787878787878, exp"),
-    "no examples": (changed(num_examples=0), "invalid: update.num_examples: 0, expected at least 1"),
+    "no examples": (
+        changed(num_examples=0),
+        "invalid: update.num_examples: 0, expected at least 1",
+    ),
 }
 
 
@@ -302,7 +305,9 @@ def test_a_payload_exactly_when_one_was_ordered(
     if fits:
         assert cloud.core.ledger.check_update(run, round_, ordered, blob) == report
     else:
-        with pytest.raises(Refused, match=r"mismatch: update has \d+ payload bytes, not as ordered"):
+        with pytest.raises(
+            Refused, match=r"mismatch: update has \d+ payload bytes, not as ordered"
+        ):
             cloud.core.ledger.check_update(run, round_, ordered, blob)
 
 

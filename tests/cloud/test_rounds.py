@@ -73,7 +73,12 @@ def test_every_device_has_the_same_chance(run: Run) -> None:
         ({}, 40, "train", 40),
         ({"fraction_train": 0.1}, 40, "train", 4),
         ({"fraction_train": 0.1}, 10, "train", 2),
-        ({"fraction_train": 0.001, "min_train_devices": 7, "min_available_devices": 7}, 40, "train", 7),
+        (
+            {"fraction_train": 0.001, "min_train_devices": 7, "min_available_devices": 7},
+            40,
+            "train",
+            7,
+        ),
         ({"min_available_devices": 41}, 40, "train", 0),
         ({"min_available_devices": 40}, 40, "train", 40),
         ({"fraction_train": 0.1}, 40, "evaluate", 40),
@@ -100,7 +105,9 @@ def test_the_size_of_a_cohort(
         (3, True, None),
     ],
 )
-def test_what_is_due(run: Run, closed: int, evaluate: bool, expected: tuple[int, str] | None) -> None:
+def test_what_is_due(
+    run: Run, closed: int, evaluate: bool, expected: tuple[int, str] | None
+) -> None:
     with_config(run, evaluate=evaluate)
     run.state = msgspec.structs.replace(run.state, round=closed)
     assert due(run) == expected
@@ -128,7 +135,14 @@ def an_open_round(size: int, settled: int, received: int) -> OpenRound:
     [
         ({}, 3, 2, 2, 99.0, False),
         ({}, 3, 3, 3, 0.0, True),
-        ({}, 3, 3, 0, 0.0, True),  # everyone has answered, nobody with an update: it closes, and fails
+        (
+            {},
+            3,
+            3,
+            0,
+            0.0,
+            True,
+        ),  # everyone has answered, nobody with an update: it closes, and fails
         ({"quorum": 0.5}, 3, 1, 1, 0.0, False),
         ({"quorum": 0.5}, 3, 2, 2, 0.0, True),
         ({"quorum": 0.5}, 3, 2, 1, 0.0, False),  # declining is no update
@@ -169,7 +183,9 @@ def test_a_run_from_first_round_to_finished(tmp_path: Path) -> None:
     for name, delta in deltas.items():
         cloud.upload(name, update(cloud.order(name), delta))
     cloud.poll()
-    expected = random_theta(1).astype(np.float64) + sum(d.astype(np.float64) for d in deltas.values()) / 2
+    expected = (
+        random_theta(1).astype(np.float64) + sum(d.astype(np.float64) for d in deltas.values()) / 2
+    )
     assert np.allclose(cloud.model(cloud.state().model), expected, rtol=0, atol=1e-7)
     cloud.answer("a", "b")
     last = cloud.state()
@@ -484,7 +500,9 @@ def test_where_the_personal_elements_are(tmp_path: Path) -> None:
     for name in "ab":
         delta = np.zeros(LAYOUT.size, np.float32)
         delta[[0, 1, 2, 11_950]] = 5.0 if name == "a" else -5.0
-        vector = SparseVector(LAYOUT.size, np.flatnonzero(delta).astype(np.uint32), delta[delta != 0])
+        vector = SparseVector(
+            LAYOUT.size, np.flatnonzero(delta).astype(np.uint32), delta[delta != 0]
+        )
         order = cloud.order(name)
         cloud.offer(name, encode_update(report_for(order), encode(vector, ValueCoding.FP32)))
     cloud.poll()

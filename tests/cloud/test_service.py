@@ -128,7 +128,9 @@ def test_chunks_go_out_at_qos_0_and_only_as_many_as_fit(bench: Bench) -> None:
     topic = blob(FLEET, manifest.transfer)
     bench.link.room = 0
     for name in "ab":
-        bench.hear(name, Get(RUN, 1, to_bitmap(range(manifest.count), manifest.count)), manifest.transfer)
+        bench.hear(
+            name, Get(RUN, 1, to_bitmap(range(manifest.count), manifest.count)), manifest.transfer
+        )
     assert not any(send.topic == topic for send in bench.link.sent)
     bench.link.room = 16
     bench.service.step()
@@ -170,9 +172,7 @@ def test_a_lost_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
 def test_frames_before_a_cut_are_taken_after_it_too(bench: Bench) -> None:
     """One step may bring a cut, a new connection and what came over it."""
     hello = bench.cloud.devices["a"].peer.seal(a_hello("a"))
-    bench.happen(
-        Disconnected("cut", 0.1), Connected(400_000), Received(up(FLEET, "a"), hello)
-    )
+    bench.happen(Disconnected("cut", 0.1), Connected(400_000), Received(up(FLEET, "a"), hello))
     assert bench.cloud.core.devices["a"].online
 
 
@@ -206,9 +206,7 @@ def test_what_changes_beside_it_is_noticed(bench: Bench, monkeypatch: pytest.Mon
     assert bench.told("a")[-1] == Cancel(RUN, 0, "the run was stopped")
 
 
-def test_what_the_service_manager_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"\0sedge-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)

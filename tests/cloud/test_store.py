@@ -116,7 +116,9 @@ def test_updates_that_count(tmp_path: Path) -> None:
 
 def test_a_receipt_and_the_memory_are_one(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    store._db.execute("CREATE TRIGGER full BEFORE INSERT ON memory BEGIN SELECT RAISE(FAIL,'x'); END")
+    store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON memory BEGIN SELECT RAISE(FAIL,'x'); END"
+    )
     with pytest.raises(StorageError, match="x"):
         store.receive(GOOD, MEMORY)
     assert store.update("run", 1, "a") is None and store.memory("run", "a") is None
@@ -175,7 +177,12 @@ def test_each_run_has_its_own_late_rounds(tmp_path: Path) -> None:
             row = RoundRow(run, number, "train", True, f"{run}{number}".encode(), b"", None)
             store.open_round(row, [])
             store.close_round(run, number, b"", b"", "running")
-    assert store.named_blobs() == {b"old", b"new", b"old1", *(f"new{n}".encode() for n in range(7, 10))}
+    assert store.named_blobs() == {
+        b"old",
+        b"new",
+        b"old1",
+        *(f"new{n}".encode() for n in range(7, 10)),
+    }
 
 
 def test_everything_is_there_after_a_new_start(tmp_path: Path) -> None:
@@ -257,9 +264,7 @@ def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> 
     store.set_status("run", "stopped")
 
 
-def test_a_lock_held_too_long_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sedge_cloud.store.BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
     with one._transaction():

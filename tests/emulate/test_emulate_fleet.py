@@ -13,13 +13,14 @@ from tests.edge.home import make_bundle
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds import DeviceSummary, Summary
+from sedge_edge.runtime import Runtime
 from sedge_emulate import fleet as fleet_module
 from sedge_emulate.broker import Broker
 from sedge_emulate.config import DataConfig
 from sedge_emulate.devices import Share, share_out
 from sedge_emulate.fleet import Host, Watch, run_strategy
 from sedge_emulate.progress import Progress
-from sedge_protocol.errors import ConfigError, DataError, LinkError
+from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
 from sedge_protocol.mqtt import LinkCounters
 from sedge_protocol.update import Metrics, Report
 
@@ -153,12 +154,11 @@ def test_a_broker_that_nobody_reaches(
 ) -> None:
     make_bundle(tmp_path / "bundle")
     host = Host(tmp_path / "state", "mqtt://127.0.0.1:1", 1)
-    # The watch gives up 120 s after the deadline; here a tenth of a second after it.
-    monkeypatch.setattr(
-        fleet_module,
-        "Watch",
-        lambda progress, runtimes, idle_s: Watch(progress, runtimes, idle_s=0.5),
-    )
+
+    def impatient(progress: Progress, runtimes: list[Runtime], idle_s: float) -> Watch:
+        return Watch(progress, runtimes, idle_s=0.5)
+
+    monkeypatch.setattr(fleet_module, "Watch", impatient)
     with (
         Progress(Console(file=io.StringIO())) as progress,
         pytest.raises(LinkError, match="silent"),
@@ -170,7 +170,7 @@ def test_no_bundle(shares: list[Share], tmp_path: Path) -> None:
     host = Host(tmp_path / "state", "mqtt://127.0.0.1:1", 1)
     with (
         Progress(Console(file=io.StringIO())) as progress,
-        pytest.raises(Exception, match="nothing"),
+        pytest.raises(StorageError, match="nothing"),
     ):
         run_strategy("t", config(), tmp_path / "nothing", shares, host, progress)
 

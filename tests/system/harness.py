@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from sklearn.datasets import load_digits
 
 from sedge_cloud.rounds import Summary
 from sedge_cloud.store import Store
 from sedge_emulate.broker import find_mosquitto
+from sedge_emulate.data import digits
 
 # One thread each: several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -56,10 +56,9 @@ class RealFleet:
         home = self.folder / device
         self.cloud("device", "add", device, "--out", str(home))
         self.processes["broker"].send_signal(signal.SIGHUP)
-        digits = load_digits()
-        rows = np.random.default_rng(seed).choice(len(digits.target), examples, replace=False)
-        images = (digits.images[rows] / 16.0).astype(np.float32)[:, None]
-        np.savez(home / "train.npz", x=images, y=digits.target[rows])
+        dataset = digits()
+        rows = np.random.default_rng(seed).choice(len(dataset.targets), examples, replace=False)
+        np.savez(home / "train.npz", x=dataset.inputs[rows], y=dataset.targets[rows])
         if url is not None:
             text = (home / "edge.toml").read_text()
             (home / "edge.toml").write_text(text.replace(self.url, url))

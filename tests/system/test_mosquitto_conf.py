@@ -160,8 +160,12 @@ class Client:
 
 
 def test_it_parses_without_a_word(broker: Broker) -> None:
-    log = broker.log.read_text()
-    assert "Warning" not in log and "Error" not in log, log
+    found = [
+        line for line in broker.log.read_text().splitlines() if "Warn" in line or "Err" in line
+    ]
+    # Every device may read the blobs: only a pattern says so, and Mosquitto wonders at one without %u.
+    known = ("should not be run as root", "ACL pattern 'sedge/1/home/blob/#' does not contain")
+    assert [line for line in found if not any(text in line for text in known)] == []
 
 
 @pytest.mark.parametrize("name", ["pi-1", COORDINATOR])
@@ -191,6 +195,8 @@ def test_nor_with_one_of_another_authority(broker: Broker, tmp_path: Path) -> No
         probe(forged, down(FLEET, "pi-1"))
 
 
+# paho leaves a socket whose handshake failed to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_broker_of_another_authority_is_not_believed(broker: Broker, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     good = broker.settings("pi-1")
@@ -257,10 +263,11 @@ def test_the_largest_frame_passes(broker: Broker) -> None:
     one.link.send(up(FLEET, "pi-1"), frame, 1)
     one.wait(lambda: not one.link.wants_write(), "written")
     deadline = time.monotonic() + 10
-    while not cloud.heard and time.monotonic() < deadline:
+    expected = Received(up(FLEET, "pi-1"), frame)
+    while expected not in cloud.heard and time.monotonic() < deadline:
         one.step()
         cloud.step()
         time.sleep(0.005)
-    assert cloud.heard == [Received(up(FLEET, "pi-1"), frame)]
+    assert cloud.heard[-1] == expected  # what its session was kept for comes first
     one.link.close()
     cloud.link.close()

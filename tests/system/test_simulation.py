@@ -382,7 +382,10 @@ def data_of(device: int) -> Examples:
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in memory where there is one; flushing to disk is tested elsewhere."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    def flushed(descriptor: int) -> None:
+        """As if."""
+
+    monkeypatch.setattr(os, "fsync", flushed)
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
         yield Path(name)

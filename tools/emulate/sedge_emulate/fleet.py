@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,28 +126,24 @@ def run_strategy(
     folder = host.folder / fleet
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
-    loop = Loop()
-    store = Store(folder / "cloud")
-    start_run(store, fleet, bundle, config)
-    with ThreadPoolExecutor(host.workers) as pool:
+    with ExitStack() as stack:
+        loop = stack.enter_context(closing(Loop()))
+        store = stack.enter_context(closing(Store(folder / "cloud")))
+        start_run(store, fleet, bundle, config)
+        pool = stack.enter_context(ThreadPoolExecutor(host.workers))
         programs = Programs("onnxruntime", threads=1)
         site = Site(fleet, folder, host.url, programs, pool, loop.wake)
         runtimes = [enrol(share, site, store, config.seed) for share in shares]
         watch = Watch(progress, runtimes, idle_s=config.deadline_s + 120)
         core = Coordinator(fleet, store, GATHER_S, int(time.time()))
         service = Service(core, BrokerSettings(host.url, f"coordinator-{fleet}"), watch.observe)
+        for station in (service, *runtimes):
+            stack.callback(station.close)
         progress.strategy(title, config.num_rounds)
-        try:
-            service.ready()
-            loop.run([service, *runtimes], watch.over)
-            seconds = time.monotonic() - began
-            return _result(title, config, watch, service, shares, seconds)
-        finally:
-            for runtime in runtimes:
-                runtime.close()
-            service.close()
-            store.close()
-            loop.close()
+        service.ready()
+        loop.run([service, *runtimes], watch.over)
+        seconds = time.monotonic() - began
+        return _result(title, config, watch, service, shares, seconds)
 
 
 def _result(

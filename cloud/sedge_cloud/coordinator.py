@@ -285,7 +285,7 @@ class Coordinator:
         current.orders[name] = msgspec.structs.replace(given, declined=reason)
         current.settled.add(name)
         self.counters["declined"] += 1
-        text = f"run {message.run}, round {message.round}: {name} declines: {reason}"
+        text = f"run {message.run}, round {message.round}: {name} declines: {reason!r}"
         return [Note(logging.WARNING, text)]
 
     def _advance(self, run: Run, now: float) -> Iterator[CloudEffect]:

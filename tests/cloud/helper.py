@@ -24,7 +24,7 @@ from sedge_cloud.store import RunRow, Store
 from sedge_protocol import bundle as bundles
 from sedge_protocol import topics
 from sedge_protocol.effects import Note, Send
-from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, open_frame
+from sedge_protocol.frame import NO_TRANSFER, Frame, open_frame
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Hello, Message, Offer, Order, decode_body
@@ -319,9 +319,8 @@ def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:
     return [blob[offset : offset + length] for offset, length in spans]
 
 
-def is_chunk(send: Send) -> bool:
-    """Whether a frame is a chunk."""
-    return send.payload[3] == Kind.CHUNK
+def no_fsync(descriptor: int) -> None:
+    """In place of ``os.fsync`` where a test makes stores by the hundred."""
 
 
 def mode(path: Path) -> int:

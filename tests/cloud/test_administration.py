@@ -215,7 +215,7 @@ def test_a_folder_that_exists_is_left_alone(store: Store, tmp_path: Path) -> Non
     (tmp_path / "pi-1").mkdir()
     (tmp_path / "pi-1" / "secret").write_text("of another device")
     with pytest.raises(
-        ConfigError, match="out: found .*pi-1', expected a folder that does not exist"
+        ConfigError, match=r"out: found .*pi-1', expected a folder that does not exist"
     ):
         add_device(store, CLOUD, "pi-1", tmp_path / "pi-1")
     assert (tmp_path / "pi-1" / "secret").read_text() == "of another device"
@@ -307,7 +307,7 @@ def test_passwords_added_at_once_all_arrive(tmp_path: Path) -> None:
 
 
 def test_a_password_file_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="add a password to .*none/passwords: No such file"):
+    with pytest.raises(StorageError, match=r"add a password to .*none/passwords: No such file"):
         add_password(tmp_path / "none" / "passwords", "pi-1", "x")
     with as_nobody() as folder:
         folder.chmod(0o500)
@@ -330,7 +330,7 @@ def test_a_first_configuration(tmp_path: Path) -> None:
     assert cloud.broker.device_password_file == str(folder / "broker-passwords")
     again = tomllib.loads((folder / "cloud.toml").read_text())
     with pytest.raises(
-        ConfigError, match="folder: found .*fleet', expected a folder without a cloud"
+        ConfigError, match=r"folder: found .*fleet', expected a folder without a cloud"
     ):
         initialise(folder, "other", "mqtt://h:1")
     assert tomllib.loads((folder / "cloud.toml").read_text()) == again
@@ -352,7 +352,7 @@ def test_a_first_configuration(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_that_a_first_broker_cannot_have(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ConfigError, match="url: found .* expected mqtt://host:port"):
+    with pytest.raises(ConfigError, match=r"url: found .* expected mqtt://host:port"):
         initialise(tmp_path / "fleet", "home", url)
     assert not (tmp_path / "fleet").exists()
 
@@ -366,7 +366,7 @@ def test_a_fleet_name_that_none_may_have(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written() -> None:
     with as_nobody() as folder:
         (folder / "fleet").mkdir(0o500)
-        with pytest.raises(StorageError, match="fleet.*: Permission denied") as caught:
+        with pytest.raises(StorageError, match=r"fleet.*: Permission denied") as caught:
             initialise(folder / "fleet", "home", "mqtt://h:1883")
         assert len(str(caught.value).splitlines()) == 1
         with pytest.raises(StorageError, match="Permission denied"):

@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     "url", ["http://h", "mqtt://", "h:1883", "mqtt://h:x", "mqtt://h:70000", "mqtt://h/path", ""]
 )
 def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(ConfigError, match="broker.url: found .* expected mqtt://host"):
+    with pytest.raises(ConfigError, match=r"broker.url: found .* expected mqtt://host"):
         broker_settings(CloudConfig("f", broker=BrokerConfig(url))).endpoint()
 
 
@@ -132,7 +132,7 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("none", ".", "binary"):
         cloud = CloudConfig("f", broker=BrokerConfig(password_file=str(tmp_path / name)))
-        with pytest.raises(ConfigError, match="broker.password_file: .*expected a file") as caught:
+        with pytest.raises(ConfigError, match=r"broker.password_file: .*expected a file") as caught:
             broker_settings(cloud)
         assert len(str(caught.value).splitlines()) == 1
 

@@ -103,7 +103,7 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     assert call(home, *start) == 0
     assert "run one begins as soon as" in capsys.readouterr().out
     assert call(home, "run", "list") == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == "one running fedavg 0 of 8".split()
+    assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "one running fedavg 0 of 8"
     assert call(home, "run", "show", "one") == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert call(home, "run", "stop", "one") == 0
@@ -179,7 +179,7 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
         cloud.say(name, Decline("run", 1, "DataError", "no data"))
     cloud.poll()
     assert call(home, "run", "list") == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == "run failed fedavg 1 of 51".split()
+    assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "run failed fedavg 1 of 51"
     assert call(home, "run", "show", "run") == 0
     row, why = capsys.readouterr().out.splitlines()[1:]
     assert row.split()[:3] == ["1", "train", "0/2"]

@@ -18,6 +18,7 @@ from tests.cloud.helper import (
     Faults,
     a_hello,
     make_bundle,
+    no_fsync,
     secret_of,
     small_update,
 )
@@ -243,6 +244,14 @@ def test_what_we_send_cannot_be_sent_back_to_us(tmp_path: Path) -> None:
 def of_version(payload: bytes, version: int) -> bytes:
     """A frame that says it is of another version."""
     return payload[:2] + bytes([version]) + payload[3:]
+
+
+def test_what_a_device_says_stays_in_its_line_of_the_log(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.say("a", Decline(RUN, 1, "x\n", "y\n2026-01-01 ERROR sedge.cloud: \x1b[31mforged"))
+    (note,) = cloud.notes(logging.WARNING)
+    assert note.isprintable() and "forged" in note
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
@@ -537,7 +546,7 @@ def ending(cloud: Cloud) -> tuple[RunState, list[Summary], list[tuple[str, int]]
 def test_a_run_survives_trouble_at_each_call_of_the_store(
     tmp_path: Path, error: BaseException, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    monkeypatch.setattr("os.fsync", no_fsync)
     quiet = Cloud(tmp_path / "quiet", ROUGH)
     drive(quiet)
     expected = ending(quiet)

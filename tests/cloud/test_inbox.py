@@ -15,6 +15,7 @@ from tests.cloud.helper import (
     Device,
     Faults,
     mode,
+    no_fsync,
     open_store,
     pieces,
     random_theta,
@@ -496,7 +497,7 @@ def insist(cloud: Cloud, blob: bytes) -> None:
 def test_the_disk_fails_at_each_call(
     tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    monkeypatch.setattr("os.fsync", no_fsync)
     at, struck = 0, set[str]()
     while True:
         at += 1

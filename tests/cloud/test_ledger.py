@@ -162,7 +162,7 @@ def test_arrays_come_back(tmp_path: Path) -> None:
     arrays: dict[str, NDArray[np.float32]] = {
         "importance": random_theta(2),
         "grid": grid,
-        "scalar": np.float32(3.5).reshape(()),
+        "scalar": np.full((), 3.5, np.float32),
         "none": np.empty((0, 3), np.float32),
         "every other, turned": grid.T[::2],
         "edge": np.array([0.0, -0.0, np.inf, np.nan, 1e-45, 3.4e38], np.float32),

@@ -61,8 +61,8 @@ class Bench:
         settings = BrokerSettings("mqtt://broker.example", "coordinator-bench")
         self.service = Service(self.cloud.core, settings, self.events.append)
         link: object = self.service.link
-        assert isinstance(link, FakeLink)
-        self.link = link
+        assert type(link) is FakeLink
+        self.link: FakeLink = link
         self.service.ready()
         self.happen(Connected(400_000))
 

@@ -340,8 +340,12 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
             store = Store(tmp_path)
             try:
                 store.check()
-                store.devices(), store.runs(), store.rounds("run"), store.orders("run", 1)
-                store.update("run", 1, "a"), store.memory("run", "a"), store.named_blobs()
+                for look in (store.devices, store.runs, store.named_blobs):
+                    look()
+                store.rounds("run")
+                store.orders("run", 1)
+                store.update("run", 1, "a")
+                store.memory("run", "a")
             finally:
                 store.close()
         except StorageError:
@@ -383,7 +387,9 @@ def test_a_file_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_one_clear_line() -> None:
     with as_nobody() as folder:
         (folder / "empty").mkdir(0o500)
-        with pytest.raises(StorageError, match="empty.*(Permission denied|not readable)") as caught:
+        with pytest.raises(
+            StorageError, match=r"empty.*(Permission denied|not readable)"
+        ) as caught:
             Store(folder / "empty")
         assert len(str(caught.value).splitlines()) == 1
         state = folder / "state"
@@ -400,7 +406,7 @@ def test_a_read_only_folder_is_one_clear_line() -> None:
 
 def test_a_file_in_the_way_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="state folder .*file: "):
+    with pytest.raises(StorageError, match=r"state folder .*file: "):
         Store(tmp_path / "file")
     (tmp_path / "state" / "sedge.sqlite").mkdir(parents=True)
     with pytest.raises(StorageError, match=r"sedge\.sqlite"):

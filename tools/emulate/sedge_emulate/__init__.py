@@ -1,1 +1,5 @@
-"""Sedge."""
+"""Fleets of virtual devices on one host; ``read_json`` reads what one of them found."""
+
+from sedge_emulate.result import Result, read_json
+
+__all__ = ["Result", "read_json"]

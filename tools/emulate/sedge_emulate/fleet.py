@@ -137,8 +137,9 @@ def run_strategy(
         watch = Watch(progress, runtimes, idle_s=config.deadline_s + 120)
         core = Coordinator(fleet, store, GATHER_S, int(time.time()))
         service = Service(core, BrokerSettings(host.url, f"coordinator-{fleet}"), watch.observe)
-        for station in (service, *runtimes):
-            stack.callback(station.close)
+        stack.callback(service.close)
+        for runtime in runtimes:
+            stack.callback(runtime.close)
         progress.strategy(title, config.num_rounds)
         service.ready()
         loop.run([service, *runtimes], watch.over)

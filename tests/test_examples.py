@@ -1,0 +1,215 @@
+"""Every example, run as a user runs it; the long ones on less data."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from sedge_emulate.__main__ import main as emulate
+from sedge_emulate.data import find_fashion_mnist
+from sedge_emulate.result import Result, read_json
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# The product's commands, and this interpreter as "python", first.
+BIN = Path(sys.executable).parent
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+NEEDS_IMAGES = pytest.mark.skipif(
+    find_fashion_mnist() is None, reason="Fashion-MNIST is not installed"
+)
+
+
+def test_one_round() -> None:
+    words = [sys.executable, str(EXAMPLES / "one_round.py")]
+    done = subprocess.run(
+        words, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    pattern = (
+        r"(\w+): accuracy ([\d.]+) before, ([\d.]+) after training\n  2 updates of (\d+) bytes"
+    )
+    found = re.findall(pattern, done.stdout)
+    assert [task for task, *_ in found] == ["train", "evaluate"]
+    (start, trained, _), (before, after, _) = (tuple(map(float, row)) for _, *row in found)
+    # Both devices know only five of ten digits: what they get back is good before they train.
+    assert start < 0.3 < 0.8 < before <= after
+    assert trained > 0.8
+
+
+def run_fleet(name: str, out: Path, *words: str) -> Result:
+    """Run one of the fleet files where it lies."""
+    assert emulate(["run", str(EXAMPLES / name), "--out", str(out), *words]) == 0
+    assert (out / "report.html").stat().st_size > 1000
+    return read_json(out / "result.json")
+
+
+def test_own_model(tmp_path: Path) -> None:
+    """``own_model.py`` through ``own_model.toml``."""
+    result = run_fleet("own_model.toml", tmp_path)
+    assert (result.dataset, result.model.name) == ("own_model:load", "own_model:build")
+    assert result.model.parameters == 13 * 32 + 32 + 64 + 32 * 3 + 3
+    fedobp, fedavg = result.strategies
+    for strategy in (fedobp, fedavg):
+        assert len(strategy.rounds) == 5
+        assert strategy.before.mean > 0.8
+    assert sum(device.num_train + device.num_test for device in fedobp.devices) == 178
+
+
+@NEEDS_IMAGES
+@pytest.mark.parametrize("name", ["demo.toml", "compression.toml"])
+def test_the_long_ones_on_less(name: str, tmp_path: Path) -> None:
+    text, changed = re.subn(
+        r"^examples = \d+$", "examples = 300", (EXAMPLES / name).read_text(), flags=re.M
+    )
+    assert changed == 1
+    fleet = tmp_path / name
+    fleet.write_text(text)
+    out = tmp_path / "out"
+    words = ["--devices", "3", "--rounds", "1", "--out", str(out)]
+    assert emulate(["run", str(fleet), *words]) == 0
+    result = read_json(out / "result.json")
+    assert (result.dataset, result.model.parameters) == ("fashion-mnist", 582_026)
+    assert len(result.strategies) == 3
+    for strategy in result.strategies:
+        assert [r.num_updates for r in strategy.rounds] == [3]
+        assert strategy.rounds[0].after_mean > strategy.rounds[0].before_mean
+    sizes = [strategy.bytes.update_payload_mean for strategy in result.strategies]
+    if name == "compression.toml":
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[2] < sizes[0] / 20
+
+
+# Two terminals: the shell scripts as they are, in processes of their own.
+
+
+class Terminals:
+    """A copy of the folder, and the scripts that run in it; each is ended with all its children."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.environment = {**ENVIRONMENT, "PORT": str(port)}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *words: str) -> None:
+        """Run a script in a terminal of its own."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                ["sh", *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def log(self, name: str) -> str:
+        """What a script has printed."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def runs(self) -> str:
+        """What ``sedge-cloud run list`` prints."""
+        words = [str(BIN / "sedge-cloud"), "-c", "fleet/cloud.toml", "run", "list"]
+        done = subprocess.run(
+            words, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def until(self, condition: str, seconds: float) -> Generator[None]:
+        """Give way until the caller is content; fails the test when a script ends or time is up."""
+        deadline = time.monotonic() + seconds
+        while True:
+            yield
+            for name, process in self.processes.items():
+                assert process.poll() is None, f"{name} has ended:\n{self.log(name)}"
+            logs = "\n".join(f"{name}:\n{self.log(name)[-3000:]}" for name in self.processes)
+            assert time.monotonic() < deadline, f"not within {seconds} s: {condition}\n{logs}"
+            time.sleep(0.2)
+
+    def interrupt(self, name: str) -> int:
+        """Ctrl-C in a terminal; the script's exit status."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGINT)
+        return process.wait(timeout=20)
+
+    def close(self) -> None:
+        """End everything that is still running."""
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    """The example's folder, with one round instead of five and a tenth of the images."""
+    folder = tmp_path / "two_terminals"
+    shutil.copytree(EXAMPLES / "two_terminals", folder)
+    for name, old, new in (
+        ("run.toml", "num_rounds = 5", "num_rounds = 1"),
+        ("make_data.py", "[:2000]", "[:200]"),
+    ):
+        text = (folder / name).read_text()
+        assert text.count(old) == 1
+        (folder / name).write_text(text.replace(old, new))
+    terminals = Terminals(folder, free_port())
+    try:
+        yield terminals
+    finally:
+        terminals.close()
+
+
+@NEEDS_IMAGES
+def test_two_terminals(terminals: Terminals) -> None:
+    """cloud.sh in one, device.sh in two others; then Ctrl-C, and nothing is left."""
+    terminals.start("cloud", "cloud.sh")
+    database = terminals.folder / "fleet" / "state" / "sedge.sqlite"
+    for _ in terminals.until("the coordinator has its run", 100):
+        if database.exists() and "first" in terminals.runs():
+            break
+    for device in ("pi-1", "pi-2"):
+        terminals.start(device, "device.sh", device)
+    for _ in terminals.until("the run ends", 60):
+        if "finished" in terminals.runs():
+            break
+    assert re.search(r"^first +finished +fedobp +2 of 2$", terminals.runs(), re.MULTILINE)
+    status = subprocess.run(
+        [str(BIN / "sedge-edge"), "-c", "fleet/pi-1/edge.toml", "status"],
+        cwd=terminals.folder, env=terminals.environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "run first: last round 2, has a personal model" in status.stdout
+    for name in ("pi-1", "pi-2"):
+        assert terminals.interrupt(name) == 0
+        assert "Traceback" not in terminals.log(name)
+    session = terminals.processes["cloud"].pid
+    terminals.interrupt("cloud")
+    assert "Traceback" not in terminals.log("cloud")
+    with pytest.raises(ProcessLookupError):  # Mosquitto is gone, too
+        for _ in range(100):
+            os.killpg(session, 0)
+            time.sleep(0.05)

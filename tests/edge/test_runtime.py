@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,27 @@ class Shelf:
         return unpack(blobs.read(sha256)), self.trainer
 
 
+class Gated(ThreadPoolExecutor):
+    """A pool whose jobs wait for the gate, so that none ends within the step that starts it."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self.gate = threading.Event()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def gated() -> Any:
+            assert self.gate.wait(timeout=20), "nobody opened the gate"
+            return fn(*args, **kwargs)
+
+        return super().submit(gated)
+
+
 class Bench:
     """A runtime on a desk's agent."""
 
-    def __init__(self, folder: Path, pool: Executor, trainer: DriftTrainer) -> None:
+    def __init__(self, folder: Path, pool: Gated, trainer: DriftTrainer) -> None:
         self.desk = Desk(folder)
+        self.pool = pool
         self.wakes = threading.Semaphore(0)
         shelf: Any = Shelf(trainer)
         self.runtime = Runtime(
@@ -121,6 +137,7 @@ class Bench:
         for manifest in (order.bundle, order.model):
             BlobFolder(self.desk.folder, 0).write(self.desk.served[manifest.transfer])
         self.tell(order)
+        self.pool.gate.set()
 
     def wait(self) -> None:
         """Until the pool has woken the loop."""
@@ -132,12 +149,12 @@ def fake_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "MqttLink", FakeLink)
 
 
-def bench_with(folder: Path, pool: Executor, trainer: DriftTrainer | None = None) -> Bench:
+def bench_with(folder: Path, pool: Gated, trainer: DriftTrainer | None = None) -> Bench:
     return Bench(folder, pool, trainer or DriftTrainer())
 
 
 def test_the_link_is_asked_for_what_the_loop_needs(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
         assert bench.link.subscriptions == (DOWN,)
         assert bench.link.will()[0] == UP
@@ -155,7 +172,7 @@ def test_the_link_is_asked_for_what_the_loop_needs(tmp_path: Path) -> None:
 def test_a_job_runs_in_the_pool_and_its_update_is_offered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO), ThreadPoolExecutor(1) as pool:
+    with caplog.at_level(logging.INFO), Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
         bench.start_job()
         bench.wait()
@@ -168,7 +185,7 @@ def test_a_job_runs_in_the_pool_and_its_update_is_offered(
 
 
 def test_subscriptions_to_blobs_are_at_qos_0(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
         bench.connect()
         order = bench.desk.order()
@@ -204,7 +221,7 @@ class Raising(DriftTrainer):
 
 
 def test_a_job_that_cannot_be_done_is_declined(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, Raising(CodecError("program 'train' failed: no")))
         bench.start_job()
         bench.wait()
@@ -214,7 +231,7 @@ def test_a_job_that_cannot_be_done_is_declined(tmp_path: Path) -> None:
 
 
 def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, Raising(StorageError("full")))
         bench.start_job()
         bench.wait()
@@ -225,7 +242,7 @@ def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug"), MemoryError()])
 def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, Raising(error))
         bench.start_job()
         bench.wait()
@@ -259,7 +276,7 @@ class Patient(DriftTrainer):
 
 def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
     trainer = Patient()
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, trainer)
         bench.start_job()
         assert trainer.began.wait(20)
@@ -276,7 +293,7 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
 def test_frames_and_cuts_are_passed_on_and_noted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
         bench.connect()
         bench.happen(Received(DOWN, b"noise"), Received("elsewhere", b""))
@@ -335,7 +352,7 @@ def test_a_bundle_that_cannot_be_opened_is_tried_again(
 
 
 def test_wake_is_called_from_the_pool(tmp_path: Path) -> None:
-    class Later(Executor):
+    class Later(Gated):
         """A pool whose job ends when the test says so."""
 
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -343,7 +360,7 @@ def test_wake_is_called_from_the_pool(tmp_path: Path) -> None:
             self.call: Callable[[], None] = lambda: self.future.set_result(fn(*args, **kwargs))
             return self.future
 
-    pool = Later()
+    pool = Later(1)
     bench = bench_with(tmp_path, pool)
     bench.start_job()
     assert not bench.wakes.acquire(blocking=False)

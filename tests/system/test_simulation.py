@@ -382,6 +382,7 @@ def data_of(device: int) -> Examples:
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in memory where there is one; flushing to disk is tested elsewhere."""
+
     def flushed(descriptor: int) -> None:
         """As if."""
 

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from sedge_edge.data import Inputs, load_source
 from sedge_protocol.errors import DataError
 
-
 DATA_VARIABLE = "SEDGE_DATA"
 FILES = (
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),

@@ -213,7 +213,9 @@ pattern read sedge/1/{fleet}/blob/#
 """
 
 MOSQUITTO = """\
-# For a trial on one network: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
+# For a trial on a network you trust: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
+# Mosquitto 2.0.11 can be made to mute a device for minutes by whoever reaches this port and connects
+# without a password under its name; cloud/mosquitto.conf, with TLS on both sides, asks for certificates.
 user {user}
 per_listener_settings true
 listener {port}

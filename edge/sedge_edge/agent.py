@@ -12,6 +12,7 @@ monotonic seconds. Effects go out after the state they speak of is on disk.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -92,6 +93,7 @@ class Agent:
         self._not_before = 0.0
         self._newest = (0, 0)
         self._needed: set[bytes] | None = None
+        self._collect_after = 0.0
 
     @property
     def state(self) -> AgentState:
@@ -153,14 +155,17 @@ class Agent:
             return found
         self._not_before = 0.0
         orders = list(self.state.orders.values())
-        try:
-            self._collect()
-            found += self._fetches.sync(orders, now)
-            found += self._start_work(orders)
-            found += self._fetches.poll(orders, now)
-        except StorageError as exc:
-            found += self._wait_for_disk(exc, now)
-        return found
+        steps: tuple[Callable[[], list[AgentEffect]], ...] = (
+            lambda: [*self._fetches.sync(orders, now)],
+            lambda: self._start_work(orders),
+        )
+        found += self._collect(now)
+        for step in steps:  # no room for a download is no reason not to work on what is here
+            try:
+                found += step()
+            except StorageError as exc:
+                found += self._wait_for_disk(exc, now)
+        return [*found, *self._fetches.poll(orders, now)]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
         """A message from the broker. Bad bytes are counted and noted, and change nothing."""
@@ -278,13 +283,20 @@ class Agent:
         found = self._fetches.chunk(frame, now)
         return [*found, *self.poll(now)] if found else []
 
-    def _collect(self) -> None:
-        """Delete the blobs that nothing needs any more."""
+    def _collect(self, now: float) -> list[AgentEffect]:
+        """Delete the blobs that nothing needs any more; a file that cannot be deleted stops nothing."""
         needed = self.state.blobs()
         # A job may be writing blobs that no state names yet.
-        if self._working is None and needed != self._needed:
+        if self._working is not None or needed == self._needed or now < self._collect_after:
+            return []
+        try:
             self.blobs.collect(needed, 0.0)
-            self._needed = needed
+        except StorageError as exc:
+            self._collect_after = now + DISK_RETRY_S
+            self.peer.counters["storage_errors"] += 1
+            return [Note(logging.ERROR, str(exc))]
+        self._needed = needed
+        return []
 
     def _start_work(self, orders: list[Order]) -> list[AgentEffect]:
         """Begin the oldest order whose blobs are all here."""

@@ -90,7 +90,9 @@ class Fetches:
         for order in orders:
             for manifest in manifests(order):
                 fetch = self._active.get(manifest.transfer)
-                missing = fetch.poll(now) if fetch is not None else None
+                if fetch is None or manifest.transfer not in self._listening:
+                    continue
+                missing = fetch.poll(now)
                 if missing is not None:
                     get = Get(order.run, order.round, missing)
                     found.append(self._peer.message(get, manifest.transfer))

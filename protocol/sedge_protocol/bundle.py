@@ -131,13 +131,19 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
 
 
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
-    """Write a bundle and its initial theta (n,) into a folder, the manifest last."""
+    """Write a bundle and its initial theta (n,) into a folder, the manifest last.
+
+    Raises ``StorageError`` when the disk refuses.
+    """
     bundle.manifest.layout.check(init)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in bundle.files.items():
-        (folder / name).write_bytes(data)
-    (folder / INIT_NAME).write_bytes(init.astype("<f4").tobytes())
-    (folder / MANIFEST_NAME).write_bytes(_encode_manifest(bundle.manifest))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in bundle.files.items():
+            (folder / name).write_bytes(data)
+        (folder / INIT_NAME).write_bytes(init.astype("<f4").tobytes())
+        (folder / MANIFEST_NAME).write_bytes(_encode_manifest(bundle.manifest))
+    except OSError as exc:
+        raise StorageError(f"bundle {folder}: {exc}") from exc
 
 
 def load(folder: Path) -> tuple[Bundle, Theta]:

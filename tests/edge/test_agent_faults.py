@@ -18,6 +18,7 @@ from tests.edge.desk import (
     drift,
     make_bundle,
     only,
+    storage_error,
     theta_of,
 )
 
@@ -206,6 +207,35 @@ def test_a_full_disk_at_the_last_step_of_a_download(
     desk.settle()
     assert ("run", 1) in desk.updates
     assert desk.now == pytest.approx(100.0 + DISK_RETRY_S)
+
+
+def test_a_file_that_cannot_be_deleted_stops_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(BlobFolder, "collect", storage_error)
+        for number in range(1, 4):
+            desk.give(desk.order(number))
+        assert len(desk.updates) == 3
+        assert desk.now == 100.0
+        errors = [note for note in desk.notes if "full (test)" in note]
+        assert len(errors) == 1  # one line each half minute
+    desk.now += DISK_RETRY_S
+    desk.pump([])
+    assert len(desk.blob_files()) == 3
+
+
+def test_no_room_for_one_run_does_not_stop_another(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlobFolder, "open_part", storage_error)
+    desk.tell(desk.order(5, run="other"))
+    desk.now += DISK_RETRY_S
+    here = desk.order(1)
+    for manifest in (here.bundle, here.model):
+        desk.blobs().write(desk.served[manifest.transfer])
+    effects = [*desk.tell(here), *desk.agent.poll(desk.now)]
+    assert [work.job.order for work in only(effects, Work)] == [here]
 
 
 def test_jobs_that_fail_again_and_again_leave_no_orphans(

@@ -272,3 +272,17 @@ def test_load_data_splits_only_without_a_test_set(tmp_path: Path) -> None:
     assert (len(train.targets), len(test.targets)) == (3, 3)
     train, test = load_data(DataConfig(source, source), tmp_path)
     assert (len(train.targets), len(test.targets)) == (6, 6)
+
+
+def test_any_flipped_bit_of_a_compressed_archive_is_a_data_error(tmp_path: Path) -> None:
+    path = tmp_path / "train.npz"
+    np.savez_compressed(path, x=np.arange(40.0).reshape(10, 4), y=np.arange(10))
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        try:
+            load_source(str(path), tmp_path)
+        except DataError:
+            refused += 1
+    assert refused > 50

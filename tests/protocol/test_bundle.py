@@ -106,6 +106,12 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         load(tmp_path / "nothing")
 
 
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"bundle .*file/bundle"):
+        save(tmp_path / "file" / "bundle", BUNDLE, INIT)
+
+
 @pytest.mark.parametrize("name", [MANIFEST_NAME, INIT_NAME, "train.onnx"])
 def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()

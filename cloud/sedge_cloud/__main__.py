@@ -3,7 +3,6 @@
 import argparse
 import json
 import logging
-import signal
 import sys
 import time
 from contextlib import closing
@@ -110,18 +109,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     )
     folder = Path(cloud.state_dir)
     with lock_folder(folder), closing(Store(folder)) as store, closing(Loop()) as loop:
-        stopping: list[int] = []
-
-        def stop(number: int, frame: object) -> None:
-            stopping.append(number)
-            loop.wake()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        loop.stop_on_signals()
         core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
         with closing(Service(core, broker_settings(cloud))) as service:
             service.ready()
-            loop.run([service], lambda: bool(stopping))
+            loop.run([service], lambda: False)
     return 0
 
 

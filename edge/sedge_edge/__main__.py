@@ -2,11 +2,11 @@
 
 import argparse
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -103,25 +103,16 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
     journal = Journal(config.state_dir / "journal", AgentState, SCHEMA)
     blobs = BlobFolder(config.state_dir)
     agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
-    stopping: list[int] = []
-    loop = Loop()
-
-    def stop(number: int, frame: object) -> None:
-        stopping.append(number)
-        loop.wake()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     programs = Programs(config.backend.name, config.backend.threads)
-    with ThreadPoolExecutor(1) as pool:
+    with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
+        loop.stop_on_signals()
         runtime = Runtime(agent, config.broker_settings(), examples, programs, pool, loop.wake)
         notify("READY=1")
         try:
-            loop.run([runtime], lambda: bool(stopping) or done(agent))
+            loop.run([runtime], lambda: done(agent))
         finally:
             notify("STOPPING=1")
             runtime.close()
-    loop.close()
     lock.close()
     return 0
 

@@ -6,6 +6,7 @@ a single station on a device or hundreds in the emulator.
 
 import fcntl
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class Loop:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._stopped = False
 
     def wake(self) -> None:
         """Make every station step soon."""
@@ -54,11 +56,20 @@ class Loop:
         except OSError:  # full: a wake-up is pending already; closed: nobody waits any more
             return
 
+    def stop_on_signals(self) -> None:
+        """From now on SIGTERM and SIGINT end ``run`` in order. For the main thread of a program."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopped = True
+        self.wake()
+
     def run(self, stations: Sequence[Station], until: Callable[[], bool]) -> None:
         """Step the stations whenever something is up, until told to stop; keep the watchdog fed."""
         interval_s = watchdog_interval_s()
         feed_at = 0.0
-        while not until():
+        while not (self._stopped or until()):
             if interval_s is not None and time.monotonic() >= feed_at:
                 feed_at = time.monotonic() + interval_s
                 notify("WATCHDOG=1")

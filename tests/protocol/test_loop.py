@@ -1,6 +1,7 @@
 """The event loop: who is stepped, and when; and the lock of a state folder."""
 
 import select
+import signal
 import socket
 import stat
 import threading
@@ -180,3 +181,25 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file"):
         lock_folder(tmp_path / "file" / "state")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_in_order(number: signal.Signals) -> None:
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    loop = Loop()
+    asked: list[int] = []
+
+    def until() -> bool:
+        asked.append(1)
+        if len(asked) == 2:
+            signal.raise_signal(number)
+        return len(asked) > 5
+
+    try:
+        loop.stop_on_signals()
+        loop.run([], until)
+    finally:
+        loop.close()
+        for n, handler in before.items():
+            signal.signal(n, handler)
+    assert len(asked) == 2

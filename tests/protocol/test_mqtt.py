@@ -127,7 +127,7 @@ def test_closing_says_what_is_left_to_say_and_no_will(shared: Broker) -> None:
 
 
 def test_a_broker_that_dies_and_comes_back_empty() -> None:
-    if find_mosquitto() is None:
+    if find_mosquitto() is None and os.environ.get("CI") != "true":
         pytest.skip("Mosquitto is not installed")
     with Broker() as broker, connected(broker.url, "pi-1", "topic") as driven:
         broker.kill()

@@ -53,7 +53,8 @@ SHELLS: dict[str, set[str]] = {
     "sedge_edge.__main__": {"time"},
     "sedge_edge.backend_onnx": {"threading"},
     "sedge_edge.config": {"os"},
-    "sedge_edge.doctor": {"os", "time"},
+    "sedge_edge.doctor": {"time"},
+    "sedge_edge.memory_limit": {"os"},
     "sedge_edge.runtime": {"threading", "time"},
 }
 # The cores, and all the mathematics: these can never become shells.

@@ -15,7 +15,8 @@ from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
-from sedge_edge.doctor import examine, installed_backends, memory_mb
+from sedge_edge.doctor import examine, installed_backends
+from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.runtime import Programs, in_pool
 from sedge_edge.state import SCHEMA, AgentState

@@ -1,6 +1,5 @@
 """``sedge-edge doctor``: finds what is wrong before it hurts."""
 
-import os
 import platform
 import shutil
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
+from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.mqtt import probe
@@ -25,14 +25,6 @@ ENOUGH_MEMORY_MB = 200
 def installed_backends() -> tuple[str, ...]:
     """The backends whose library is installed; none is loaded."""
     return tuple(name for name in INSTALL if find_spec(name) is not None)
-
-
-def memory_mb() -> int:
-    """The machine's memory in MB; 0 where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
-    except (ValueError, OSError):
-        return 0
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from tests.edge.home import make_home
 
 from sedge_edge import doctor
-from sedge_edge.doctor import examine, installed_backends, memory_mb
+from sedge_edge.doctor import examine, installed_backends
 from sedge_emulate.broker import Broker
 from sedge_protocol.errors import LinkError
 from sedge_protocol.mqtt import BrokerSettings
@@ -189,18 +189,6 @@ def test_a_device_without_torch(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(doctor, "version", find)
     assert findings(home)[1]["torch"] == (True, "not installed, and not needed")
-
-
-def test_a_system_that_does_not_tell_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory_mb() > 0
-    for error in (ValueError, OSError):
-
-        def refuse(name: str, error: type[Exception] = error) -> int:
-            raise error
-
-        monkeypatch.setattr("os.sysconf", refuse)
-        assert memory_mb() == 0
-    assert doctor._memory() == "0 MB"
 
 
 def test_what_is_installed_is_found_without_loading_it(monkeypatch: pytest.MonkeyPatch) -> None:

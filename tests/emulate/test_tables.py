@@ -1,12 +1,9 @@
 """Published figures beside reproduced ones."""
 
-import re
-
-import pytest
 from tests.emulate.outcomes import checkpoint, outcome, point
 
 from sedge_emulate.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES
-from sedge_emulate.reproduce.tables import best, first_rounds, markdown, rows, tables
+from sedge_emulate.reproduce.tables import best, markdown, rows, tables
 
 LOGS, PRINTED, PURIN = (TABLES[name] for name in ("logs-dir01", "fedobp-dir01", "fedpurin-dir05"))
 
@@ -72,18 +69,6 @@ def test_markdown_marks_what_is_too_far_off() -> None:
     assert "    sedge-emulate reproduce logs-dir01 --only fedavg --seed 42 --rounds 100" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert len(widths) == 1
-
-
-def test_rounds_that_are_known_singly() -> None:
-    points = (point(1, 0.2619, 0.8627), point(2, 0.0935, 0.885))
-    found = outcome("logs-dir01", "fedobp-old", (checkpoint(2, 0.6),), points)
-    (number, *values), _ = first_rounds(found)
-    assert number == 1
-    assert values == pytest.approx([26.19, 26.19, 86.27, 86.33])
-    text = markdown([outcome("logs-dir01", "fedobp-old", (), points, rounds=2), found])
-    assert len(re.findall(r"\| 2 \| 9.35 \| 9.76 \| 88.50 \| 88.57 \|", text)) == 1
-    other = outcome("logs-dir01", "fedobp-old", (checkpoint(2, 0.6),), points, seed=1)
-    assert not list(first_rounds(other))
 
 
 def test_what_the_short_form_plays_exists() -> None:

@@ -10,6 +10,8 @@ from sedge_cloud.config import Option
 from sedge_protocol.errors import StorageError
 
 FORMAT = 1
+# Fields that are written a line for each of their parts.
+ROWS = ("checkpoints", "points", "sizes")
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,10 +46,28 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accounted_down: float | None = None
 
 
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that trained one width of the model, which lacks the share ``rate`` of the channels.
+
+    ``multiply_adds`` are those of one example's forward pass; bytes are a device's over the whole run and
+    accuracies those of the last measurement, before and after local training, each a mean over devices.
+    """
+
+    rate: float
+    devices: int
+    parameters: int
+    multiply_adds: int
+    bytes_up: int
+    bytes_down: int
+    before: float
+    after: float
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A cell's run with ``participants`` devices in a round.
 
-    ``seconds`` are this host's for the whole of it, with ``workers`` processes.
+    ``seconds`` are this host's for the whole of it, with ``workers`` processes. ``sizes`` are the widths
+    of the model, where there was another than the whole one.
     """
 
     format: int = FORMAT
@@ -69,6 +89,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     participants: int
     checkpoints: tuple[Checkpoint, ...]
     points: tuple[Point, ...]
+    sizes: tuple[Size, ...] = ()
 
     @property
     def file(self) -> str:
@@ -95,7 +116,7 @@ def write(outcome: Outcome, folder: Path) -> Path:
     """Write an outcome, whole or not at all, a line for each round. Raises ``StorageError``."""
     path = folder / outcome.file
     parts = [
-        f'  "{key}": {_rows(value) if key in ("checkpoints", "points") else _text(value)}'
+        f'  "{key}": {_rows(value) if key in ROWS else _text(value)}'
         for key, value in ((key, getattr(outcome, key)) for key in outcome.__struct_fields__)
     ]
     text = "{\n" + ",\n".join(parts) + "\n}\n"
@@ -110,7 +131,7 @@ def write(outcome: Outcome, folder: Path) -> Path:
 
 
 def _rows(rows: tuple[object, ...]) -> str:
-    return "[\n" + ",\n".join(f"    {_text(row)}" for row in rows) + "\n  ]"
+    return "[\n" + ",\n".join(f"    {_text(row)}" for row in rows) + "\n  ]" if rows else "[]"
 
 
 def _text(value: object) -> str:

@@ -11,6 +11,7 @@ from sedge_emulate.markup import document, panels, section, series
 from sedge_emulate.markup import table as html_table
 from sedge_emulate.reproduce.cells import Table
 from sedge_emulate.reproduce.outcome import Outcome, Point
+from sedge_emulate.reproduce.sections import sections
 from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.svg import axes as new_axes
 
@@ -29,10 +30,10 @@ def page(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(table: Table, outcomes: Sequence[Outcome]) -> str:
-    head = f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in HEADS)}</tr>"
-    body = (
-        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row.texts)}</tr>"
-        for row in rows(table, outcomes)
+    accuracies = _grid(HEADS, (row.texts for row in rows(table, outcomes)))
+    further = "".join(
+        f"<p>{escape(one.words)}</p>{_grid(one.heads, one.lines)}"
+        for one in sections(table, outcomes)
     )
     keys = "".join(
         f'<span class="key" style="{series(i)}">{escape(_name(outcome))}</span>'
@@ -40,9 +41,13 @@ def _table(table: Table, outcomes: Sequence[Outcome]) -> str:
     )
     plots = panels([*_over_rounds(outcomes), *_over_bytes(outcomes)])
     words = f"Published: {table.source}. {_CAPTION}"
-    return section(
-        table.title, words, f'{html_table(head, body)}<p class="keys">{keys}</p>\n{plots}'
-    )
+    return section(table.title, words, f'{accuracies}{further}<p class="keys">{keys}</p>\n{plots}')
+
+
+def _grid(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    head = f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in heads)}</tr>"
+    body = (f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>" for texts in lines)
+    return html_table(head, body)
 
 
 def _over_rounds(outcomes: Sequence[Outcome]) -> Iterable[Panel]:

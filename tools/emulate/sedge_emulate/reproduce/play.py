@@ -19,6 +19,7 @@ from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.accounting import Mean, accounted
 from sedge_emulate.reproduce.cells import Cell, Table
+from sedge_emulate.reproduce.costs import sizes
 from sedge_emulate.reproduce.outcome import Checkpoint, Outcome, Point
 from sedge_emulate.result import Model, spread
 from sedge_emulate.shares import Shares
@@ -86,7 +87,7 @@ def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
         with closing(fleet):
             log = Log(progress, fleet)
             fleet.play(log)
-            totals = fleet.totals()
+            totals, found = fleet.totals(), sizes(stage, fleet, log)
         trainer = crew.trainer
     shutil.rmtree(home, ignore_errors=True)
     return Outcome(
@@ -108,6 +109,7 @@ def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
         bytes_down=totals.down,
         parameters=stage.model.parameters,
         participants=max(len(reports) for reports in log.trainings()),
+        sizes=found,
     )
 
 
@@ -124,6 +126,7 @@ def _run(wish: Wish) -> RunConfig:
         training=setting.training,
         codec=wish.cell.codec,
         broadcast=wish.cell.broadcast,
+        patch=wish.cell.patch,
     )
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sedge_emulate.human import duration, size
-from sedge_emulate.reproduce.cells import FIRST_ROUNDS, TABLES, Cell, Table
+from sedge_emulate.reproduce.cells import TABLES, Cell, Table
 from sedge_emulate.reproduce.outcome import Outcome
+from sedge_emulate.reproduce.sections import NONE, Section, sections
 
 HEADS = (
     "method", "seed", "round", "before", "published", "after", "published", "worst 10 %",
     "up", "down", "took",
 )  # fmt: skip
-NONE = "-"
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,6 @@ def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
         yield from _checkpoints(table, cell, outcome)
         if cell.best is not None and outcome.rounds >= table.rounds:
             yield _best(table, cell, outcome)
-
-
-def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
-    """Round, before, what was published, after, what was published; where rounds are known singly."""
-    known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
-    for point, (before, after) in zip(outcome.points, known, strict=False):
-        yield point.round, 100 * point.before, before, 100 * point.after, after
 
 
 def _checkpoints(table: Table, cell: Cell, outcome: Outcome) -> Iterable[Row]:
@@ -96,56 +89,14 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         parts += [_line(HEADS), _line(["---"] * len(HEADS))]
         parts += [_line(_marked(row)) for row in rows(table, found)]
         parts += ["", *dict.fromkeys(f"    {outcome.command}" for outcome in found), ""]
-        longest = {(outcome.cell, outcome.seed): outcome for outcome in found}
-        for outcome in longest.values():
-            parts += [*_singly(outcome), *_accounted(table, outcome)]
+        for section in sections(table, found):
+            parts += _sectioned(section)
     return "\n".join(parts)
 
 
-def _singly(outcome: Outcome) -> list[str]:
-    known = list(first_rounds(outcome))
-    if not known:
-        return []
-    head = ("round", "before", "published", "after", "published")
-    return [
-        f"`{outcome.cell}`, the participants of its first rounds:",
-        "",
-        _line(head),
-        _line(["---"] * len(head)),
-        *(_line([str(number), *(f"{value:.2f}" for value in values)]) for number, *values in known),
-        "",
-    ]
-
-
-def _accounted(table: Table, outcome: Outcome) -> list[str]:
-    """MiB of a device in a round: as the paper counts, as it says, and on our wire."""
-    (cell,) = (cell for cell in table.cells if cell.name == outcome.cell)
-    if not cell.accounted:
-        return []
-    beta = int(str(cell.options["beta"]))
-    head = ("MiB a device and round", "counted", "published", "on the wire")
-    lines = [
-        _line((f"{way}, {when}", *_bytes_of(outcome, way, when, beta, cell.accounted[way])))
-        for way in ("up", "down")
-        for when in ("before beta", "after")
-    ]
-    return [_line(head), _line(["---"] * len(head)), *lines, ""]
-
-
-def _bytes_of(
-    outcome: Outcome, way: str, when: str, beta: int, published: tuple[float, float]
-) -> tuple[str, str, str]:
-    """The mean over the rounds on one side of beta, what was published of it, and our bytes."""
-    after = when == "after"
-    points = [point for point in outcome.points if (point.round > beta) == after]
-    counted = [getattr(point, f"accounted_{way}") for point in points]
-    known = [value for value in counted if value is not None]
-    wire = [getattr(point, f"bytes_{way}") / outcome.participants for point in points]
-    return (
-        f"{sum(known) / len(known) / 2**20:.2f}" if known else NONE,
-        f"{published[after]:.2f}",
-        f"{sum(wire) / len(wire) / 2**20:.2f}" if wire else NONE,
-    )
+def _sectioned(section: Section) -> list[str]:
+    rule = ["---"] * len(section.heads)
+    return [section.words, "", *map(_line, (section.heads, rule, *section.lines)), ""]
 
 
 def _marked(row: Row) -> Sequence[str]:

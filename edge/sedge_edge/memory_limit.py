@@ -1,0 +1,51 @@
+"""How much memory this process may have: the machine's, or less in a container or a systemd unit."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+
+
+def memory_mb() -> int:
+    """Memory in MB, the least of the machine's and all limits of control groups; 0 where none is known."""
+    found = [*_machine(), *_limits(_OWN, _CGROUPS)]
+    return min(found, default=0) // 10**6
+
+
+def _machine() -> Iterator[int]:
+    try:
+        yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return
+
+
+def _limits(own: Path, root: Path) -> Iterator[int]:
+    """The limits of this process's control groups and of those around them, version 2 and version 1."""
+    try:
+        lines = own.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            yield from _upwards(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _upwards(root / "memory", path, "memory.limit_in_bytes")
+
+
+def _upwards(root: Path, path: str, name: str) -> Iterator[int]:
+    """A group's limit and those of its parents up to ``root``; "max" and unreadable ones are none.
+
+    In a container the path may be the host's and not exist here, or begin above the root: then the root's
+    is the container's.
+    """
+    group = root if ".." in path else root / path.strip("/")
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):
+            yield int((folder / name).read_text())
+        if folder == root:
+            return

@@ -1,0 +1,63 @@
+"""A run of several widths, width by width: who had it, what it costs a device, and what it is worth."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from sedge_cloud.ledger import Run
+from sedge_emulate.emulation import Stage
+from sedge_emulate.model import ModelSource
+from sedge_emulate.reproduce.outcome import Size
+from sedge_emulate.virtual_fleet import VirtualFleet
+from sedge_emulate.watch import Watch
+
+
+def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
+    """The widths in which devices trained, the whole model's first; none where there is that alone."""
+    run = Run(fleet.store.runs()[0], fleet.store)
+    members: dict[int, list[int]] = defaultdict(list)
+    for number in range(len(stage.shares)):
+        row = fleet.store.memory(run.name, stage.shares.name(number))
+        if row is not None:
+            members[row.width].append(number)
+    if set(members) <= {0}:
+        return ()
+    last = {device.device: device for device in watch.summaries[-1].devices}
+    found: list[Size] = []
+    for width, numbers in sorted(members.items()):
+        seen = [fleet.seen(number) for number in numbers]
+        ends = [last[name] for name in map(stage.shares.name, numbers) if name in last]
+        rate = run.widths[width].rate
+        found.append(
+            Size(
+                rate=rate,
+                devices=len(numbers),
+                parameters=run.layout(width).size,
+                multiply_adds=multiply_adds(stage.source, rate),
+                bytes_up=_moved(seen, "up"),
+                bytes_down=_moved(seen, "down"),
+                before=round(mean(end.before for end in ends), 6) if ends else 0.0,
+                after=round(mean(end.after for end in ends), 6) if ends else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+def multiply_adds(source: ModelSource, rate: float) -> int:
+    """Multiplications of convolutions and matrix products in one example's forward pass, each with its sum.
+
+    torch counts them; a training step takes about three times as many.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module = source.build(0, rate).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(torch.zeros(1, *source.shape, dtype=getattr(torch, source.dtype)))
+    return int(counter.get_total_flops()) // 2
+
+
+def _moved(seen: Sequence[Mapping[str, str | int]], way: str) -> int:
+    """The bytes of a device over the whole run, on average."""
+    kinds = ("payload", "overhead", "resent")
+    return round(mean(sum(int(one[f"{kind}_{way}"]) for kind in kinds) for one in seen))

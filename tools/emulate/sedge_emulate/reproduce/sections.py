@@ -1,0 +1,156 @@
+"""What a table of accuracies leaves to further ones.
+
+Rounds that are known singly, bytes as a paper counts them, the widths of a mixed fleet, and every method
+against a plain one over all seeds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from sedge_emulate.human import size
+from sedge_emulate.reproduce.cells import FIRST_ROUNDS, Table
+from sedge_emulate.reproduce.outcome import Checkpoint, Outcome
+
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A small table: what it shows in a sentence, the heads of its columns, its lines."""
+
+    words: str
+    heads: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
+    """All that there are, for the longest run of each cell and seed."""
+    longest = list({(one.cell, one.seed): one for one in outcomes}.values())
+    for outcome in longest:
+        for make in (_singly, _accounted, _sizes):
+            found = make(table, outcome)
+            if found.lines:
+                yield found
+    if table.plain:
+        yield from _against(table, longest)
+
+
+def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
+    """Round, before, what was published, after, what was published; where rounds are known singly."""
+    known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
+    for point, (before, after) in zip(outcome.points, known, strict=False):
+        yield point.round, 100 * point.before, before, 100 * point.after, after
+
+
+def _singly(_: Table, outcome: Outcome) -> Section:
+    lines = (
+        (str(number), *(f"{value:.2f}" for value in values))
+        for number, *values in first_rounds(outcome)
+    )
+    return Section(
+        f"{outcome.cell}, the participants of its first rounds:",
+        ("round", "before", "published", "after", "published"),
+        tuple(lines),
+    )
+
+
+def _accounted(table: Table, outcome: Outcome) -> Section:
+    """MiB of a device in a round: as the paper counts, as it says, and on our wire."""
+    cell = table.cell(outcome.cell)
+    beta = int(str(cell.options.get("beta", 0)))
+    lines = (
+        (f"{way}, {when}", *_bytes_of(outcome, way, when == "after", beta, cell.accounted[way]))
+        for way in cell.accounted
+        for when in ("before beta", "after")
+    )
+    return Section(
+        f"{outcome.cell}, seed {outcome.seed}, {outcome.rounds} rounds of which {beta} up to beta:",
+        ("MiB a device and round", "counted", "published", "on the wire", "counted / wire"),
+        tuple(lines),
+    )
+
+
+def _bytes_of(
+    outcome: Outcome, way: str, after: bool, beta: int, published: tuple[float, float]
+) -> tuple[str, str, str, str]:
+    """The mean over the rounds on one side of beta, what was published of it, and our bytes."""
+    points = [point for point in outcome.points if (point.round > beta) == after]
+    if not points:
+        return NONE, f"{published[after]:.2f}", NONE, NONE
+    known = [getattr(point, f"accounted_{way}") for point in points]
+    counted = mean(value for value in known if value is not None) / 2**20
+    wire = mean(getattr(point, f"bytes_{way}") for point in points) / outcome.participants / 2**20
+    return f"{counted:.2f}", f"{published[after]:.2f}", f"{wire:.2f}", f"{counted / wire:.2f}"
+
+
+def _sizes(_: Table, outcome: Outcome) -> Section:
+    """What each width costs a device, and what the devices that train it get."""
+    whole = max((one.multiply_adds for one in outcome.sizes), default=1)
+    lines = (
+        (
+            f"{one.rate:g}",
+            str(one.devices),
+            f"{one.parameters:,}",
+            f"{one.multiply_adds / 1e6:.2f} M",
+            f"{one.multiply_adds / whole:.2f}",
+            size(one.bytes_up),
+            size(one.bytes_down),
+            f"{100 * one.before:.2f}",
+            f"{100 * one.after:.2f}",
+        )
+        for one in outcome.sizes
+    )
+    return Section(
+        f"{outcome.cell}, seed {outcome.seed}, by the share of the channels that a device lacks; "
+        "multiplications of a forward pass, bytes of a device in all, accuracies per device:",
+        (
+            "rate", "devices", "parameters", "multiply-adds", "of the largest", "up", "down",
+            "before", "after",
+        ),
+        tuple(lines),
+    )  # fmt: skip
+
+
+def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
+    """Every method against the plain one, seed by seed: runs of as many rounds of training."""
+    for rounds in sorted({outcome.rounds for outcome in outcomes}):
+        ends = {(o.cell, o.seed): o.checkpoints[-1] for o in outcomes if o.rounds == rounds}
+        lines = (_compared(cell.name, table.plain, ends) for cell in table.cells)
+        found = tuple(line for line in lines if line)
+        if len(found) > 1:
+            yield Section(
+                f"After {rounds} rounds, means over seeds; differences to {table.plain} with the "
+                "same seed, their mean and ends:",
+                ("method", "seeds", "before", "difference", "after", "difference", "worst 10 %"),
+                found,
+            )
+
+
+def _compared(name: str, plain: str, ends: Mapping[tuple[str, int], Checkpoint]) -> tuple[str, ...]:
+    """One method's line over the seeds that the plain one was played with too; empty for none."""
+    pairs = [
+        (found, ends[plain, seed])
+        for (cell, seed), found in ends.items()
+        if cell == name and (plain, seed) in ends
+    ]
+    if not pairs:
+        return ()
+    before = [100 * found.before for found, _ in pairs]
+    after = [100 * found.after for found, _ in pairs]
+    return (
+        name,
+        str(len(pairs)),
+        f"{mean(before):.2f}",
+        _difference([100 * (found.before - other.before) for found, other in pairs]),
+        f"{mean(after):.2f}",
+        _difference([100 * (found.after - other.after) for found, other in pairs]),
+        f"{mean(100 * found.before_worst_tenth for found, _ in pairs):.2f}",
+    )
+
+
+def _difference(points: Sequence[float]) -> str:
+    if not any(points):
+        return NONE
+    ends = f" ({min(points):+.2f} to {max(points):+.2f})" if len(points) > 1 else ""
+    return f"{mean(points):+.2f}{ends}"

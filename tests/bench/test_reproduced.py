@@ -3,13 +3,30 @@
 from pathlib import Path
 
 from tests.emulate.outcomes import checkpoint, outcome
-from tools.bench.reproduced import FOLDER, HEAD, PAGE, outcomes, page
+from tools.bench.readme import ROOT, replaced
+from tools.bench.reproduced import FOLDER, HEAD, PAGE, outcomes, page, published
 
 from sedge_emulate.reproduce.outcome import write
 
 
 def test_the_page_is_what_the_results_say() -> None:
     assert PAGE.read_text() == page(outcomes(FOLDER)), "run: python -m tools.bench.reproduced"
+
+
+def test_readme_has_what_was_published() -> None:
+    readme = (ROOT / "README.md").read_text()
+    lines = published(outcomes(FOLDER))
+    assert readme == replaced(readme, "reproduced", lines), "run: python -m tools.bench.reproduced"
+
+
+def test_what_was_not_published_is_left_out() -> None:
+    short = outcome("logs-dir01", "fedavg", (checkpoint(10, 0.7),), rounds=10)
+    whole = outcome("logs-dir01", "fedavg", (checkpoint(100, 0.8489),))
+    head, _, *lines = published([short, whole])
+    assert head.startswith("| of | method | seed |")
+    assert lines == [
+        "| Released logs, Fashion-MNIST, Dir(0.1) | fedavg | 42 | 100 | 84.89 | 84.89 | 95.00 |  |"
+    ]
 
 
 def test_every_result_is_in_it(tmp_path: Path) -> None:

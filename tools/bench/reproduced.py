@@ -1,4 +1,5 @@
-"""Writes REPRODUCED.md, published tables beside what came out here, from tools/bench/results/reproduce.
+"""Writes REPRODUCED.md, published tables beside what came out here, from tools/bench/results/reproduce,
+and the table of README.md that has only what was published.
 
     python -m tools.bench.reproduced
 
@@ -6,13 +7,18 @@
 the results; no figure in the page is typed by hand.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from tools.bench.readme import ROOT, replaced
+
 from sedge_emulate.reproduce.outcome import Outcome, read
-from sedge_emulate.reproduce.tables import markdown
+from sedge_emulate.reproduce.tables import HEADS, NONE, markdown, rows, tables
 
 FOLDER = Path(__file__).parent / "results" / "reproduce"
 PAGE = Path(__file__).parent / "REPRODUCED.md"
+# Of a row, what README shows: the method to what was published after training.
+SHOWN = slice(7)
 HEAD = """\
 # Published tables, reproduced
 
@@ -25,8 +31,11 @@ over the whole run. A figure in bold is further from the published one than the 
 
 
 def main() -> None:
-    """Rewrite the page."""
-    PAGE.write_text(page(outcomes(FOLDER)))
+    """Rewrite the page, and README's table."""
+    found = outcomes(FOLDER)
+    PAGE.write_text(page(found))
+    readme = ROOT / "README.md"
+    readme.write_text(replaced(readme.read_text(), "reproduced", published(found)))
 
 
 def outcomes(folder: Path) -> list[Outcome]:
@@ -38,6 +47,17 @@ def outcomes(folder: Path) -> list[Outcome]:
 def page(found: list[Outcome]) -> str:
     """The whole page."""
     return f"{HEAD}\n{markdown(found)}".rstrip() + "\n"
+
+
+def published(found: list[Outcome]) -> Iterable[str]:
+    """What came out beside everything that was published of it, in one table."""
+    yield f"| of | {' | '.join(HEADS[SHOWN])} |"
+    yield f"| --- |{' --- |' * len(HEADS[SHOWN])}"
+    for table, mine in tables(found):
+        for row in rows(table, mine):
+            if row.compares:
+                texts = ("" if text == NONE else text for text in row.texts[SHOWN])
+                yield f"| {table.title} | {' | '.join(texts)} |"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ class Row:
     texts: tuple[str, ...]
     differs: bool
 
+    @property
+    def compares(self) -> bool:
+        """Whether something was published of it."""
+        return self.texts[4] != NONE or self.texts[6] != NONE
+
 
 def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]:
     """The tables of which there are outcomes, with these in the order of the cells, seeds and lengths."""

@@ -18,7 +18,7 @@ def test_half_of_the_elements_and_a_bit_for_each(
     published = {"up": (1.0, 2.0), "down": (3.0, 4.0)}
     cell = Cell("purin", "fedpurin", {"beta": 1}, best=50.0, accounted=published)
     table = Table("t", "T", "nowhere", TinySetting(), 3, 1.0, (cell,), best_of="after")
-    outcome = play(Wish(table, cell, 1, 3, "x"), tmp_path / "a", 1, Progress(Console(quiet=True)))
+    outcome = play(Wish(table, cell, 1, 3), tmp_path / "a", 1, Progress(Console(quiet=True)))
     n = outcome.parameters
     first, second, last = outcome.points
     assert first.accounted_up == pytest.approx(4 * n / 2 + n / 8, rel=0.01)
@@ -34,11 +34,12 @@ def test_half_of_the_elements_and_a_bit_for_each(
     assert first.accounted_up is not None
     counted = first.accounted_up / 2**20
     wire = first.bytes_up / 4 / 2**20
-    assert lines[0] == f"| up, before beta | {counted:.2f} | 1.00 | {wire:.2f} |"
+    ratio = counted / wire
+    assert lines[0] == f"| up, before beta | {counted:.2f} | 1.00 | {wire:.2f} | {ratio:.2f} |"
 
 
 def test_other_methods_have_no_count(tmp_path: Path) -> None:
     outcome = play(
-        Wish(TINY, TINY.cells[0], 1, 1, "x"), tmp_path / "a", 1, Progress(Console(quiet=True))
+        Wish(TINY, TINY.cells[0], 1, 1), tmp_path / "a", 1, Progress(Console(quiet=True))
     )
     assert outcome.points[0].accounted_up is None

@@ -35,6 +35,15 @@ def test_words_narrow_it_down_and_the_command_says_so() -> None:
     assert again == wish
 
 
+def test_another_backend_is_named_in_the_command_and_in_the_file() -> None:
+    words = ("logs-dir01", "--only", "fedavg", "--rounds", "3", "--backend", "sequential")
+    (wish,) = wanted(parsed(*words))
+    assert wish.command.endswith(" --rounds 3 --backend sequential")
+    assert wish.file == "logs-dir01-fedavg-seed42-3-sequential.json"
+    (again,) = wanted(parsed(*wish.command.split()[2:]))
+    assert again == wish
+
+
 def test_the_short_form() -> None:
     wishes = list(wanted(parsed("--short")))
     assert [(wish.table.name, wish.cell.name) for wish in wishes] == list(SHORT)

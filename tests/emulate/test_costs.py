@@ -37,7 +37,7 @@ def test_a_run_of_whole_models_has_no_widths(tmp_path: Path) -> None:
 
 
 def played(cell: Cell, home: Path) -> Outcome:
-    return play(Wish(TINY, cell, 42, 1, "a command"), home, 1, Progress(Console(quiet=True)))
+    return play(Wish(TINY, cell, 42, 1), home, 1, Progress(Console(quiet=True)))
 
 
 def test_multiplications_of_a_convolution() -> None:

@@ -1,6 +1,7 @@
 """A cell through the whole engine, and after it was killed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,8 @@ from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.outcome import Outcome
 from sedge_emulate.reproduce.play import Log, Wish, play
 
-WISH = Wish(TINY, TINY.cells[0], 42, 3, "a command")
+WISH = Wish(TINY, TINY.cells[0], 42, 3)
+QUIET = Progress(Console(quiet=True))
 
 
 class Killed(Exception):
@@ -21,7 +23,14 @@ class Killed(Exception):
 
 
 def played(home: Path) -> Outcome:
-    return play(WISH, home, 1, Progress(Console(quiet=True)))
+    return play(WISH, home, 1, QUIET)
+
+
+def test_the_backend_that_was_asked_for(tmp_path: Path) -> None:
+    found = play(replace(WISH, rounds=1, backend="sequential"), tmp_path, 1, QUIET)
+    assert (found.trainer, found.backend) == ("sequential", "sequential")
+    assert found.file == "tiny-fedavg-seed42-1-sequential.json"
+    assert played(tmp_path).backend == ""
 
 
 def without_times(outcome: Outcome) -> Outcome:

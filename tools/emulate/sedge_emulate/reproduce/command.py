@@ -12,9 +12,9 @@ from rich.table import Table as Grid
 from sedge_emulate.emulation import locked
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.cells import SHORT, SHORT_ROUNDS, TABLES, Table
-from sedge_emulate.reproduce.outcome import Outcome, file_name, read, write
+from sedge_emulate.reproduce.outcome import Outcome, read, write
 from sedge_emulate.reproduce.page import page
-from sedge_emulate.reproduce.play import Wish, play
+from sedge_emulate.reproduce.play import AUTO, Wish, play
 from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.result import write_whole
 from sedge_protocol.errors import ConfigError
@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", help="only this method of the tables")
     parser.add_argument("--seed", type=int, action="append", help="instead of the table's seeds")
     parser.add_argument("--rounds", type=int, help="instead of the table's")
+    parser.add_argument(
+        "--backend",
+        default=AUTO,
+        help="what trains, instead of the fastest: another one shows what float rounding is worth",
+    )
     parser.add_argument("--workers", type=int, default=0, help="processes that train; 0: all cores")
     parser.add_argument(
         "--results",
@@ -54,7 +59,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
     with locked(arguments.out), Progress(console) as progress:
         for wish in wishes:
-            name = file_name(wish.table.name, wish.cell.name, wish.seed, wish.rounds)
+            name = wish.file
             outcome = read(arguments.results / name)
             if outcome is None:
                 home = arguments.out / "state" / name.removesuffix(".json")
@@ -90,11 +95,7 @@ def wanted(arguments: argparse.Namespace) -> Iterable[Wish]:
             if arguments.only and cell.name not in arguments.only:
                 continue
             for seed in arguments.seed or table.seeds:
-                command = (
-                    f"sedge-emulate reproduce {table.name} --only {cell.name} --seed {seed} "
-                    f"--rounds {rounds}"
-                )
-                yield Wish(table, cell, seed, rounds, command)
+                yield Wish(table, cell, seed, rounds, arguments.backend)
 
 
 def _named(names: Sequence[str]) -> list[Table]:

@@ -67,7 +67,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A cell's run with ``participants`` devices in a round.
 
     ``seconds`` are this host's for the whole of it, with ``workers`` processes. ``sizes`` are the widths
-    of the model, where there was another than the whole one.
+    of the model, where there was another than the whole one. ``backend`` is the trainer that was asked for;
+    empty, the fastest.
     """
 
     format: int = FORMAT
@@ -90,16 +91,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[Checkpoint, ...]
     points: tuple[Point, ...]
     sizes: tuple[Size, ...] = ()
+    backend: str = ""
 
     @property
     def file(self) -> str:
         """The name of its file."""
-        return file_name(self.table, self.cell, self.seed, self.rounds)
+        return file_name(self.table, self.cell, self.seed, self.rounds, self.backend)
+
+    @property
+    def method(self) -> str:
+        """The cell, with its trainer where that was asked for."""
+        return f"{self.cell}, {self.backend}" if self.backend else self.cell
 
 
-def file_name(table: str, cell: str, seed: int, rounds: int) -> str:
+def file_name(table: str, cell: str, seed: int, rounds: int, backend: str = "") -> str:
     """Where a cell's outcome lies below the folder of results."""
-    return f"{table}-{cell}-seed{seed}-{rounds}.json"
+    return f"{table}-{cell}-seed{seed}-{rounds}{f'-{backend}' if backend else ''}.json"
 
 
 def read(path: Path) -> Outcome | None:

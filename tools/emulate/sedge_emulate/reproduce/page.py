@@ -96,4 +96,4 @@ def _bytes(point: Point) -> int:
 
 
 def _name(outcome: Outcome) -> str:
-    return f"{outcome.cell}, seed {outcome.seed}"
+    return f"{outcome.method}, seed {outcome.seed}"

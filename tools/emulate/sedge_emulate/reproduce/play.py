@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
-from sedge_emulate.config import EmulationConfig, StrategyConfig
+from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
 from sedge_emulate.crew import Crew
 from sedge_emulate.emulation import VERSIONS, Course, Stage, export_forms
 from sedge_emulate.model import ModelSource
@@ -20,7 +20,7 @@ from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.accounting import Mean, accounted
 from sedge_emulate.reproduce.cells import Cell, Table
 from sedge_emulate.reproduce.costs import sizes
-from sedge_emulate.reproduce.outcome import Checkpoint, Outcome, Point
+from sedge_emulate.reproduce.outcome import Checkpoint, Outcome, Point, file_name
 from sedge_emulate.result import Model, spread
 from sedge_emulate.shares import Shares
 from sedge_emulate.virtual_fleet import VirtualFleet
@@ -29,16 +29,39 @@ from sedge_protocol.bundle import load
 from sedge_protocol.messages import TRAIN
 from sedge_protocol.update import Metrics, Report
 
+AUTO = TrainerConfig().backend
+
 
 @dataclass(frozen=True)
 class Wish:
-    """A cell of a table, with the seed and the number of rounds wanted, and the command that says so."""
+    """A cell of a table, with the seed and the number of rounds wanted, and what is to train."""
 
     table: Table
     cell: Cell
     seed: int
     rounds: int
-    command: str
+    backend: str = AUTO
+
+    @property
+    def command(self) -> str:
+        """The command that says so."""
+        words = (
+            f"sedge-emulate reproduce {self.table.name} --only {self.cell.name} --seed {self.seed}"
+        )
+        more = f" --backend {self.backend}" if self.asked_backend else ""
+        return f"{words} --rounds {self.rounds}{more}"
+
+    @property
+    def file(self) -> str:
+        """The name of its outcome's file."""
+        return file_name(
+            self.table.name, self.cell.name, self.seed, self.rounds, self.asked_backend
+        )
+
+    @property
+    def asked_backend(self) -> str:
+        """The backend by name; empty for the fastest."""
+        return "" if self.backend == AUTO else self.backend
 
     @property
     def title(self) -> str:
@@ -101,6 +124,7 @@ def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
         created=time.strftime("%Y-%m-%d"),
         versions={package: version(package) for package in VERSIONS},
         trainer=trainer,
+        backend=wish.asked_backend,
         workers=workers,
         seconds=round(time.monotonic() - began, 1),
         checkpoints=tuple(_checkpoints(log)),
@@ -139,6 +163,7 @@ def _stage(wish: Wish, home: Path) -> Stage:
         devices=setting.devices,
         seed=wish.seed,
         model=setting.model,
+        trainer=TrainerConfig(wish.backend),
         strategies=(StrategyConfig(wish.cell.strategy, options=wish.cell.options),),
     )
     if not (home / "ready").exists():

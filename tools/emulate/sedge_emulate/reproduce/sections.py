@@ -25,8 +25,8 @@ class Section:
 
 
 def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """All that there are, for the longest run of each cell and seed."""
-    longest = list({(one.cell, one.seed): one for one in outcomes}.values())
+    """All that there are, for the longest run of each cell and seed with the fastest trainer."""
+    longest = list({(o.cell, o.seed): o for o in outcomes if not o.backend}.values())
     for outcome in longest:
         for make in (_singly, _accounted, _sizes):
             found = make(table, outcome)

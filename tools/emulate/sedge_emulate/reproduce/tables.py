@@ -33,7 +33,10 @@ def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]
         names = [cell.name for cell in table.cells]
         found = [one for one in outcomes if one.table == table.name and one.cell in names]
         if found:
-            yield table, sorted(found, key=lambda o: (names.index(o.cell), o.seed, o.rounds))
+            yield (
+                table,
+                sorted(found, key=lambda o: (names.index(o.cell), o.seed, o.rounds, o.backend)),
+            )
 
 
 def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
@@ -54,7 +57,7 @@ def _checkpoints(table: Table, cell: Cell, outcome: Outcome) -> Iterable[Row]:
         before, after = cell.published.get(found.round), cell.published_after.get(found.round)
         last = place == len(outcome.checkpoints) - 1
         texts = (
-            outcome.cell,
+            outcome.method,
             str(outcome.seed),
             str(found.round),
             _percent(found.before),
@@ -73,7 +76,7 @@ def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
     columns = (_percent(found), _published(cell.best))
     nothing = (NONE, NONE)
     before, after = (columns, nothing) if table.best_of == "before" else (nothing, columns)
-    texts = (outcome.cell, str(outcome.seed), "best", *before, *after, *(NONE,) * 4)
+    texts = (outcome.method, str(outcome.seed), "best", *before, *after, *(NONE,) * 4)
     return Row(texts, cell.best is not None and abs(100 * found - cell.best) > table.tolerance)
 
 

@@ -27,6 +27,7 @@ from sedge_protocol import bundle as bundles
 from sedge_protocol.disk import opened, replace_file, translated
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, SedgeError, StorageError
 from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.layout import Layout
 from sedge_protocol.topics import check_id
 
 # mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password behind it is 256 random
@@ -40,8 +41,9 @@ def start_run(
 ) -> None:
     """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
-    Raises ``ConfigError`` for a bad or taken name, for bundles that are not forms of one model, and for
-    options that do not fit the model.
+    It begins with the model that the strategy's ``init`` makes of the bundle's. Raises ``ConfigError`` for
+    a bad or taken name, for bundles that are not forms of one model, and for a config that does not fit
+    them, and ``LocalError`` for a first model that is not finite and of the bundle's layout.
     """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
@@ -49,14 +51,18 @@ def start_run(
     bundle, init = bundles.load(folder)
     forms = [bundles.load(other)[0] for other in narrower]
     require_forms(bundle.manifest, [form.manifest for form in forms])
+    _require_fit(config, bundle.manifest.layout, len(forms))
+    first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, init)
     blobs = [store.blobs.write(bundles.pack(packed)) for packed in (bundle, *forms)]
     ledger = Ledger(store)
-    model, model_hash, _ = ledger.write_model(init, config.broadcast.compression)
-    first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, init)
+    model, model_hash, _ = ledger.write_model(first.theta, config.broadcast.compression)
+    initial = model
+    if first.initial is not first.theta:
+        initial, *_ = ledger.write_model(first.initial, config.broadcast.compression)
     state = RunState(
         model,
         model_hash,
-        initial=model,
+        initial=initial,
         arrays=ledger.write_arrays(first.arrays),
         groups=ledger.write_groups(first.groups),
     )
@@ -71,6 +77,20 @@ def start_run(
     )
     _require_plan(Run(row, store), ledger)
     store.add_run(row)
+
+
+def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
+    """Raise ``ConfigError`` for what a run file can only be held against its bundles for."""
+    for name in config.training.freeze:
+        if name not in layout.by_name:
+            expected = f"one of the model's tensors: {list(layout.by_name)}"
+            raise ConfigError("training.freeze", name, expected)
+    rule = config.robust.rule
+    if narrower and rule in ("krum", "multi_krum"):
+        expected = (
+            "a rule that does not compare whole updates: the run has bundles of several widths"
+        )
+        raise ConfigError("robust.rule", rule, expected)
 
 
 def _require_plan(run: Run, ledger: Ledger) -> None:

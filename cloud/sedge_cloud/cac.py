@@ -57,6 +57,11 @@ class FedCAC:
         """``fedcac``."""
         return "fedcac"
 
+    @property
+    def coordinate_rules(self) -> bool:
+        """Whether ``State.robust`` is followed: by G."""
+        return True
+
     def init(self, layout: Layout, theta: Theta) -> State:
         """The state with theta (n,) as the first global model."""
         return State(layout, theta, initial=theta)

@@ -55,8 +55,9 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[patch]: how what only one device, or a few, start from travels to them: patches and starts.
 
-    The cloud adopts what the devices decode. A device that cannot decompress ``compression``, or does not
-    know ``values``, takes no part in the run.
+    The cloud adopts what the devices decode. One with a value that ``values`` does not hold, such as 1e6 in
+    fp16, travels in fp32, which every device knows. A device that cannot decompress ``compression``, or
+    does not know ``values``, takes no part in the run.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -127,7 +128,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         try:
             strategy = make_strategy(self.strategy, self.options)
         except ConfigError as exc:
-            key = exc.key if exc.key == "strategy" else f"options.{exc.key}"
+            key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
         if self.robust.rule in COORDINATE_RULES and not getattr(
             strategy, "coordinate_rules", False

@@ -18,19 +18,19 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from sedge_cloud import rounds
+from sedge_cloud.cohorts import plan_cohort
 from sedge_cloud.downloads import Downloads
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.fleet import VERSION, Device, Fleet
 from sedge_cloud.inbox import RETRY_MS, Answer, Inbox
 from sedge_cloud.ledger import Ledger, Run
 from sedge_cloud.orders import make_order, served
-from sedge_cloud.plans import plan_round
 from sedge_cloud.rounds import RUNNING, Draw, OpenRound
 from sedge_cloud.rows import RunRow
 from sedge_cloud.store import Store
 from sedge_protocol import messages, topics
 from sedge_protocol.effects import Note, Send
-from sedge_protocol.errors import LocalError, RemoteError, StorageError, VersionError
+from sedge_protocol.errors import ConfigError, LocalError, RemoteError, StorageError, VersionError
 from sedge_protocol.frame import Frame, Kind, seal
 from sedge_protocol.messages import Hello, Message
 
@@ -78,9 +78,9 @@ class Coordinator:
                     found += self._load_run(row, now)
                 if self._version is None:
                     found += self._collect(self.ledger.collect)
-                self._version = version
                 for current in self.open.values():
-                    self._look_for(current)
+                    found += self._look_for(current)
+                self._version = version
         except StorageError as exc:
             if self._version is None:
                 raise
@@ -222,13 +222,14 @@ class Coordinator:
     def _offer(
         self, device: Device, transfer: bytes, offer: messages.Offer, now: float
     ) -> list[CloudEffect]:
+        found: list[CloudEffect] = []
         try:
-            run = self._run(offer.run, now)
-            name, context = device.row.device, device.has_context
-            answer = self._inbox.offer(name, transfer, offer, run, now, context)
+            found += self._find_run(offer.run, now)
+            name, run = device.row.device, self.runs.get(offer.run)
+            answer = self._inbox.offer(name, transfer, offer, run, now, device.has_context)
         except StorageError as exc:
-            return self._busy(device, transfer, exc)
-        return self._answer(device, transfer, answer)
+            return found + self._busy(device, transfer, exc)
+        return found + self._answer(device, transfer, answer)
 
     def _chunk(self, device: Device, frame: Frame, now: float) -> list[CloudEffect]:
         try:
@@ -243,10 +244,11 @@ class Coordinator:
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect]:
         found: list[CloudEffect] = []
-        if answer.reply is not None:
-            found.append(device.peer.message(answer.reply, transfer))
-            self._settle(device.row.device, answer.reply)
-        row = answer.row
+        reply, row = answer.reply, answer.row
+        if reply is not None:
+            found.append(device.peer.message(reply, transfer))
+        if isinstance(reply, messages.Committed | messages.Reject) and reply.run in self.open:
+            self.open[reply.run].answered(device.row.device, reply)
         if row is None:
             return found
         if answer.report is not None:
@@ -260,29 +262,21 @@ class Coordinator:
             found.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
         return found
 
-    def _settle(self, name: str, reply: Message) -> None:
-        """A device that has been given its receipt, new or old, owes its round nothing more."""
-        if not isinstance(reply, messages.Committed | messages.Reject):
-            return
-        current = self.open.get(reply.run)
-        if current is not None and current.row.round == reply.round and name in current.orders:
-            current.settle(name)
-            if isinstance(reply, messages.Committed):
-                current.received.add(name)
-
     def _decline(self, device: Device, message: messages.Decline, now: float) -> list[CloudEffect]:
         name = device.row.device
         current = self.open.get(message.run)
         if current is None or current.row.round != message.round or not current.waiting_for(name):
             return []
-        reason = f"{message.reason}: {message.detail}"
-        self.store.decline(message.run, message.round, name, reason)
-        given = current.orders[name]
-        current.orders[name] = msgspec.structs.replace(given, declined=reason)
-        current.settle(name)
+        return [self._declined(current, name, f"{message.reason}: {message.detail}")]
+
+    def _declined(self, current: OpenRound, name: str, reason: str) -> Note:
+        """A device will not do its order: the round does not wait for it."""
+        row = current.row
+        self.store.decline(row.run, row.round, name, reason)
+        current.decline(name, reason)
         self.counters["declined"] += 1
-        text = f"run {message.run}, round {message.round}: {name} declines: {reason!r}"
-        return [Note(logging.WARNING, text)]
+        text = f"run {row.run}, round {row.round}: {name} declines: {reason!r}"
+        return Note(logging.WARNING, text)
 
     def _advance(self, run: Run, now: float) -> Iterator[CloudEffect]:
         """Open a round that can open, close one that can close, repeat orders left unanswered."""
@@ -303,40 +297,41 @@ class Coordinator:
         if coming is None or not enough or self._drawn_at.get(run.name) == self.devices.changes:
             return
         number, task = coming
-        devices = self._draw(run, number, task, self.devices.able(run))
-        if not devices:  # nor will there be any before someone comes
-            self._drawn_at[run.name] = self.devices.changes
-            return
         # One that is open already was written by a commit that the disk then reported as failed.
         current = rounds.resume(run, self.store, now)
         if current is None:
             try:
-                planned = plan_round(run, self.ledger, number, devices, self.devices.hello)
+                planned = plan_cohort(run, self.ledger, number, task, self.devices, self._draw)
             except LocalError as exc:  # no retry helps
-                rounds.fail(run, self.store)
-                why = f"round {number} cannot be planned: {exc}"
-                yield Note(logging.ERROR, f"run {run.name} has failed: {why}")
-                yield RunEnded(run.name, run.status, why)
+                yield from self._fail(run, f"round {number} cannot be planned: {exc}")
                 return
             if planned.left_out:
                 yield Note(logging.WARNING, f"run {run.name}, round {number}: {planned.lacking}")
             if len(planned.orders) < run.config.min_updates:
-                self._drawn_at[run.name] = self.devices.changes
+                self._drawn_at[run.name] = self.devices.changes  # no use before someone comes
                 return
             current = rounds.open_round(run, self.store, number, task, planned.orders, now)
-        self._begin(run, current, now)
+        yield from self._begin(run, current, now)
         yield RoundOpened(run.name, number, task, tuple(current.orders))
         yield from self._repeat_orders(current, now)
 
-    def _begin(self, run: Run, current: OpenRound, now: float) -> None:
-        self.open[run.name] = current
-        self._look_for(current)
-        self._resend_at[run.name] = now + RESEND_S
+    def _begin(self, run: Run, current: OpenRound, now: float) -> list[CloudEffect]:
+        found = self._look_for(current)
+        self.open[run.name], self._resend_at[run.name] = current, now + RESEND_S
+        return found
 
-    def _look_for(self, current: OpenRound) -> None:
-        """Which devices of a round are there: kept up to date with every hello and goodbye."""
-        present = (name for name in current.orders if self.devices[name].online)
-        current.present = {name for name in present if current.waiting_for(name)}
+    def _fail(self, run: Run, why: str) -> list[CloudEffect]:
+        """A run cannot go on, and the others do."""
+        rounds.fail(run, self.store)
+        text = f"run {run.name} has failed: {why}"
+        return [Note(logging.ERROR, text), RunEnded(run.name, run.status, why)]
+
+    def _look_for(self, current: OpenRound) -> list[CloudEffect]:
+        """Which devices of a round are there, kept up to date with hellos; the revoked owe nothing."""
+        waiting = [name for name in current.orders if current.waiting_for(name)]
+        current.present = {name for name in waiting if self.devices[name].online}
+        revoked = (name for name in waiting if self.devices[name].row.revoked)
+        return [self._declined(current, name, "revoked") for name in revoked]
 
     def _repeat_orders(self, current: OpenRound, now: float) -> list[CloudEffect]:
         self._resend_at[current.row.run] = now + RESEND_S
@@ -386,19 +381,24 @@ class Coordinator:
     def _load_run(self, row: RunRow, now: float) -> list[CloudEffect]:
         known = self.runs.get(row.run)
         if known is None and row.status == RUNNING:
-            self._take_over(row, now)
-        elif known is not None and row.status != RUNNING and known.status == RUNNING:
+            return self._take_over(row, now)
+        if known is not None and row.status != RUNNING and known.status == RUNNING:
             return self._stop(known, row.status)
         return []
 
-    def _take_over(self, row: RunRow, now: float) -> Run:
+    def _take_over(self, row: RunRow, now: float) -> list[CloudEffect]:
         """A run of the store, with its open round if it is running."""
-        run = Run(row, self.store)
-        current = rounds.resume(run, self.store, now) if row.status == RUNNING else None
+        run, found = Run(row, self.store), list[CloudEffect]()
+        if run.status == RUNNING:
+            try:
+                _ = run.strategy  # now, before devices work for a round that could not be closed
+                current = rounds.resume(run, self.store, now)
+            except ConfigError as exc:
+                found, current = self._fail(run, f"its strategy cannot be loaded: {exc}"), None
+            if current is not None:
+                found += self._begin(run, current, now)
         self.runs[run.name] = run
-        if current is not None:
-            self._begin(run, current, now)
-        return run
+        return found
 
     def _stop(self, run: Run, status: str) -> list[CloudEffect]:
         """The operator stopped a run: its open round ends without an aggregate."""
@@ -412,12 +412,12 @@ class Coordinator:
             found += [self.devices[name].peer.message(void) for name in waiting]
         return [*found, RunEnded(run.name, status)]
 
-    def _run(self, name: str, now: float) -> Run | None:
-        """A run by name, also one that ended before this process began."""
-        if name not in self.runs:
-            row = next((row for row in self.store.runs() if row.run == name), None)
-            return None if row is None else self._take_over(row, now)
-        return self.runs[name]
+    def _find_run(self, name: str, now: float) -> list[CloudEffect]:
+        """Take over a run that is asked for, also one that ended before this process began."""
+        if name in self.runs:
+            return []
+        row = next((row for row in self.store.runs() if row.run == name), None)
+        return [] if row is None else self._take_over(row, now)
 
     def _dropped(self, device: Device, error: RemoteError) -> Note:
         self.counters["refused"] += 1

@@ -64,7 +64,7 @@ def _store(folder: Path) -> str:
         devices, runs = store.devices(), store.runs()
         for row in runs:
             if row.status == RUNNING:
-                Run(row, store)
+                _ = Run(row, store).strategy
         active = sum(1 for device in devices if not device.revoked)
         running = sum(1 for row in runs if row.status == RUNNING)
         return f"sound; {active} devices, {running} of {len(runs)} runs running"

@@ -7,14 +7,15 @@ kilobytes per device, and what it computes with is exactly what went over the wi
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import msgspec
 
 from sedge_cloud.broadcast import next_version, worth_sending
+from sedge_cloud.cache import Cache
 from sedge_cloud.config import RunConfig
-from sedge_cloud.rows import OrderRow, RunRow, UpdateRow
+from sedge_cloud.rows import MemoryRow, OrderRow, RunRow, UpdateRow
 from sedge_cloud.schema import StepRow
 from sedge_cloud.store import Store
 from sedge_cloud.strategies import make_strategy
@@ -28,6 +29,9 @@ from sedge_protocol.update import Report
 
 # A blob is written before the row that names it; the command line does so beside the service.
 ORPHAN_AGE_S = 60.0
+# Who counted in full, of the rounds that memories are of: 1000 rounds of 100 devices fit.
+CACHED_NAMES_BYTES = 16 * 2**20
+NAME_BYTES = 128
 # A device may lose its link in the middle of an update and come back the next day.
 PART_AGE_S = 86_400.0
 R = TypeVar("R")
@@ -57,6 +61,17 @@ class RunState(msgspec.Struct, frozen=True):
         return {self.model, self.initial, self.arrays, self.owed, self.groups} | steps
 
 
+class _Device(msgspec.Struct, frozen=True):
+    device: str
+
+
+class _Closed(msgspec.Struct, frozen=True):
+    """What of a closed round's summary (rounds.py) tells whose updates counted in full."""
+
+    devices: tuple[_Device, ...]
+    distrusted: dict[str, float] = {}
+
+
 class Run:
     """One run with what is needed to plan and to close its rounds.
 
@@ -68,12 +83,19 @@ class Run:
         self.status = row.status
         self.config = _read(row, row.config, RunConfig)
         self.state = _read(row, row.state, RunState)
-        self.strategy: Strategy = make_strategy(self.config.strategy, self.config.options)
         packed = [store.blobs.read(blob) for blob in row.bundles]
         manifests = [unpack(blob).manifest for blob in packed]
         self.manifest: BundleManifest = manifests[0]
         self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
         self.widths = tuple(Width(manifest.rate, manifest.layout) for manifest in manifests)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The run's algorithm, made when it is first asked for: an ended run answers offers without it.
+
+        Raises ``ConfigError`` when it cannot be made, as where a class of the user's own is gone.
+        """
+        return make_strategy(self.config.strategy, self.config.options)
 
     def layout(self, width: int) -> Layout:
         """The layout of one of the run's widths, counted from 0, the whole model's."""
@@ -106,6 +128,7 @@ class RoundUpdates:
                 self.vectors.delta(size, row.blob, order.context),
                 order.width,
                 report.mix,
+                order.read_details().trusted,
             )
 
 
@@ -115,20 +138,24 @@ class Ledger(Vectors):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._written = self._kept = 0
+        self._counted: Cache[frozenset[str]] = Cache(
+            CACHED_NAMES_BYTES, lambda names: NAME_BYTES * len(names)
+        )
 
     def state(self, run: Run) -> State:
         """The run's strategy state."""
-        layout = run.manifest.layout
+        layout, trainings = run.manifest.layout, run.config.trainings(run.state.round)
         return State(
             layout,
             self.theta(run.state.model, layout.size),
             self.theta(run.state.initial, layout.size),
-            run.config.trainings(run.state.round),
+            trainings,
             self.read_arrays(run.state.arrays),
             self.read_groups(run.state.groups),
             run.widths,
             run.manifest.axes,
             run.config.robust,
+            measures=run.config.trainings(run.state.round + 1) == trainings,
         )
 
     def write_state(self, run: Run, state: State) -> RunState:
@@ -184,7 +211,21 @@ class Ledger(Vectors):
             mix=row.mix,
             step_s=row.step_s,
             began=partial(self.theta, row.model, size),
+            trusted=self.trusted(run, row),
         )
+
+    def trusted(self, run: Run, row: MemoryRow) -> bool:
+        """Whether the update that a memory is of counted in full in its round; none that came late did."""
+        name = f"{run.name}/{row.round}".encode()
+        counted = self._counted.get(name)
+        if counted is None:
+            round_ = self.store.round(run.name, row.round)
+            if round_ is None or round_.summary is None:
+                return False
+            closed = msgspec.msgpack.decode(round_.summary, type=_Closed)
+            names = frozenset(device.device for device in closed.devices)
+            counted = self._counted.put(name, names - closed.distrusted.keys())
+        return row.device in counted
 
     def updates(self, run: Run, number: int, base: Theta) -> RoundUpdates:
         """The accepted updates of a round on the global ``base`` (n,), one at a time, by device."""

@@ -45,16 +45,18 @@ class Memories:
 
 @dataclass(frozen=True)
 class Group:
-    """The memories of these devices, in this order; each is made when it is come to."""
+    """The trusted memories of these devices, in this order; each is made when it is come to.
+
+    A member may have lost its trust after the group was made. What was shortened on its way into the
+    global model, or came too late to be compared, would reach the others whole from here.
+    """
 
     memories: Memories
     devices: tuple[str, ...]
 
-    def __len__(self) -> int:
-        return len(self.devices)
-
     def __iter__(self) -> Iterator[Memory]:
-        return map(self.memories.alone, self.devices)
+        known = map(self.memories.alone, self.devices)
+        return (memory for memory in known if memory.trusted)
 
 
 def _memory_bytes(memory: Memory) -> int:

@@ -9,9 +9,9 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
 
 The papers let every device take part in every round. Here the pairs are those of the round's updates;
 the group of a device that was absent stays as it was when it last took part, and the members count in it
-with what they sent last. With ``stale_rounds`` the masks of devices that were absent for no longer than
-that are compared too. After beta nobody has a group, whenever it was made. A device without any
-critical element has no group and is in none.
+with what they sent last, those that are trusted (``strategy.Memory``). With ``stale_rounds`` the masks of
+devices that were absent for no longer than that are compared too. After beta nobody has a group, whenever
+it was made. A device without any critical element has no group and is in none.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of
 n = 582,026, 7 s for 1000. Above ``sample`` elements so many of them are compared instead, one drawn from

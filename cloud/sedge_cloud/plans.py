@@ -17,7 +17,7 @@ from sedge_cloud.memories import Hellos, Memories
 from sedge_cloud.rounds import order_seed
 from sedge_cloud.rows import Details, MemoryRow, OrderRow
 from sedge_cloud.strategy import Assignment, State
-from sedge_cloud.vectors import hash_of
+from sedge_cloud.vectors import hash_of, magnitude
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.levels import MAX_LEVEL, encode_levels
@@ -26,6 +26,7 @@ from sedge_protocol.sparse import (
     Compression,
     SparseVector,
     ValueCoding,
+    decoded_values,
     encode,
     mask_needed,
 )
@@ -195,6 +196,8 @@ class _Planner:
         run, ledger = self._run, self._ledger
         details = check_assignment(run, device, assignment)
         known = ledger.store.memory(run.name, device)
+        if known is not None and not ledger.trusted(run, known):
+            details = msgspec.structs.replace(details, trusted=False)
         if known is not None and known.width != assignment.width:
             known = None  # its mask and what it remembers are of another layout
         model, model_hash = self._start(assignment.start)
@@ -228,7 +231,8 @@ class _Planner:
             return b"", b""
         if name not in self._starts:
             coding = self._run.config.patch
-            written = self._ledger.write_model(start.copy(), coding.compression, coding.values)
+            values = _held_in(coding.values, start)
+            written = self._ledger.write_model(start.copy(), coding.compression, values)
             self._starts[name] = written[:2]
         return self._starts[name]
 
@@ -248,12 +252,26 @@ class _Planner:
         if is_own:  # not compressed, the bytes are a function of the vector: those that it keeps
             return encode(patch, ValueCoding.FP32, Compression.NONE), b""
         coding = self._run.config.patch
+        values = _held_in(coding.values, patch.values)
         mask = b"" if known is None or 4 * patch.count <= MAX_INLINE_BYTES else known.mask
         if not mask or not _has_context(self._hello(device)):
-            return encode(patch, coding.values, coding.compression), b""
+            return encode(patch, values, coding.compression), b""
         context = self._ledger.store.blobs.read(mask)
-        coded = encode(patch, coding.values, coding.compression, context)
+        coded = encode(patch, values, coding.compression, context)
         return coded, mask if mask_needed(coded) else b""
+
+
+def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
+    """The coding that is wanted or, where it does not hold the largest of the values (k,), fp32.
+
+    Every device knows that one, and a coded vector names its own. A single device's wild value is not to
+    end the run for all.
+    """
+    try:
+        decoded_values(np.array([magnitude(values)], np.float32), wanted)
+    except LocalError:
+        return ValueCoding.FP32
+    return wanted
 
 
 def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:

@@ -81,6 +81,11 @@ class FedPURIN:
         """``fedpurin``."""
         return "fedpurin"
 
+    @property
+    def coordinate_rules(self) -> bool:
+        """Whether ``State.robust`` is followed: not by averages of what was sent alone."""
+        return self.average == "filled"
+
     def init(self, layout: Layout, theta: Theta) -> State:
         """The state with theta (n,) as the first global model."""
         return State(layout, theta, initial=theta)

@@ -1,6 +1,7 @@
 """Aggregation that a few devices cannot turn: the rules, over plain arrays.
 
     clip           a change is shortened to ``clip`` times the median length of the round's changes
+    max_weight     nobody counts for more than so many times the median number of examples
     krum           the one update nearest to its neighbours           (Blanchard et al. 2017)
     multi_krum     the d - f - 2 nearest ones                         (Blanchard et al. 2017)
     trimmed_mean   of each coordinate, without the f largest and f smallest values   (Yin et al. 2018)
@@ -31,7 +32,14 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
 
     With ``clip`` above 0 no change is longer than so many times the median of the round's. A share s of
     the devices cannot outweigh the others while clip < (1 - s) / s: 5 withstands fewer than one in six,
-    and is twice what honest devices with quite unlike data were seen to reach (2.4).
+    and is twice what honest devices with quite unlike images were seen to reach (2.4; those with a few
+    dozen digits each reached 12). Whoever is shortened or left out in a round, or comes too late to be compared, has a past that the others get no
+    share of (``Memory.trusted``) until an update of it counts in full again.
+
+    What a device claims to hold cannot be checked. Nobody counts for more than ``max_weight`` times the
+    median of the round's numbers of examples; 0 is off. Fleets of 10 to 1000 honest devices with shares by
+    Dir(0.1) were seen to reach 11 times. That ends an absurd claim, not a bold one: one of ten at 100
+    times the median has 92 % of the weight. Who believes no claim at all has ``equal_weights``.
 
     ``rule`` takes the place of the mean where ``byzantine``, a share of the round's updates, may be wrong:
     f = floor(byzantine * d). The coordinate-wise rules ask for dense updates: where fewer than half of the
@@ -43,24 +51,40 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: Rule = "mean"
     byzantine: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
     equal_weights: bool = False
+    max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 100.0
 
     def wrong(self, count: int) -> int:
         """f of ``count`` updates. As the decimal that was written: in binary .29 * 100 is below 29."""
         return int(Fraction(str(self.byzantine)) * count)
 
 
-def clip_factors(lengths: Sequence[float], clip: float) -> list[float]:
+def clip_factors(
+    lengths: Sequence[float], clip: float, among: Sequence[float] | None = None
+) -> list[float]:
     """What each change is multiplied with; 0 for one that is not finite.
 
-    The median is of the changes that are any: where a codec lets most devices send nothing, the others
-    are not to be clipped to nothing. With ``clip`` 0 nothing is shortened.
+    The median is of the lengths ``among`` which they are compared, else of all. It is of those that are
+    any: where a codec lets most devices send nothing, the others are not to be clipped to nothing. With
+    ``clip`` 0 nothing is shortened.
     """
-    real = [length for length in lengths if np.isfinite(length) and length > 0]
+    compared = lengths if among is None else among
+    real = [length for length in compared if np.isfinite(length) and length > 0]
     bound = clip * float(np.median(real)) if clip > 0 and real else np.inf
     return [
         0.0 if not np.isfinite(length) else min(1.0, bound / length) if length > 0 else 1.0
         for length in lengths
     ]
+
+
+def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
+    """How many examples count of those that each device claims: at most so many times their median.
+
+    With ``max_weight`` 0 all do.
+    """
+    if max_weight == 0 or not claimed:
+        return list(claimed)
+    most = max(1, int(max_weight * float(np.median(claimed))))
+    return [min(count, most) for count in claimed]
 
 
 def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
     run      running --every round closed, of training and of evaluation--> finished
              running --stop--> stopped
              running --everyone has answered, but fewer than min_updates with an update--> failed
+             running --its strategy cannot be loaded, or not plan a round--> failed
     round    waiting --enough devices online--> open --quorum, or deadline with min_updates--> closed
 
 What is open is in the store; this file only decides. Closing is a pure function of committed rows, so
@@ -29,7 +30,7 @@ from sedge_cloud.schema import StepRow, steps_of
 from sedge_cloud.store import Store
 from sedge_cloud.vetting import vet
 from sedge_protocol.errors import ConfigError, LocalError
-from sedge_protocol.messages import EVALUATE, TRAIN
+from sedge_protocol.messages import EVALUATE, TRAIN, Committed, Reject
 from sedge_protocol.update import Report
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
@@ -113,6 +114,18 @@ class OpenRound:
         self.settled.add(device)
         self.present.discard(device)
 
+    def answered(self, device: str, receipt: Committed | Reject) -> None:
+        """A device that has been given its receipt, new or old, owes its round nothing more."""
+        if receipt.round == self.row.round and device in self.orders:
+            self.settle(device)
+            if isinstance(receipt, Committed):
+                self.received.add(device)
+
+    def decline(self, device: str, reason: str) -> None:
+        """A device will not do its order."""
+        self.orders[device] = msgspec.structs.replace(self.orders[device], declined=reason)
+        self.settle(device)
+
 
 Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
 
@@ -127,13 +140,8 @@ def due(run: Run) -> tuple[int, str] | None:
 
 
 def cohort(run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
-    """The devices of a round, drawn from those online; the same draw for the same online devices.
-
-    Empty while fewer than ``min_available_devices`` are online.
-    """
+    """The devices of a round, drawn from those online; the same draw for the same online devices."""
     config = run.config
-    if len(online) < config.min_available_devices:
-        return []
     if task == EVALUATE:
         size = max(config.min_updates, round(config.fraction_evaluate * len(online)))
     else:
@@ -207,7 +215,7 @@ def close_round(run: Run, ledger: Ledger, current: OpenRound) -> Summary:
 
 
 def fail(run: Run, store: Store) -> None:
-    """End a run that cannot go on, before a round of it is open; a stopped one stays stopped."""
+    """End a run that cannot go on, without an aggregate; a stopped one stays stopped."""
     with suppress(ConfigError):
         store.set_status(run.name, FAILED)
     run.status = FAILED

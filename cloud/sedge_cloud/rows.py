@@ -70,7 +70,8 @@ class RoundRow(msgspec.Struct, frozen=True):
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a device is asked beside start, patch and tensors (see messages.Order).
 
-    ``training`` is None for the run's own.
+    ``training`` is None for the run's own. ``trusted`` is of the memory that the order was planned from
+    (strategy.Memory); the device is not told.
     """
 
     training: Training | None = None
@@ -80,6 +81,7 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
     own: Own | None = None
     remember: bool = False
     choice: Choice | None = None
+    trusted: bool = True
 
 
 class OrderRow(msgspec.Struct, frozen=True):

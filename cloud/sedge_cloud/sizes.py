@@ -1,7 +1,7 @@
 """How wide a model each device gets: the options that every strategy with sub-models has.
 
 A device has one width for the whole run. It is found from what the device said of itself or is dealt out
-by the run file, and kept in the device's ``Memory.arrays``.
+by the run file, and kept in the device's ``Memory.arrays``. A round that only measures moves nobody.
 """
 
 import re
@@ -39,7 +39,8 @@ class Sized:
     """
     step_s: tuple[float, ...] = ()
     """Seconds of a training step, rising: for each that its first round's steps took longer than, a device
-    gets one width narrower from its second round on. Its past in the wider form is then left behind."""
+    gets one width narrower from its second round of training on. Its past in the wider form is then left
+    behind; until then it is measured in that one."""
 
     def __post_init__(self) -> None:
         if not all(0 <= rate < 1 for rate in self.rates):
@@ -65,6 +66,8 @@ class Sized:
             if len(getattr(self, key)) >= len(rates):
                 expected = f"fewer than the run's bundles, {len(rates)}"
                 raise ConfigError(key, getattr(self, key), expected)
+        if state.measures and memory.trained is not None:
+            return memory.width, memory.arrays
         kept = memory.arrays.get(WIDTH)
         if kept is not None:
             return int(kept[0]), memory.arrays

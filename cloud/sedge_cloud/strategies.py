@@ -9,7 +9,7 @@ names and types are checked here. Only a run file can name one: nothing that a d
 import importlib
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from typing import cast, get_type_hints
 
 import msgspec
@@ -57,23 +57,45 @@ def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
     """The named strategy, or your own "module:Class", with these options.
 
     Raises ``ConfigError``, which lists what exists, for an unknown name, an unknown option or a value
-    of the wrong type, and the strategy's own for a value out of range.
+    of the wrong type, one that is missing, and a class that cannot be made; the strategy's own for a
+    value out of range.
     """
     kind = _own(name) if ":" in name else STRATEGIES.get(name)
     if kind is None:
         expected = f"one of {', '.join(sorted(STRATEGIES))}, or module:Class"
         raise ConfigError("strategy", name, expected)
-    known, types = signature(kind).parameters, get_type_hints(kind)
+    known, types = _options(name, kind)
     usage = f"{name}({', '.join(str(option) for option in known.values())})"
+    values: dict[str, object] = {}
     for key, value in options.items():
         if key not in known:
             raise ConfigError(key, value, f"an option of {usage}")
         try:
-            msgspec.convert(value, types[key])
-        except msgspec.ValidationError as exc:
+            values[key] = msgspec.convert(value, types[key])
+        except Exception as exc:  # msgspec's errors, or what a type of the user's own raises
             raise ConfigError(key, value, f"{known[key]} as in {usage}") from exc
-    made = msgspec.convert(dict(options), kind)
+    for key, option in known.items():
+        if key not in values and option.default is Parameter.empty:
+            raise ConfigError(key, None, f"a value: {usage} has none of its own")
+    try:
+        made = kind(**values)
+    except ConfigError:
+        raise
+    except Exception as exc:  # whatever the user's own code raises
+        expected = f"what {usage} takes ({type(exc).__name__}: {exc})"
+        raise ConfigError("options", dict(options), expected) from exc
     return Guarded(made) if ":" in name else made
+
+
+def _options(
+    name: str, kind: type[Strategy]
+) -> tuple[Mapping[str, Parameter], Mapping[str, object]]:
+    """The options of a strategy's class, and their types. Raises ``ConfigError``."""
+    try:
+        return signature(kind).parameters, get_type_hints(kind)
+    except Exception as exc:  # whatever stands in the user's own annotations
+        why = f"a class whose annotations can be read ({type(exc).__name__}: {exc})"
+        raise ConfigError("strategy", name, why) from exc
 
 
 def _own(name: str) -> type[Strategy]:
@@ -84,10 +106,11 @@ def _own(name: str) -> type[Strategy]:
     except Exception as exc:  # whatever the user's own code raises
         why = f"module:Class that can be imported ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
-    members = ("name", "init", "plan", "apply")
     if not isinstance(found, type) or not is_dataclass(found):
         raise ConfigError("strategy", name, "a frozen dataclass")
-    missing = [member for member in members if not hasattr(found, member)]
+    missing = [] if hasattr(found, "name") else ["name"]
+    called = ("init", "plan", "apply")
+    missing += [f"{member}()" for member in called if not callable(getattr(found, member, None))]
     if missing:
         raise ConfigError("strategy", name, f"a class that also has {', '.join(missing)}")
     return cast(type[Strategy], found)

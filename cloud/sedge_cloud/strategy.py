@@ -45,7 +45,8 @@ class State:
     number of rounds applied. ``arrays`` is the strategy's own; ``groups`` names, for a device, the others
     it learns with. ``widths`` are the forms in which the model is at hand, the whole one first, and
     ``axes`` tells which channels of its tensors belong together; neither ever changes. ``robust`` is the
-    run's own setting, for whoever averages (``aggregate.average``).
+    run's own setting, for whoever averages (``aggregate.average``). ``measures``: the coming round is an
+    evaluation, in which no device trains.
     """
 
     layout: Layout
@@ -57,6 +58,7 @@ class State:
     widths: tuple[Width, ...] = ()
     axes: Axes | None = None
     robust: Robust = field(default_factory=Robust)
+    measures: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class Memory:
     each made when it is asked for.
     ``memory_mb`` is what the device said it has, ``step_s`` what a training step took it; 0 is unknown.
     ``began`` gives the model that the update's round began with, made when it is asked for (``base``).
+    ``trusted`` says that the update counted in full in its round: it was neither late nor shortened nor
+    left out (vetting.py). In ``group`` are trusted ones only, and no ``Assignment.start`` is to be made of
+    another: the vetting measures a patch, but not a start.
     """
 
     trained: Theta | None = None
@@ -84,6 +89,7 @@ class Memory:
     memory_mb: int = 0
     step_s: float = 0.0
     began: Callable[[], Theta] | None = None
+    trusted: bool = True
 
     @property
     def base(self) -> Theta | None:
@@ -132,7 +138,7 @@ class Update:
     ``base`` (n,) is the global model; the device started from it with ``patch`` (absolute values) written
     over it, the part that it had picked where it could, and ended ``delta`` further on. With neither of
     them ``base`` is the trained model itself. In a device of another ``width`` all of these are (m,), of
-    that width's layout.
+    that width's layout. ``trusted`` is that of the memory which the device's round was planned from.
     """
 
     device: str
@@ -142,6 +148,7 @@ class Update:
     delta: SparseVector | None = None
     width: int = 0
     mix: float | None = None
+    trusted: bool = True
 
     @cached_property
     def trained(self) -> Theta:

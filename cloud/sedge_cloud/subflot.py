@@ -8,7 +8,8 @@ From public notes on the paper (CVPR 2026, arXiv 2604.06631; there is no code). 
     SAR   loss + lam rho ||W - W~_i||^2                                       prox = 2 lam rho
     OTA   W_G' = sum_i p_i T_i(W_i), W_i in the neurons of W_G                likewise, the other way round
 
-A device without a past in its width starts from the first channels of W_G. What the notes leave open and is
+A device without a past in its width, or with one that is not trusted (``strategy.Memory``), starts from the
+first channels of W_G: no W~_i is made of a change that was not vetted. What the notes leave open and is
 ours: uniform marginals, plain distances, no transport of classes and inputs, and the ``mass`` rule, without
 which shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep their
 order. With ``assign`` the channels of W_G that no device's became keep their values.
@@ -98,8 +99,9 @@ class SubFLOT(Sized):
         """W~_i, the pull towards it, and the device's own statistics."""
         width, arrays = self.width_of(state, memory)
         start = None
-        if self.otp and memory.trained is not None and memory.width == width:
-            start = self._extracted(state, memory.trained, width)
+        past = memory.trained if memory.trusted and memory.width == width else None
+        if self.otp and past is not None:
+            start = self._extracted(state, past, width)
         elif width:
             start = state.theta[_prefix(state, width)]
         pulled = None

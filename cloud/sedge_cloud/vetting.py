@@ -2,19 +2,29 @@
 
 A receipt already means that an update is finite and belongs to its order. Here the updates of a round
 are compared with each other (``robust.py``): a change much longer than the others' is shortened, Krum
-keeps only those that have neighbours. Two lengths are compared, each with its own median: that of what
-the device trained, and that of the patch which it began with, as this comes from its own past. It works
-on updates as they are, so no strategy needs to know.
+keeps only those that have neighbours, and who claims far more examples than the others counts for fewer.
+Two lengths are compared, each with its own median: that of what the device trained, and that of the patch
+which it began with, as this comes from its own past. It works on updates as they are, so no strategy needs
+to know.
+
+The median of the patches is that of trusted pasts (``Memory.trusted``), or else that of what was trained:
+where few devices have a patch, newcomers being many, one that was shortened in its last round would be
+measured by itself in the next. A patch of a trusted past that has no other beside it stays as it is. What
+it is made of was vetted in its own rounds, and no bound from this round would do: honest patches grow
+while changes shrink, and were seen to reach 13 times the median change after 60 rounds of FedOBP with
+q = .9995, and 130 times with FedPURIN. Starts are not measured: they are the cloud's own, or made of
+trusted pasts.
 d = updates, n = parameters.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.robust import Block, Robust, clip_factors, krum
+from sedge_cloud.robust import Block, Robust, clip_factors, counted_examples, krum
 from sedge_cloud.strategy import Update, place
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
@@ -29,26 +39,34 @@ COLUMNS = 4096
 class Vetted:
     """Those of the updates whose factor is not 0, shortened where it is below 1.
 
-    It can be gone through as often as ``updates`` can.
+    ``examples`` are those that count of each. ``distrusted`` has, for each device whose update does not
+    count in full, which share of it does. It can be gone through as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
-    devices: tuple[str, ...]
     factors: tuple[float, ...]
-    equal_weights: bool = False
+    examples: tuple[int, ...]
+    distrusted: dict[str, float]
 
     def __iter__(self) -> Iterator[Update]:
-        for update, factor in zip(self.updates, self.factors, strict=True):
+        for update, factor, count in zip(self.updates, self.factors, self.examples, strict=True):
             if factor == 0:
                 continue
-            counted = replace(update, num_examples=1) if self.equal_weights else update
+            counted = update
+            if count != update.num_examples:
+                counted = replace(update, num_examples=count)
             yield counted if factor == 1 else counted.scaled(factor)
 
-    @property
-    def distrusted(self) -> dict[str, float]:
-        """The factor of each device whose update does not count in full."""
-        named = zip(self.devices, self.factors, strict=True)
-        return {device: factor for device, factor in named if factor < 1}
+
+class _Measured(NamedTuple):
+    """What is compared of an update; lengths as in ``lengths``."""
+
+    device: str
+    num_examples: int
+    size: int
+    trusted: bool
+    patch: float
+    delta: float
 
 
 def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
@@ -57,17 +75,32 @@ def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
     Raises ``LocalError`` when Krum is to compare updates of different widths.
     """
     updates = repeatable(updates)
-    measured = [(update.device, update.base.size, *lengths(update)) for update in updates]
-    patches = clip_factors([patch for *_, patch, _ in measured], robust.clip)
-    deltas = clip_factors([delta for *_, delta in measured], robust.clip)
-    factors = list(map(min, patches, deltas))
+    measured = [
+        _Measured(u.device, u.num_examples, u.base.size, u.trusted, *lengths(u)) for u in updates
+    ]
+    factors = _factors(measured, robust.clip)
     if robust.rule in ("krum", "multi_krum"):
         finite = [i for i, factor in enumerate(factors) if factor > 0]
-        gram = products(updates, [size for _, size, *_ in measured])[np.ix_(finite, finite)]
+        gram = products(updates, [each.size for each in measured])[np.ix_(finite, finite)]
         kept = {finite[i] for i in krum(gram, robust.wrong(len(finite)), robust.rule)}
         factors = [factor if i in kept else 0.0 for i, factor in enumerate(factors)]
-    devices = tuple(device for device, *_ in measured)
-    return Vetted(updates, devices, tuple(factors), robust.equal_weights)
+    claimed = [1 if robust.equal_weights else each.num_examples for each in measured]
+    examples = counted_examples(claimed, robust.max_weight)
+    distrusted = {
+        each.device: factor * (count / claim)
+        for each, factor, count, claim in zip(measured, factors, examples, claimed, strict=True)
+        if factor < 1 or count < claim
+    }
+    return Vetted(updates, tuple(factors), tuple(examples), distrusted)
+
+
+def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:
+    """What each update is shortened to: the smaller of what its two lengths ask for."""
+    deltas = [each.delta for each in measured]
+    trusted = [each.patch for each in measured if each.trusted]
+    is_any = any(0 < patch < np.inf for patch in trusted)
+    patches = clip_factors([each.patch for each in measured], clip, trusted if is_any else deltas)
+    return list(map(min, patches, clip_factors(deltas, clip)))
 
 
 def repeatable(updates: Iterable[Update]) -> Iterable[Update]:

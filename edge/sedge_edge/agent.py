@@ -21,7 +21,7 @@ import numpy as np
 
 from sedge_edge.fetching import Fetches
 from sedge_edge.outbox import Outbox
-from sedge_edge.state import DISK_RETRY_S, AgentState, Memory
+from sedge_edge.state import DISK_RETRY_S, MAX_RUNS, AgentState, Memory, TooManyRuns
 from sedge_edge.storage import Blobs, FolderVectors, Record, Vectors
 from sedge_edge.versions import BrokenSteps, needed
 from sedge_edge.work import Job, Outcome
@@ -229,9 +229,12 @@ class Agent:
             text = f"run {order.run}, round {order.round}: fetching the whole model instead"
             return [Note(logging.WARNING, text)]
         self._memory.drop(order.run)
+        return [self._decline(order, error)]
+
+    def _decline(self, order: Order, error: SedgeError) -> AgentEffect:
         reason = type(error).__name__
         decline = messages.Decline(order.run, order.round, reason, str(error)[:1000])
-        return [self.peer.message(decline)]
+        return self.peer.message(decline)
 
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
         match message:
@@ -269,9 +272,16 @@ class Agent:
         done = self.state.pending(order.run, order.round)
         if done is not None or (known is not None and known.round == order.round):
             return []  # the coordinator asks again; the upload's own retries answer it
-        self._memory.accept(order)
+        try:
+            gone = self._memory.accept(order)
+        except TooManyRuns as exc:
+            return [Note(logging.ERROR, str(exc)), self._decline(order, exc)]
+        found: list[AgentEffect] = []
+        if gone is not None:
+            text = f"run {gone} is forgotten, with its model: none of the last {MAX_RUNS} orders was its"
+            found.append(Note(logging.WARNING, text))
         text = f"run {order.run}, round {order.round}: {order.task}"
-        return [Note(logging.INFO, text)]
+        return [*found, Note(logging.INFO, text)]
 
     def _cancel(self, message: messages.Cancel) -> list[AgentEffect]:
         order = self.state.orders.get(message.run)

@@ -2,6 +2,10 @@
 
 Each change is a new ``AgentState``, written whole before it is believed: when the disk refuses, the
 old one still holds, on disk and in memory.
+
+What is kept of a run is worth as much as the run: a head that never left the device, a residual, a model
+to predict with. So a run makes room for another only when none of the device's last ``MAX_RUNS`` orders
+was its own, and the log says so; as long as there is none such, the newcomer's orders are declined.
 """
 
 from typing import TypeVar
@@ -11,16 +15,21 @@ import msgspec
 from sedge_edge.storage import Record
 from sedge_edge.versions import named, versions
 from sedge_edge.work import Outcome
-from sedge_protocol.messages import Order
+from sedge_protocol.errors import SedgeError
+from sedge_protocol.messages import EVALUATE, Order
 from sedge_protocol.transfer import DEFAULT_CHUNK_BYTES
 
 SCHEMA = 1
-# Runs whose models stay for `predict`; at 2.3 MB a model any SD card holds them.
-MAX_RUNS = 4
+# Runs that the device keeps something of: a bundle and, at most, five vectors of the model's size each.
+MAX_RUNS = 16
 # How long to wait after the disk has refused.
 DISK_RETRY_S = 30.0
 
 V = TypeVar("V")
+
+
+class TooManyRuns(SedgeError):
+    """Every run that is kept is in use; an order of another one cannot be done."""
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -66,7 +75,7 @@ class AgentState(msgspec.Struct, frozen=True):
 
     Since schema 1: ``boot`` and ``coordinator_boot`` keep old frames from being played back; ``orders``
     (by run) and ``outbox`` are the work at hand; ``chunk_bytes`` is what the link was last found to
-    carry.
+    carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first.
     """
 
     boot: int = 0
@@ -75,6 +84,7 @@ class AgentState(msgspec.Struct, frozen=True):
     orders: dict[str, Order] = msgspec.field(default_factory=dict[str, Order])
     outbox: tuple[Pending, ...] = ()
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    recent: tuple[str, ...] = ()
 
     def pending(self, run: str, number: int) -> Pending | None:
         """The update of a round that still waits for its receipt."""
@@ -86,6 +96,11 @@ class AgentState(msgspec.Struct, frozen=True):
         if run is None or run.bundle != order.bundle.sha256:
             return {}
         return run.kept
+
+    def unused(self) -> str | None:
+        """Of the runs that seem to be over the one that was worked for longest ago; None without any."""
+        used = {*self.recent, *self.orders}
+        return next((run for run in self.runs if run not in used), None)
 
     def blobs(self) -> set[bytes]:
         """Every blob, vector, mask and patch that is still needed."""
@@ -115,33 +130,55 @@ class Memory:
         if coordinator_boot > self.state.coordinator_boot:
             self._save(coordinator_boot=coordinator_boot)
 
-    def accept(self, order: Order) -> None:
-        """Take an order on, in place of an older one of its run."""
-        self._save(orders={**self.state.orders, order.run: order})
+    def accept(self, order: Order) -> str | None:
+        """Take an order on, in place of an older one of its run; gives the run that makes room for it.
+
+        Raises ``TooManyRuns`` for one of a new run while all that are kept are in use.
+        """
+        state, runs, gone = self.state, self.state.runs, None
+        recent = (*state.recent, order.run)[-MAX_RUNS:]
+        held = runs.keys() | state.orders.keys()
+        if order.run not in held and len(held) >= MAX_RUNS:
+            gone = state.unused()
+            if gone is None:
+                self._save(recent=recent)
+                where = f"run {order.run}, round {order.round}"
+                found = f"found {len(held)} other runs, each with one of the last {MAX_RUNS} orders"
+                raise TooManyRuns(f"{where}: {found}, expected one that seems to be over")
+            runs = _without(runs, gone)
+        self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
+        return gone
 
     def drop(self, run: str) -> None:
         """The order of a run will not be done."""
         self._save(orders=_without(self.state.orders, run))
 
     def finish(self, order: Order, outcome: Outcome) -> None:
-        """An order is done: what it left is the device's now, its update waits."""
-        known = RunState(
-            order.bundle.sha256,
-            order.model_hash,
-            outcome.model,
-            outcome.residual,
-            order.round,
-            outcome.mask,
-            outcome.part,
-            outcome.gradient,
-            outcome.patch,
-        )
+        """An order is done: what it left is the device's now, its update waits.
+
+        An evaluation with another bundle leaves all as it was: the last training's is the run's own.
+        """
+        known = self.state.runs.get(order.run)
+        if order.task == EVALUATE and known is not None and known.bundle != order.bundle.sha256:
+            known = msgspec.structs.replace(known, round=order.round)
+        else:
+            known = RunState(
+                order.bundle.sha256,
+                order.model_hash,
+                outcome.model,
+                outcome.residual,
+                order.round,
+                outcome.mask,
+                outcome.part,
+                outcome.gradient,
+                outcome.patch,
+            )
         runs = {**_without(self.state.runs, order.run), order.run: known}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]
         self._save(
             orders=_without(self.state.orders, order.run),
-            runs=dict(list(runs.items())[-MAX_RUNS:]),
+            runs=runs,
             outbox=(*others, waiting),
         )
 

@@ -8,7 +8,10 @@ from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.messages import Training
 
 NAME = "tests.cloud.given:Given"
+Init = Callable[[Layout, Theta], State]
 Plan = Callable[[State, Memory, Training], Assignment]
+# What the run begins with, if it is not the bundle's model.
+INITS: list[Init] = []
 # What each device gets; whoever is not here gets the global model.
 PLANS: dict[str, Plan] = {}
 # The memories and updates that were looked at, and the groups that the next round has.
@@ -19,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {}
 
 def clear() -> None:
     """Forget what a test has said."""
-    for said in (PLANS, SEEN, UPDATES, GROUPS):
+    for said in (INITS, PLANS, SEEN, UPDATES, GROUPS):
         said.clear()
 
 
@@ -32,7 +35,7 @@ class Given:
         return "given"
 
     def init(self, layout: Layout, theta: Theta) -> State:
-        return State(layout, theta, initial=theta)
+        return INITS[-1](layout, theta) if INITS else State(layout, theta, initial=theta)
 
     def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
         SEEN.append(memory)

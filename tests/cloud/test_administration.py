@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from tests.cloud import given
 from tests.cloud.helper import (
+    AXES,
     CONFIG,
     LAYOUT,
     as_nobody,
     make_bundle,
+    make_width,
     mode,
     open_store,
     random_theta,
@@ -30,15 +32,19 @@ from sedge_cloud.config import (
     BroadcastConfig,
     BrokerConfig,
     CloudConfig,
+    RobustConfig,
+    TrainingConfig,
     broker_settings,
     load_cloud,
 )
 from sedge_cloud.ledger import Ledger, Run, RunState
+from sedge_cloud.robust import Rule
 from sedge_cloud.store import Store
-from sedge_cloud.strategy import Assignment
+from sedge_cloud.strategy import Assignment, State
 from sedge_edge.config import load_config
 from sedge_protocol.errors import CodecError, ConfigError, LinkError, LocalError, StorageError
 from sedge_protocol.keys import DeviceKeys, parse_secret
+from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.mqtt import BrokerSettings, probe
 from sedge_protocol.sparse import ValueCoding
 from sedge_protocol.topics import all_up, down
@@ -111,6 +117,62 @@ def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
     try:
         with pytest.raises(ConfigError, match=r"strategy: .*width 1, the run has 1 bundles"):
+            start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+    finally:
+        given.clear()
+    assert store.runs() == []
+
+
+def test_a_frozen_tensor_that_is_not_there(store: Store, tmp_path: Path) -> None:
+    """Every device would decline its order."""
+    bundle = make_bundle(tmp_path / "bundle")
+    training = TrainingConfig(freeze=("body.weight", "head.bais"))
+    wrong = msgspec.structs.replace(CONFIG, training=training)
+    expected = r"training.freeze: found 'head.bais', expected one of .*'head.bias'"
+    with pytest.raises(ConfigError, match=expected):
+        start_run(store, "run", bundle, wrong)
+    assert store.runs() == []
+    training = TrainingConfig(freeze=("body.weight", "head.bias"))
+    start_run(store, "run", bundle, msgspec.structs.replace(CONFIG, training=training))
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi_krum"])
+def test_krum_is_for_one_width(store: Store, tmp_path: Path, rule: Rule) -> None:
+    """The run would fail when its first round closes."""
+    whole, half = make_bundle(tmp_path / "whole", axes=AXES), make_width(tmp_path / "half", 0.5)
+    config = msgspec.structs.replace(CONFIG, strategy="heterofl", robust=RobustConfig(rule=rule))
+    with pytest.raises(ConfigError, match=f"robust.rule: found '{rule}', expected a rule that"):
+        start_run(store, "run", whole, config, [half])
+    assert store.runs() == []
+    start_run(store, "one-width", whole, config)
+    clipped = msgspec.structs.replace(config, robust=RobustConfig())
+    start_run(store, "clipped", whole, clipped, [half])
+
+
+def test_a_run_begins_with_the_model_that_its_strategy_makes(store: Store, tmp_path: Path) -> None:
+    """Of the bundle's own nothing is left."""
+
+    def init(layout: Layout, theta: Theta) -> State:
+        return State(layout, theta * np.float32(2), initial=np.zeros_like(theta))
+
+    given.INITS.append(init)
+    config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
+    try:
+        start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+    finally:
+        given.clear()
+    run = Run(store.runs()[0], store)
+    state = Ledger(store).state(run)
+    doubled = random_theta(1) * np.float32(2)
+    assert state.theta.tobytes() == doubled.tobytes() and not state.initial.any()
+    assert run.state.model_hash == hashlib.sha256(doubled.tobytes()).digest()
+
+
+def test_a_strategy_that_begins_with_a_model_of_its_own_size(store: Store, tmp_path: Path) -> None:
+    given.INITS.append(lambda layout, theta: State(layout, theta[:-1], initial=theta))
+    config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
+    try:
+        with pytest.raises(LocalError, match=r"State.theta: found float32 \(11999,\), expected"):
             start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     finally:
         given.clear()

@@ -1,10 +1,14 @@
 """cloud.toml and run.toml: the shipped one loads, and every mistake is one clear line."""
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
+from sedge_cloud.baselines import FedAvg
 from sedge_cloud.config import (
     BroadcastConfig,
     BrokerConfig,
@@ -215,6 +219,53 @@ def test_how_far_a_device_is_trusted(strategy: str, tmp_path: Path) -> None:
     if strategy != "fedselect":
         text = text.replace("krum", "trimmed_mean")
         assert load_run(written(tmp_path, text)).robust.rule == "trimmed_mean"
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean"])
+@pytest.mark.parametrize(
+    ("strategy", "average", "follows"),
+    [
+        ("fedcac", "", True),
+        ("fedpurin", "filled", True),
+        ("fedpurin", "counted", False),
+        ("fedpurin", "shrunk", False),
+        ("fedpurin", "", False),
+    ],
+)
+def test_rules_by_coordinate_are_for_averages_that_follow_them(
+    strategy: str, average: str, follows: bool, rule: str, tmp_path: Path
+) -> None:
+    options = f'options = {{average = "{average}"}}\n' if average else ""
+    path = written(tmp_path, f'strategy = "{strategy}"\n{options}[robust]\nrule = "{rule}"')
+    if follows:
+        assert load_run(path).robust.rule == rule
+        return
+    with pytest.raises(ConfigError, match=f"robust.rule: found '{rule}', expected mean, krum or"):
+        load_run(path)
+
+
+def test_a_strategy_of_ones_own_that_refuses_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("own_ranged")
+
+    @dataclass(frozen=True)
+    class Ranged(FedAvg):
+        rate: float
+
+        def __post_init__(self) -> None:
+            raise ValueError(f"rate {self.rate:g} is above 1")
+
+    module.__dict__["Ranged"] = Ranged
+    monkeypatch.setitem(sys.modules, "own_ranged", module)
+    text = 'strategy = "own_ranged:Ranged"\n'
+    with pytest.raises(ConfigError, match=r"file.toml: options.rate: found None, expected a value"):
+        load_run(written(tmp_path, text))
+    with pytest.raises(ConfigError) as caught:
+        load_run(written(tmp_path, text + "options = {rate = 2}"))
+    said = str(caught.value)
+    assert "file.toml: options: found {'rate': 2}, expected what own_ranged:Ranged(rate: " in said
+    assert said.endswith("takes (ValueError: rate 2 is above 1)")
 
 
 def test_options_may_be_lists_of_numbers(tmp_path: Path) -> None:

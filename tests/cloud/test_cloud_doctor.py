@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
+from msgspec import msgpack
 from tests.cloud.helper import CONFIG, as_nobody, make_bundle, open_store
 from tests.system.harness import RealFleet, free_port
 
@@ -142,6 +144,16 @@ def unreadable_run(home: Path) -> None:
     store.close()
 
 
+def lost_strategy(home: Path) -> None:
+    """A run by a class of the user's own that is not there any more."""
+    store = open_store(home / "state")
+    start_run(store, "first", make_bundle(home / "bundle"), CONFIG)
+    config = msgspec.structs.replace(CONFIG, strategy="tests.cloud.given:Gone")
+    row = msgspec.structs.replace(store.runs()[0], run="run", config=msgpack.encode(config))
+    store.add_run(row)
+    store.close()
+
+
 PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "no such file": (lambda home: (home / "cloud.toml").unlink(), "configuration", "No such file"),
     "bad toml": (change("fleet = ", "fleet "), "configuration", "expected valid TOML"),
@@ -166,6 +178,7 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "another schema": (another_schema, "store", "schema 9, this version uses 3"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
+    "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),
     "state is a file": (lambda home: (home / "state").write_text(""), "disk", "File exists"),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.cloud import given
 from tests.cloud.helper import (
     CONFIG,
     FLEET,
@@ -201,7 +202,7 @@ def test_strangers_and_the_revoked_are_not_heard(tmp_path: Path) -> None:
     other = Store(tmp_path / "state")
     other.revoke_device("b")
     cloud.load()
-    assert cloud.notes(logging.WARNING)[-1] == "device b is revoked"
+    assert "device b is revoked" in cloud.notes(logging.WARNING)
     before, sent = snapshot(cloud), len(cloud.events(Send))
     for name in ("b", "stranger"):
         device = Device(name)
@@ -378,6 +379,115 @@ def test_an_ended_run_that_cannot_be_read_stops_nothing(tmp_path: Path) -> None:
     cloud.hello()
     cloud.answer("a", "b")
     assert len(cloud.summaries()) == 1 and cloud.core.counters["storage_errors"] == 2
+
+
+LOST: dict[str, tuple[str, dict[str, object], str]] = {
+    "a class that is gone": ("tests.cloud.given:Gone", {}, "strategy"),
+    "a module that is gone": ("sedge_no_such_module:Strategy", {}, "strategy"),
+    "an option out of range": ("fedobp", {"quantile": 7.0}, "quantile"),
+    "an option that is gone": ("fedavg", {"old": 1}, "old"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_run_whose_strategy_cannot_be_loaded_fails_alone(tmp_path: Path, name: str) -> None:
+    cloud = Cloud(tmp_path)
+    strategy, options, key = LOST[name]
+    config = msgspec.structs.replace(CONFIG, strategy=strategy, options=options)
+    coded = msgspec.msgpack.encode(config)
+    lost = msgspec.structs.replace(cloud.run_row(), run="a-lost", config=coded, created=0.0)
+    by_another_process(cloud, lambda store: store.add_run(lost))
+    cloud.load()
+    (note,) = cloud.notes(logging.ERROR)
+    said = "run a-lost has failed: its strategy cannot be loaded"
+    assert note.startswith(f"{said}: {key}: found ")
+    why = note.partition(": ")[2]
+    assert cloud.events(RunEnded) == [RunEnded("a-lost", "failed", why)]
+    assert [row.status for row in cloud.store.runs()] == ["failed", "running"]
+    cloud.restart()
+    cloud.hello()
+    cloud.answer("a", "b")
+    assert len(cloud.summaries()) == 1 and len(cloud.notes(logging.ERROR)) == 1
+
+
+def test_an_offer_for_a_run_without_its_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed with a round open: who has worked for it gets a receipt, who has yet to is told."""
+    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, strategy=given.NAME), ("a", "b", "c"))
+    cloud.hello()
+    orders = {name: cloud.order(name) for name in "abc"}
+    monkeypatch.delattr(given, "Given")
+    cloud.restart()
+    assert cloud.run_row().status == "failed" and cloud.core.open == {}
+    assert [event.status for event in cloud.events(RunEnded)] == ["failed"]
+    for starts in range(2):  # failed by this process, then by one before it
+        name = "ab"[starts]
+        blob = small_update(orders[name])
+        manifest = describe(blob)
+        offer = Offer(RUN, 1, manifest, 1, blob)
+        for _ in range(2):
+            answer = cloud.say(name, offer, manifest.transfer)
+            assert answer == [Committed(RUN, 1, manifest.sha256)]
+        stale = Offer(RUN, 2, manifest, 1, blob)
+        (refused,) = cloud.say(name, stale, manifest.transfer)
+        assert isinstance(refused, Reject) and refused.reason == "unknown-round"
+        cloud.restart()
+    assert cloud.say("c", Get(RUN, 1, b"\1"), orders["c"].model.transfer) == [
+        Cancel(RUN, 1, "the round is over")
+    ]
+    assert len(cloud.notes(logging.ERROR)) == 1
+
+
+def revoke(cloud: Cloud, name: str) -> None:
+    """The operator revokes a device beside the running service."""
+    by_another_process(cloud, lambda store: store.revoke_device(name))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c", "d"))
+    cloud.hello()
+    cloud.answer("a", "d")
+    revoke(cloud, "c")
+    revoke(cloud, "d")  # whose update is here, and counts
+    if restarts:
+        cloud.restart()
+        cloud.hello("a", "b")
+    else:
+        cloud.load()
+    assert cloud.notes(logging.WARNING)[-1] == "run run, round 1: c declines: 'revoked'"
+    assert cloud.core.open[RUN].settled == {"a", "c", "d"} and not cloud.summaries()
+    assert [o.declined for o in cloud.store.orders(RUN, 1)] == ["", "", "revoked", ""]
+    cloud.answer("b")
+    (summary,) = cloud.summaries()
+    assert (len(summary.devices), summary.declined) == (3, 1)
+    cloud.restart()
+    assert cloud.core.counters["declined"] == 0  # said once
+
+
+def test_a_round_that_only_waits_for_the_revoked_closes(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, min_updates=2))
+    cloud.hello()
+    cloud.answer("a")
+    revoke(cloud, "b")
+    cloud.load()
+    cloud.poll()
+    (summary,) = cloud.summaries()
+    assert summary.failure.startswith("1 of 2 devices sent an update") and summary.declined == 1
+
+
+def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.answer("a")
+    revoke(cloud, "b")
+    broken = Faults(cloud, 4, StorageError("disk on fire"), after=False)
+    cloud.load()
+    assert broken.struck == "decline" and cloud.core.open[RUN].settled == {"a"}
+    cloud.now += DISK_RETRY_S
+    cloud.load()
+    assert cloud.core.open[RUN].settled == {"a", "b"}
 
 
 def test_nothing_is_read_while_nothing_changes(

@@ -7,14 +7,24 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud import given
-from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, random_theta, report_for, small_update
+from tests.cloud.helper import (
+    CONFIG,
+    RUN,
+    Cloud,
+    a_hello,
+    random_theta,
+    report_for,
+    small_update,
+    update,
+)
 
 from sedge_cloud import memories
 from sedge_cloud.ledger import Ledger, Run
 from sedge_cloud.memories import Memories
 from sedge_cloud.strategy import Memory
-from sedge_protocol.messages import Hello
+from sedge_protocol.messages import Committed, Hello, Offer
 from sedge_protocol.sparse import decode
+from sedge_protocol.transfer import describe
 from sedge_protocol.update import decode_update, encode_update
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
@@ -90,6 +100,39 @@ def test_a_group_comes_in_its_order_each_round(tmp_path: Path) -> None:
     (nobody, one) = found.of("bb").group
     assert nobody.trained is None and nobody.device == "nobody" and one.device == "a"
     assert list(found.of("ccc").group) == [] and list(one.group) == []
+
+
+def test_nobody_is_in_a_group_whose_last_update_did_not_count_in_full(tmp_path: Path) -> None:
+    """In the second round one is clipped and another too late; in the third both count again."""
+    names = ("a", "b", "c", "d", "late")
+    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, quorum=0.8), names)
+
+    def members() -> list[str]:
+        run, ledger = cloud.core.runs[RUN], cloud.core.ledger
+        return [
+            member.device for member in Memories(run, ledger, {"a": names}, silent).of("a").group
+        ]
+
+    cloud.hello()
+    for name in ("late", *names[:-1]):
+        cloud.offer(name, small_update(cloud.order(name)))
+    cloud.poll()
+    assert members() == list(names)
+    missed = cloud.order("late")
+    for name in names[:-1]:
+        delta = random_theta(3) * np.float32(1000 if name == "b" else 1)
+        cloud.upload(name, update(cloud.order(name), delta))
+    cloud.poll()
+    assert members() == ["a", "c", "d", "late"], "what it sent last was in time"
+    blob = small_update(missed)
+    manifest = describe(blob)
+    (answer,) = cloud.say("late", Offer(RUN, missed.round, manifest, 1, blob), manifest.transfer)
+    assert isinstance(answer, Committed) and answer.late
+    assert members() == ["a", "c", "d"]
+    for name in names[1:]:
+        cloud.offer(name, small_update(cloud.order(name)))
+    cloud.poll()
+    assert members() == list(names)
 
 
 def test_a_memory_cannot_be_written_to(tmp_path: Path) -> None:

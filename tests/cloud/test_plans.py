@@ -28,7 +28,14 @@ from sedge_protocol.messages import (
     Selection,
     Training,
 )
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.sparse import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decode,
+    decoded_values,
+    encode,
+)
 from sedge_protocol.update import encode_update
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
@@ -74,6 +81,7 @@ def known(cloud: Cloud, name: str) -> Memory:
 
 
 FROZEN = Training(freeze=("head.bias",))
+NOTHING: Any = (None, None, None)
 DOUBLES: Any = np.zeros(LAYOUT.size)
 LONGS: Any = np.zeros(3, np.int64)
 
@@ -307,6 +315,44 @@ def test_the_cloud_adopts_what_a_coding_leaves_of_start_and_patch(
         trained = known(cloud, "a").trained
         assert trained is not None and trained.tobytes() == start.tobytes()
         cloud.restart()
+
+
+@pytest.mark.parametrize("wild", ["patch", "start"])
+def test_what_a_coding_does_not_hold_travels_in_fp32(tmp_path: Path, wild: str) -> None:
+    """One device's value must not end the run of all; whose values fit, gets them as the run says."""
+    for name in ("a", "b"):
+        start, patch = random_theta(4), part(50)
+        if name == "a":
+            (start if wild == "start" else patch.values)[3] = 1e6
+        gives(name, start=start, patch=patch)
+    config = msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.FP16))
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    for name, exact in (("a", wild), ("b", "")):
+        order, planned = cloud.order(name), given.PLANS[name](*NOTHING)
+        assert planned.patch is not None and planned.start is not None
+        start, patch = cloud.model(order.model.sha256), decode(order.patch, LAYOUT.size)
+        assert order.model_hash == hashlib.sha256(start.tobytes()).digest()
+        for what, found, wanted in (
+            ("start", start, planned.start),
+            ("patch", patch.values, planned.patch.values),
+        ):
+            coding = ValueCoding.FP32 if what == exact else ValueCoding.FP16
+            assert found.tobytes() == decoded_values(wanted, coding).tobytes()
+        patch.scatter_into(start)
+        change = part(50, seed=8)
+        sends(cloud, name, change)
+        change.add_to(start)
+        trained = known(cloud, name).trained
+        assert trained is not None and trained.tobytes() == start.tobytes()
+
+
+def test_a_value_that_no_coding_holds_ends_the_run(tmp_path: Path) -> None:
+    gives("a", start=np.full(LAYOUT.size, np.nan, np.float32))
+    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.FP16)))
+    cloud.hello()
+    (note,) = cloud.notes(logging.ERROR)
+    assert cloud.run_row().status == "failed" and "nan is not a finite number in fp32" in note
 
 
 @pytest.mark.parametrize(("count", "inline"), [(10, True), (11_000, False)])

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from sedge_cloud.robust import Robust, Rule, clip_factors, coordinate_wise, krum, krum_scores
+from sedge_cloud.robust import (
+    Robust,
+    Rule,
+    clip_factors,
+    coordinate_wise,
+    counted_examples,
+    krum,
+    krum_scores,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,35 @@ from sedge_cloud.robust import Robust, Rule, clip_factors, coordinate_wise, krum
 )
 def test_clip_factors(lengths: list[float], clip: float, factors: list[float]) -> None:
     assert clip_factors(lengths, clip) == factors
+
+
+@pytest.mark.parametrize(
+    ("among", "factors"),
+    [
+        ([2, 0, np.inf], [1, 0.1, 1, 0]),  # of those that are any
+        ([100], [1, 1, 1, 0]),
+        ([], [1, 1, 1, 0]),
+    ],
+)
+def test_lengths_compared_among_others(among: list[float], factors: list[float]) -> None:
+    assert clip_factors([1, 100, 0, np.nan], 5, among) == factors
+
+
+@pytest.mark.parametrize(
+    ("claimed", "max_weight", "counted"),
+    [
+        ([], 100, []),
+        ([10, 20, 300], 100, [10, 20, 300]),
+        ([10, 20, 2**40], 100, [10, 20, 2000]),
+        ([10, 20, 2**40], 0, [10, 20, 2**40]),
+        ([1, 2, 9, 9], 1.5, [1, 2, 8, 8]),
+        ([1, 1, 5], 0.5, [1, 1, 1]),
+        # Two devices can never tell which of them is wrong.
+        ([10, 2**40], 100, [10, 2**40]),
+    ],
+)
+def test_counted_examples(claimed: list[int], max_weight: float, counted: list[int]) -> None:
+    assert counted_examples(claimed, max_weight) == counted
 
 
 @pytest.mark.parametrize(

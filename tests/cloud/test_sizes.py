@@ -1,14 +1,20 @@
 """Which device gets which width, by rates that are dealt out, by memory and by measured steps."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.cloud.forms import PLAIN, Plain, layout_of, state_of
+from tests.cloud.helper import RUN, Cloud, random_theta, report_for
 
+from sedge_cloud.config import RunConfig
 from sedge_cloud.sizes import WIDTH, Sized
 from sedge_cloud.strategy import Memory
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.messages import TRAIN
+from sedge_protocol.sparse import SparseVector, encode
+from sedge_protocol.update import encode_update
 
 LAYOUT = layout_of(Plain(32, 64, 512))
 STATE = state_of(LAYOUT, PLAIN, np.zeros(LAYOUT.size, np.float32), (0.25, 0.5, 0.75))
@@ -74,6 +80,38 @@ def test_slow_devices_are_narrowed_after_their_first_round(
     assert found == then
     fast = Memory(TRAINED, 2, arrays, step_s=0.01, width=then)
     assert width(sized, fast) == then
+
+
+@pytest.mark.parametrize("sized", [Sized(step_s=(1.0,)), Sized(memory_mb=(800,), step_s=(1.0,))])
+def test_a_round_that_measures_moves_nobody(sized: Sized) -> None:
+    measuring = replace(STATE, measures=True)
+    slow = Memory(TRAINED, 1, memory_mb=100, step_s=9.0, width=1)
+    assert sized.width_of(measuring, slow) == (1, {})
+    assert width(sized, slow) == 2
+    # Who has no past to be measured gets what a first round of training would give.
+    new = replace(slow, trained=None, width=0)
+    assert sized.width_of(measuring, new) == sized.width_of(STATE, new)
+
+
+def test_a_slow_device_is_measured_in_what_it_has_trained(tmp_path: Path) -> None:
+    config = RunConfig(
+        strategy="heterofl", options={"step_s": [0.1]}, num_rounds=2, evaluate_every=1
+    )
+    cloud = Cloud(tmp_path, config, widths=(0.5,))
+    cloud.hello()
+    found: list[tuple[str, int]] = []
+    while cloud.run_row().status == "running":
+        current, run = cloud.core.open[RUN], cloud.core.runs[RUN]
+        given = current.orders["a"].width
+        found.append((current.row.task, given))
+        layout = run.layout(given)
+        whole = encode(SparseVector(layout.size, None, random_theta(3, layout.size)))
+        for name in "ab":
+            order = cloud.order(name)
+            payload = whole if order.task == TRAIN else b""
+            cloud.upload(name, encode_update(report_for(order, layout), payload))
+        cloud.poll()
+    assert found == [("train", 0), ("evaluate", 0), ("train", 1), ("evaluate", 1)]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ OWN = """
 from __future__ import annotations
 from dataclasses import dataclass
 from sedge_cloud.baselines import FedAvg
+from sedge_protocol.errors import ConfigError
 
 @dataclass(frozen=True)
 class Mine(FedAvg):
@@ -124,6 +125,35 @@ class Half:
 
 class Plain: ...
 number = 3
+
+@dataclass(frozen=True)
+class Needing(FedAvg):
+    rate: float
+
+@dataclass(frozen=True)
+class Ranged(FedAvg):
+    rate: float = 0.5
+    def __post_init__(self):
+        if self.rate > 2:
+            raise ConfigError("rate", self.rate, "at most 2")
+        if self.rate > 1:
+            raise ValueError("rate above 1")
+        {}[self.rate]
+
+@dataclass(frozen=True)
+class Unread(FedAvg):
+    rate: Nowhere = 0
+
+@dataclass(frozen=True)
+class Uncalled:
+    name: str = "x"
+    init: int = 0
+    plan: int = 0
+    def apply(self): ...
+
+@dataclass(frozen=True)
+class Twofold(FedAvg):
+    rate: list[int] | tuple[int, ...] = ()
 """
 
 
@@ -157,7 +187,12 @@ def test_a_strategy_of_ones_own(own: str) -> None:
         ("broken_one:Mine", "module:Class that can be imported (ZeroDivisionError"),
         ("of_mine:number", "a frozen dataclass"),
         ("of_mine:Plain", "a frozen dataclass"),
-        ("of_mine:Half", "a class that also has name, apply"),
+        ("of_mine:Half", "a class that also has name, apply()"),
+        ("of_mine:Uncalled", "a class that also has init(), plan()"),
+        (
+            "of_mine:Unread",
+            "a class whose annotations can be read (NameError: name 'Nowhere' is not defined)",
+        ),
     ],
 )
 @pytest.mark.usefixtures("own")
@@ -165,4 +200,42 @@ def test_what_is_no_strategy(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_strategy(name, {})
     assert (caught.value.key, caught.value.found) == ("strategy", name)
+    assert caught.value.expected.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key", "found", "expected"),
+    [
+        (
+            "Needing",
+            {},
+            "rate",
+            None,
+            "a value: of_mine:Needing(rate: 'float') has none of its own",
+        ),
+        ("Ranged", {"rate": 3}, "rate", 3.0, "at most 2"),
+        (
+            "Ranged",
+            {"rate": 2},
+            "options",
+            {"rate": 2},
+            "what of_mine:Ranged(rate: 'float' = 0.5) takes (ValueError: rate above 1)",
+        ),
+        (
+            "Ranged",
+            {},
+            "options",
+            {},
+            "what of_mine:Ranged(rate: 'float' = 0.5) takes (KeyError: 0.5)",
+        ),
+        ("Twofold", {"rate": [1]}, "rate", [1], "rate: 'list[int] | tuple[int, ...]' = () as in"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_options_that_a_strategy_of_ones_own_refuses(
+    name: str, options: Mapping[str, object], key: str, found: object, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_strategy(f"of_mine:{name}", options)
+    assert (caught.value.key, caught.value.found) == (key, found)
     assert caught.value.expected.startswith(expected)

@@ -68,6 +68,12 @@ def test_a_past_of_another_width_is_none() -> None:
     np.testing.assert_array_equal(start_of(SubFLOT(rates=RATES), memory), first_channels(3))
 
 
+def test_a_past_that_is_not_trusted_is_none() -> None:
+    memory = replace(a_past(2), trusted=False)
+    np.testing.assert_array_equal(start_of(SubFLOT(rates=RATES), memory), first_channels(2))
+    assert SubFLOT().plan(STATE, replace(a_past(0), trusted=False), TRAINING).start is None
+
+
 @pytest.mark.parametrize("mix", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("width", range(4))
 def test_the_start_is_the_mixture(width: int, mix: float) -> None:

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,43 @@ def test_a_patch_is_measured_among_patches() -> None:
     assert vetted.distrusted == {"e": pytest.approx(factor, rel=1e-6)}
     np.testing.assert_allclose(last.trained[1], 1 + factor * 2000, rtol=1e-6)
     np.testing.assert_allclose(last.trained[2], 2 + factor, rtol=1e-6)
+
+
+def patched(device: str, by: float, trusted: bool = True) -> Update:
+    """An update that began so far from the model and changed it by 1."""
+    patch = vector({1: 1.0 + by})
+    return Update(device, 1, THETA, patch, vector({2: 1.0}), trusted=trusted)
+
+
+@pytest.mark.parametrize(
+    ("others", "factor"),
+    [
+        # No other has a patch: among what was trained, which is 1 of each.
+        ([moved(f"d{i}", 1.0) for i in range(9)], 5 / 64),
+        ([moved("a", 1.0), *(patched(f"d{i}", 64.0, False) for i in range(9))], 5 / 64),
+        ([moved("a", 1.0), patched("b", 4.0)], 20 / 64),
+        ([moved("a", 1.0), patched("b", 64.0)], 1.0),
+    ],
+)
+def test_a_patch_of_a_past_that_is_not_trusted(others: list[Update], factor: float) -> None:
+    """It is no measure, of itself or of its like; one of a trusted past may stand alone."""
+    vetted = vet([*others, patched("bad", 64.0, False)], Robust(clip=5))
+    assert vetted.factors[-1] == pytest.approx(factor, rel=1e-6)
+    assert vet([*others, patched("good", 64.0)], Robust(clip=5)).factors[-1] == 1
+
+
+def test_who_claims_too_much_counts_for_less() -> None:
+    claims = {"a": 10, "b": 20, "c": 10_000}
+    updates = [replace(moved(name, 1.0), num_examples=n) for name, n in claims.items()]
+    vetted = vet(updates, Robust())
+    assert [update.num_examples for update in vetted] == [10, 20, 2000]
+    assert [update.trained[2] for update in vetted] == [3.0] * 3, "its change is as it was"
+    assert vetted.distrusted == {"c": 0.2}
+    both = vet([*updates[:2], replace(moved("c", 10.0), num_examples=10_000)], Robust())
+    assert both.distrusted == {"c": pytest.approx(0.5 * 0.2)}
+    for robust, counted in ((Robust(max_weight=0), 10_000), (Robust(equal_weights=True), 1)):
+        vetted = vet(updates, robust)
+        assert list(vetted)[-1].num_examples == counted and vetted.distrusted == {}
 
 
 def test_lengths_of_patch_and_delta() -> None:

@@ -21,6 +21,7 @@ from tests.edge.desk import (
 )
 
 from sedge_edge.agent import PACKET_OVERHEAD, Agent, Work
+from sedge_edge.state import MAX_RUNS
 from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.frame import Kind
 from sedge_protocol.messages import (
@@ -437,15 +438,58 @@ def test_statistics_stay_on_the_device(desk: Desk) -> None:
         assert residual.any()
 
 
-def test_only_the_newest_runs_models_are_kept(desk: Desk) -> None:
-    for number in range(1, 7):
-        desk.give(desk.order(number, run=f"r{number}"))
-    assert list(desk.on_disk().runs) == ["r3", "r4", "r5", "r6"]
+def test_runs_in_turn_each_keep_their_own(desk: Desk) -> None:
+    place = LAYOUT.by_name["norm.mean"].slice
+    codec = msgspec.structs.replace(desk.order().codec, fraction=0.5)
+    for number in (1, 2):
+        for run in range(5):
+            order = desk.order(number, run=f"r{run}", seed=10 * run + number, codec=codec)
+            desk.give(msgspec.structs.replace(order, keep=("norm.mean",)))
+    for run in range(5):
+        expected = theta_of(1)[place] + drift(10 * run + 1)[place] + drift(10 * run + 2)[place]
+        np.testing.assert_array_equal(desk.own(f"r{run}")[place], expected)
+        assert desk.residual(f"r{run}") is not None
+
+
+def test_a_run_too_many_is_declined_and_the_log_says_so(desk: Desk) -> None:
+    runs = [f"r{number}" for number in range(MAX_RUNS)]
+    for run in runs:
+        desk.give(desk.order(1, run=run))
+    before, files = desk.on_disk(), desk.blob_files()
+    desk.give(desk.order(1, run="new"))
+    (decline,) = desk.declines
+    assert (decline.run, decline.round, decline.reason) == ("new", 1, "TooManyRuns")
+    assert "16 other runs, each with one of the last 16 orders" in decline.detail
+    assert desk.notes[-1] == decline.detail
+    after = desk.on_disk()
+    assert (after.runs, after.orders, after.outbox) == (before.runs, {}, ())
+    assert desk.blob_files() == files and desk.agent.idle
+    desk.give(desk.order(2, run="new"))  # nothing more was heard of r0
+    assert desk.notes.count(
+        "run r0 is forgotten, with its model: none of the last 16 orders was its"
+    )
+    assert list(desk.on_disk().runs) == [*runs[1:], "new"]
     models = {k.model.hex() for k in desk.on_disk().runs.values() if k.model is not None}
     assert models <= desk.blob_files()
-    assert len(desk.blob_files()) == 1 + 4 + 4  # the bundle, four globals, four models
-    desk.give(desk.order(7, run="r4"))  # used again: now the newest
-    assert list(desk.on_disk().runs) == ["r3", "r5", "r6", "r4"]
+    assert len(desk.blob_files()) <= 1 + 2 * MAX_RUNS  # the bundle, globals and models
+
+
+def test_an_evaluation_in_another_width_leaves_the_device_its_model(desk: Desk) -> None:
+    codec = msgspec.structs.replace(desk.order().codec, fraction=0.1)
+    desk.give(desk.order(1, codec=codec))
+    before, own, residual = desk.on_disk().runs["run"], desk.own(), desk.residual()
+    other = desk.serve(make_bundle(1))
+    desk.give(desk.order(2, task="evaluate", bundle=other))
+    assert desk.report(2).task == "evaluate"
+    desk.reboot()
+    after = desk.on_disk().runs["run"]
+    assert after == msgspec.structs.replace(before, round=2)
+    np.testing.assert_array_equal(desk.own(), own)
+    assert residual is not None
+    names = tuple(LAYOUT.by_name)
+    desk.give(desk.order(3, keep=names, upload=False))  # goes on where the first one ended
+    np.testing.assert_array_equal(desk.own(), own + drift(3))
+    np.testing.assert_array_equal(desk.residual(), residual)
 
 
 def test_the_model_of_another_run_with_the_same_name_is_not_used(desk: Desk) -> None:

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 from tests.edge.desk import FullDisk
 
-from sedge_edge.state import MAX_RUNS, SCHEMA, AgentState, Memory, Pending, RunState
+from sedge_edge.state import (
+    MAX_RUNS,
+    SCHEMA,
+    AgentState,
+    Memory,
+    Pending,
+    RunState,
+    TooManyRuns,
+)
 from sedge_edge.work import Job, Outcome
 from sedge_protocol.errors import StorageError
 from sedge_protocol.journal import Journal
@@ -150,18 +158,84 @@ def test_finishing_one_run_leaves_the_others_order(path: Path) -> None:
     assert now.state.orders == {"b": order("b", 1)}
 
 
-def test_the_newest_runs_are_kept(path: Path) -> None:
+def work(now: Memory, run: str, number: int) -> str | None:
+    """Take an order on and finish it; the run that made room for it."""
+    gone = now.accept(order(run, number))
+    now.finish(order(run, number), outcome(run, number))
+    return gone
+
+
+MANY = [f"r{number}" for number in range(1, MAX_RUNS + 1)]
+
+
+def test_runs_in_turn_lose_nothing_and_one_too_many_is_refused(path: Path) -> None:
     now = memory(path)
-    for number in range(1, MAX_RUNS + 3):
-        now.finish(order(f"r{number}", 1), outcome(f"r{number}", 1))
-    assert len(now.state.runs) == MAX_RUNS
-    now.finish(order("r3", 2), outcome("r3", 2))
-    assert list(now.state.runs)[-1] == "r3"
-    now.finish(order("new", 1), outcome("new", 1))
-    assert list(now.state.runs) == ["r5", "r6", "r3", "new"]
+    for number in range(1, 4):
+        for run in MANY:
+            assert work(now, run, number) is None
+        kept = now.state
+        with pytest.raises(TooManyRuns, match=f"run new, round {number}: found {MAX_RUNS} other"):
+            now.accept(order("new", number))
+        assert (now.state.runs, now.state.orders) == (kept.runs, kept.orders)
+        now = memory(path)  # who is in use is known after a power cut
+    assert [known.model for known in now.state.runs.values()] == [blob(f"own {r} 3") for r in MANY]
+
+
+def test_a_run_that_seems_to_be_over_makes_room(path: Path) -> None:
+    now = memory(path)
+    for run in MANY:
+        for number in (1, 2):
+            assert work(now, run, number) is None
+    work(now, "r1", 3)  # which has only paused
+    assert work(memory(path), "new", 1) == "r2"
+    now = memory(path)
+    assert list(now.state.runs) == [*MANY[2:], "r1", "new"]
+    assert work(now, "newer", 1) == "r3"
     # An update of a run that is forgotten still goes out.
-    assert now.state.pending("r1", 1) is not None
-    assert blob("update r1 1") in now.state.blobs()
+    assert now.state.pending("r2", 2) is not None
+    assert blob("update r2 2") in now.state.blobs() and blob("own r2 2") not in now.state.blobs()
+
+
+def test_a_run_with_an_order_at_hand_is_in_use_and_holds_a_place(path: Path) -> None:
+    now = memory(path)
+    work(now, "r1", 1)
+    now.accept(order("r1", 2))  # and its blobs are long in coming
+    for run in MANY[1:-1]:
+        work(now, run, 1)
+        work(now, run, 2)
+    now.accept(order("r16", 1))
+    assert work(now, "new", 1) == "r2"
+    assert "r1" in now.state.runs and set(now.state.orders) == {"r1", "r16"}
+    now.drop("r16")  # a place that is free again
+    assert work(now, "newer", 1) is None
+    assert len(now.state.runs) == MAX_RUNS
+
+
+def test_what_is_refused_counts_as_heard_of(path: Path) -> None:
+    """Runs of one round each, one after the other: the first of them are over, but only by and by."""
+    now = memory(path)
+    for run in MANY:
+        work(now, run, 1)
+    with pytest.raises(TooManyRuns):
+        now.accept(order("new", 1))
+    assert now.accept(order("new", 2)) == "r1"
+    assert len(now.state.recent) == MAX_RUNS
+
+
+def test_an_evaluation_with_another_bundle_leaves_what_training_left(path: Path) -> None:
+    now = memory(path)
+    work(now, "a", 1)
+    known = now.state.runs["a"]
+    other = msgspec.structs.replace(order("a", 2), task="evaluate", bundle=describe(b"narrow"))
+    now.accept(other)
+    now.finish(other, Outcome("a", 2, blob("metrics"), None, None, outcome("a", 2).report))
+    assert now.state.runs == {"a": msgspec.structs.replace(known, round=2)}
+    assert now.state.pending("a", 2) == Pending("a", 2, blob("metrics"))
+    assert now.state.kept_for(order("a", 3)) == known.kept
+    # Training is another matter: what it leaves is the run's.
+    train = msgspec.structs.replace(other, task="train", round=3)
+    now.finish(train, outcome("a", 3))
+    assert now.state.runs["a"].bundle == blob("narrow")
 
 
 def test_everything_that_is_needed_is_named(path: Path) -> None:
@@ -220,7 +294,7 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
     now = memory(path)
     now.accept(order("a", 1))
     before = now.state
-    changes: list[Callable[[], None]] = [
+    changes: list[Callable[[], object]] = [
         lambda: now.start(9),
         lambda: now.heard(9),
         lambda: now.accept(order("b", 1)),

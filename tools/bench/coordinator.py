@@ -23,7 +23,7 @@ from statistics import median
 
 import numpy as np
 
-from sedge_cloud import coordinator, inbox, rounds
+from sedge_cloud import cohorts, inbox, rounds
 from sedge_cloud.administration import start_run
 from sedge_cloud.config import CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
@@ -194,7 +194,7 @@ class Bench:
         watch(self.core, "receive", "all else of receiving")
         watch(self.core.ledger, "collect", "delete what nothing names")
         watch(rounds, "close_round", "aggregate and close")
-        watch(coordinator, "plan_round", PLAN)
+        watch(cohorts, "plan_round", PLAN)
         watch(rounds, "open_round", PLAN)
         watch(self.core, "poll", PLAN)
 

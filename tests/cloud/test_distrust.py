@@ -1,0 +1,180 @@
+"""One device of ten: what it reaches through the cloud's memory of it, after its round has clipped it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, random_theta, report_for
+
+from sedge_cloud.config import Option, RobustConfig, RunConfig
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Committed, Goodbye
+from sedge_protocol.sparse import SparseVector, ValueCoding, encode
+from sedge_protocol.update import encode_update
+
+Options = dict[str, Option]
+
+NAMES = tuple(f"d{i}" for i in range(10))
+BAD = "d9"
+FEATURES = ("freeze", "select", "remember")
+# The largest magnitude of the model that a run begins with is .39; a round's changes are up to .005.
+NEAR = 0.42
+
+
+def honest(name: str) -> Theta:
+    """A small change (n,), another one for each device."""
+    return random_theta(int(name[1:])) * np.float32(0.01)
+
+
+# What nobody could have learned, with critical elements as all others have theirs.
+WILD = random_theta(9) * np.float32(1e30)
+
+
+def send(
+    cloud: Cloud,
+    names: Sequence[str] = NAMES,
+    bad: Theta | None = None,
+    claim: int = 10,
+    scale: float = 1.0,
+) -> None:
+    """These are all devices of the open round, and answer; the bad one what it likes."""
+    assert set(cloud.core.open[RUN].orders) == set(names)
+    for name in names:
+        delta, report = honest(name) * np.float32(scale), report_for(cloud.order(name))
+        if name == BAD and bad is not None:
+            delta, report = bad, msgspec.structs.replace(report, num_examples=claim)
+        payload = encode(SparseVector(delta.size, None, delta), ValueCoding.FP32)
+        assert isinstance(cloud.upload(name, encode_update(report, payload))[-1], Committed)
+
+
+def online(cloud: Cloud, *names: str) -> None:
+    """From now on these devices and no others are there; rounds close and open."""
+    for name in cloud.devices:
+        is_there = name in names
+        cloud.say(
+            name, a_hello(name, codecs=FEATURES) if is_there else Goodbye(a_hello(name).nonce)
+        )
+    cloud.poll()
+
+
+def distrusted(cloud: Cloud) -> list[str]:
+    """Whose update did not count in full in the last round that has closed."""
+    return list(cloud.summaries()[-1].distrusted)
+
+
+def largest(cloud: Cloud) -> float:
+    """The largest magnitude in the global model."""
+    return float(np.abs(cloud.model(cloud.state().model)).max())
+
+
+def largest_patch(cloud: Cloud, name: str) -> float:
+    """The largest magnitude in a device's patch of the open round."""
+    patch = cloud.core.ledger.patch(cloud.core.open[RUN].orders[name], LAYOUT.size)
+    assert patch is not None
+    return float(np.abs(patch.values).max())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [("fedcac", {}), ("fedpurin", {}), ("fedpurin", {"average": "filled"})],
+)
+def test_nobody_is_grouped_with_it(strategy: str, options: Options, tmp_path: Path) -> None:
+    config = RunConfig(strategy=strategy, options=options, num_rounds=4)
+    cloud = Cloud(tmp_path, config, NAMES)
+    online(cloud, *NAMES)
+    for _ in range(2):
+        send(cloud, bad=WILD)
+        cloud.poll()
+        assert distrusted(cloud) == [BAD] and largest(cloud) < NEAR
+        assert max(largest_patch(cloud, name) for name in NAMES[:-1]) < NEAR
+    cloud.store.close()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [("fedpurin", {}), ("fedobp", {"neighbours": 9, "stale_after": 0, "quantile": 0.5})],
+)
+def test_nor_stays_who_was_absent_meanwhile(
+    strategy: str, options: Options, tmp_path: Path
+) -> None:
+    """The group is of a round in which all were honest; what the members count with is newer."""
+    config = RunConfig(strategy=strategy, options=options, num_rounds=4)
+    cloud = Cloud(tmp_path, config, NAMES)
+    online(cloud, *NAMES)
+    send(cloud)
+    online(cloud, *NAMES[1:])
+    assert BAD in cloud.core.ledger.read_groups(cloud.state().groups)[NAMES[0]]
+    send(cloud, NAMES[1:], bad=WILD)
+    online(cloud, *NAMES)
+    assert distrusted(cloud) == [BAD]
+    assert largest_patch(cloud, NAMES[0]) < NEAR
+    cloud.store.close()
+
+
+@pytest.mark.parametrize("strategy", ["fedobp", "fedcac"])
+def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> None:
+    """All others of the second round are newcomers, who begin with none."""
+    newcomers = tuple(f"d{i}" for i in range(10, 19))
+    cloud = Cloud(tmp_path, RunConfig(strategy=strategy, num_rounds=4), (*NAMES, *newcomers))
+    online(cloud, *NAMES)
+    wild = honest(BAD)
+    wild[0] = 1e30
+    send(cloud, bad=wild)
+    online(cloud, BAD, *newcomers)
+    for _ in range(2):
+        assert largest_patch(cloud, BAD) > 1e29  # what is its own alone is its own affair
+        send(cloud, (BAD, *newcomers))
+        cloud.poll()
+        assert distrusted(cloud) == [BAD] and largest(cloud) < NEAR
+    cloud.store.close()
+
+
+@pytest.mark.parametrize("strategy", ["fedobp", "fedcac"])
+def test_an_honest_patch_alone_is_left_as_it_is(strategy: str, tmp_path: Path) -> None:
+    """It took rounds to grow, and is ten times as long as what a device still changes."""
+    newcomers = tuple(f"d{i}" for i in range(10, 19))
+    cloud = Cloud(tmp_path, RunConfig(strategy=strategy, num_rounds=4), (*NAMES, *newcomers))
+    online(cloud, *NAMES)
+    far = honest(BAD)
+    far[0] = 0.49  # the median change is .11 long
+    send(cloud, bad=far)
+    online(cloud, BAD, *newcomers)
+    assert distrusted(cloud) == []
+    send(cloud, (BAD, *newcomers), scale=0.05)
+    cloud.poll()
+    assert distrusted(cloud) == []
+    cloud.store.close()
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "assign"])
+def test_its_past_makes_no_start(solver: str, tmp_path: Path) -> None:
+    config = RunConfig(strategy="subflot", options={"solver": solver}, num_rounds=4)
+    cloud = Cloud(tmp_path, config, NAMES, widths=(0.5,))
+    online(cloud, *NAMES)
+    send(cloud, bad=WILD)
+    cloud.poll()
+    assert distrusted(cloud) == [BAD]
+    send(cloud)
+    cloud.poll()
+    assert distrusted(cloud) == [] and largest(cloud) < NEAR
+    cloud.store.close()
+
+
+@pytest.mark.parametrize(("max_weight", "share"), [(4, 4 / 13), (0, 1.0)])
+def test_what_it_claims_to_have(max_weight: float, share: float, tmp_path: Path) -> None:
+    """Its weight is that of four others, or all there is."""
+    config = RunConfig(strategy="fedavg", num_rounds=2, robust=RobustConfig(max_weight=max_weight))
+    cloud = Cloud(tmp_path, config, NAMES)
+    online(cloud, *NAMES)
+    before = cloud.model(cloud.state().model)
+    send(cloud, bad=honest(BAD), claim=2**40)
+    cloud.poll()
+    others = sum(honest(name).astype(np.float64) for name in NAMES[:-1]) / 9
+    expected = share * honest(BAD) + (1 - share) * others
+    np.testing.assert_allclose(
+        cloud.model(cloud.state().model) - before, expected, rtol=0, atol=1e-7
+    )
+    assert distrusted(cloud) == ([BAD] if max_weight else [])
+    cloud.store.close()

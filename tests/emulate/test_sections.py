@@ -9,8 +9,15 @@ from sedge_emulate.reproduce.outcome import Outcome
 from sedge_emulate.reproduce.sections import Section, first_rounds, sections
 from sedge_emulate.reproduce.tables import markdown
 
-LOGS, PURIN, SIZED, BEYOND = (
-    TABLES[name] for name in ("logs-dir01", "fedpurin-dir05", "subflot-dir01", "beyond-dir01")
+LOGS, LONG, PURIN, SIZED, BEYOND = (
+    TABLES[name]
+    for name in (
+        "logs-dir01",
+        "fedpurin-dir05",
+        "purin-bytes-dir05",
+        "subflot-dir01",
+        "beyond-dir01",
+    )
 )
 
 
@@ -43,7 +50,7 @@ def test_bytes_as_counted_on_both_sides_of_beta() -> None:
         )
         for number, (up, down) in enumerate([(2.4, 4.0)] * 10 + [(1.8, 0.5)] * 2, start=1)
     )
-    found = outcome("fedpurin-dir05", "fedpurin-ten", (checkpoint(12, 0.9),), points, rounds=12)
+    found = outcome("purin-bytes-dir05", "exact", (checkpoint(12, 0.9),), points, rounds=12)
     lines = only(list(sections(PURIN, [found]))).lines
     assert lines == (
         ("up, before beta", "2.40", "2.38", "1.00", "2.40"),
@@ -56,7 +63,7 @@ def test_bytes_as_counted_on_both_sides_of_beta() -> None:
 def test_a_run_that_never_came_to_beta_has_nothing_after_it() -> None:
     points = (msgspec.structs.replace(point(1, 0.5, 0.6), accounted_up=1.0, accounted_down=1.0),)
     found = outcome("fedpurin-dir05", "fedpurin", (checkpoint(1, 0.9),), points, rounds=1)
-    assert only(list(sections(PURIN, [found]))).lines[1] == ("up, after", "-", "1.76", "-", "-")
+    assert only(list(sections(LONG, [found]))).lines[1] == ("up, after", "-", "1.76", "-", "-")
 
 
 def test_the_widths_of_a_run() -> None:

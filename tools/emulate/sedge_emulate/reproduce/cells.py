@@ -182,7 +182,7 @@ TABLES: Mapping[str, Table] = {
                 Cell("exact", "fedpurin", _TEN, accounted=_BYTES),
                 Cell("coded", "fedpurin", _TEN, accounted=_BYTES,
                      codec=CodecConfig(values=ValueCoding.INT8, context=True),
-                     broadcast=BroadcastConfig(values=ValueCoding.INT4, fraction=0.25),
+                     broadcast=BroadcastConfig(values=ValueCoding.INT4),
                      patch=PatchConfig(values=ValueCoding.INT8)),
             ),
         ),

@@ -33,8 +33,9 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     With ``clip`` above 0 no change is longer than so many times the median of the round's. A share s of
     the devices cannot outweigh the others while clip < (1 - s) / s: 5 withstands fewer than one in six,
     and is twice what honest devices with quite unlike images were seen to reach (2.4; those with a few
-    dozen digits each reached 12). Whoever is shortened or left out in a round, or comes too late to be compared, has a past that the others get no
-    share of (``Memory.trusted``) until an update of it counts in full again.
+    dozen digits each reached 12). Whoever is shortened or left out in a round, or comes too late to be
+    compared, has a past that the others get no share of (``Memory.trusted``) until an update of it counts
+    in full again.
 
     What a device claims to hold cannot be checked. Nobody counts for more than ``max_weight`` times the
     median of the round's numbers of examples; 0 is off. Fleets of 10 to 1000 honest devices with shares by

@@ -13,7 +13,8 @@ from pathlib import Path
 from tools.bench.readme import ROOT, replaced
 
 from sedge_emulate.reproduce.outcome import Outcome, read
-from sedge_emulate.reproduce.tables import HEADS, NONE, markdown, rows, tables
+from sedge_emulate.reproduce.sections import NONE
+from sedge_emulate.reproduce.tables import HEADS, markdown, rows, tables
 
 FOLDER = Path(__file__).parent / "results" / "reproduce"
 PAGE = Path(__file__).parent / "REPRODUCED.md"

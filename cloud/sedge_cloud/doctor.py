@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
+from sedge_cloud.config import broker_settings, load_cloud
 from sedge_cloud.ledger import Run
 from sedge_cloud.rounds import RUNNING
 from sedge_cloud.store import Store
 from sedge_protocol.errors import SedgeError, StorageError
-from sedge_protocol.loop import in_use
 from sedge_protocol.mqtt import probe
 from sedge_protocol.topics import all_up
 
@@ -42,7 +41,11 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
     check("store", lambda: _store(folder))
     check("clock", _clock)
 
-    check("broker", lambda: _broker(cloud, folder))
+    def broker() -> str:
+        probe(broker_settings(cloud), all_up(cloud.fleet))
+        return f"{cloud.broker.url} lets the coordinator in"
+
+    check("broker", broker)
     return healthy
 
 
@@ -70,14 +73,6 @@ def _store(folder: Path) -> str:
         return f"sound; {active} devices, {running} of {len(runs)} runs running"
     finally:
         store.close()
-
-
-def _broker(cloud: CloudConfig, folder: Path) -> str:
-    settings = broker_settings(cloud)
-    if in_use(folder):  # a second client of the same name would cut its link
-        return f"{cloud.broker.url} not asked: the coordinator is running"
-    probe(settings, all_up(cloud.fleet))
-    return f"{cloud.broker.url} lets the coordinator in"
 
 
 def _clock() -> str:

@@ -13,7 +13,6 @@ from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
-from sedge_protocol.loop import in_use
 from sedge_protocol.mqtt import probe
 from sedge_protocol.topics import down
 
@@ -112,8 +111,5 @@ def _torch() -> str:
 
 
 def _broker(config: EdgeConfig) -> str:
-    settings = config.broker_settings()
-    if in_use(config.state_dir):  # a second client of the same name would cut its link
-        return f"{config.broker.url} not asked: the agent is running"
-    probe(settings, down(config.fleet, config.device))
+    probe(config.broker_settings(), down(config.fleet, config.device))
     return f"{config.broker.url} lets the device in"

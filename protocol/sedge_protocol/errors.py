@@ -5,7 +5,6 @@
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model that cannot become programs, or whose programs disagree with torch
     ├── StorageError     the disk: full, unreadable, corrupt, or of another schema
-    │   └── InUseError   another process holds the state folder
     ├── LinkError        the broker: unreachable, refused us, or cut the link
     ├── LocalError       we broke one of our own rules: a bug, never the peer's doing
     └── RemoteError      the peer's bytes break a rule: dropped, counted, answered, never a crash
@@ -47,10 +46,6 @@ class ExportError(SedgeError):
 
 class StorageError(SedgeError):
     """The disk refused, or holds bytes that are not what was written."""
-
-
-class InUseError(StorageError):
-    """Another process holds the state folder."""
 
 
 class LinkError(SedgeError):

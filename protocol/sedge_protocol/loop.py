@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from sedge_protocol.errors import InUseError, StorageError
+from sedge_protocol.errors import StorageError
 from sedge_protocol.systemd import notify, watchdog_interval_s
 
 # Nothing is missed by waiting longer; this bounds how late an operator's stop is noticed.
@@ -105,7 +105,7 @@ class Loop:
 
 
 def lock_folder(folder: Path) -> IO[bytes]:
-    """Hold a state folder for this process. Raises ``InUseError`` when another one holds it."""
+    """Hold a state folder for this process. Raises ``StorageError`` when another one holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = (folder / "lock").open("wb")
@@ -113,19 +113,9 @@ def lock_folder(folder: Path) -> IO[bytes]:
         raise StorageError(f"{folder}: {exc}") from exc
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        handle.close()
-        raise InUseError(f"{folder}: another process is using this state folder") from exc
     except OSError as exc:
         handle.close()
-        raise StorageError(f"{folder}: {exc}") from exc
+        held = isinstance(exc, BlockingIOError)
+        why = "another process is using this state folder" if held else str(exc)
+        raise StorageError(f"{folder}: {why}") from exc
     return handle
-
-
-def in_use(folder: Path) -> bool:
-    """Whether another process holds a state folder; False where that cannot be found out."""
-    try:
-        lock_folder(folder).close()
-    except StorageError as exc:
-        return isinstance(exc, InUseError)
-    return False

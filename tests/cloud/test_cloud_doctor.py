@@ -14,7 +14,6 @@ from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.administration import initialise, start_run
 from sedge_cloud.doctor import EARLIEST_S, examine
-from sedge_protocol.loop import lock_folder
 
 Edit = Callable[[Path], object]
 
@@ -76,14 +75,6 @@ def test_all_is_well(home: Path) -> None:
     assert set(found.good) == {"configuration", "disk", "store", "clock", "broker"}
     assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")
-
-
-def test_a_running_coordinator_keeps_its_link(home: Path) -> None:
-    (home / "coordinator-password").write_text("wrong\n")  # asking would be refused
-    with lock_folder(home / "state"):
-        found = examined(home / "cloud.toml")
-    assert found.good["broker"].endswith("not asked: the coordinator is running")
-    assert set(examined(home / "cloud.toml").bad) == {"broker"}
 
 
 def test_a_wrong_password(home: Path) -> None:

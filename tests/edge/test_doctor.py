@@ -15,7 +15,6 @@ from sedge_edge import doctor
 from sedge_edge.doctor import examine, installed_backends
 from sedge_emulate.broker import Broker
 from sedge_protocol.errors import LinkError
-from sedge_protocol.loop import lock_folder
 from sedge_protocol.mqtt import BrokerSettings
 
 T = TypeVar("T")
@@ -81,13 +80,6 @@ def test_the_broker_is_asked_for_the_devices_own_topic(
     monkeypatch.setattr(doctor, "probe", probe)
     findings(home)
     assert asked == [("pi-1", "sedge/1/home/device/pi-1/down")]
-
-
-def test_a_running_agent_keeps_its_link(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(doctor, "probe")  # whoever asks fails
-    with lock_folder(home.parent / "state"):
-        found = findings(home)[1]
-    assert found["broker"] == (True, "mqtt://127.0.0.1:1 not asked: the agent is running")
 
 
 Break = Callable[[Path, pytest.MonkeyPatch], None]

@@ -176,7 +176,7 @@ TABLES: Mapping[str, Table] = {
         ),
         Table(
             "purin-bytes-dir05", "FedPURIN's bytes, Fashion-MNIST, Dir(0.5), ten rounds each side of beta",
-            "FedPURIN, table 3: means over 200 rounds, in which fewer and fewer elements pass the cutoff",
+            "FedPURIN, table 3: means over 200 rounds, 100 on each side of beta",
             FlingSetting(0.5), rounds=20, tolerance=0.0, seeds=(1,), plain="exact",
             cells=(
                 Cell("exact", "fedpurin", _TEN, accounted=_BYTES),

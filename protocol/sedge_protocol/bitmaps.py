@@ -16,10 +16,8 @@ from sedge_protocol.errors import CodecError
 Positions = NDArray[np.uint32]
 Bits = NDArray[np.uint8]
 
-# Of each of the 256 bytes: its bits, how many are ones, and their places, those of the ones first.
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_ONES = _BITS.sum(1, dtype=np.uint8)
-_ORDER = np.argsort(1 - _BITS, axis=1, kind="stable")
+# How many bits of each of the 256 bytes are ones.
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
 _BIT = (1 << np.arange(8)).astype(np.uint8)
 _FROM = ~(_BIT - 1)  # bit i of a byte and those above it
 
@@ -72,21 +70,20 @@ def changed_ranks(before: bytes, after: bytes) -> Positions:
 
 def with_changes(before: bytes, ranks: NDArray[np.int64], size: int) -> Positions:
     """The positions, ascending, of ``before`` once those at ``ranks``, ascending and below n, changed."""
-    old = np.frombuffer(before, np.uint8)
-    ones = np.cumsum(_ONES[old], dtype=np.int64)  # in each byte and all before it
-    zeros = np.arange(8, 8 * old.size + 8, 8) - ones
-    among_ones = int(np.searchsorted(ranks, ones[-1]))
-    dropped, added = ranks[:among_ones], ranks[among_ones:] - ones[-1]
-    kept = np.unpackbits(old, count=size, bitorder="little")
-
-    byte = np.searchsorted(ones, dropped, side="right")
-    place = dropped - ones[byte] + _ONES[old[byte]]  # among the ones of its byte
-    kept[8 * byte + _ORDER[old[byte], place]] = 0
-
-    byte = np.searchsorted(zeros, added, side="right")
-    place = added - zeros[byte] + 8  # the zeros of a byte come after its ones
-    kept[8 * byte + _ORDER[old[byte], place]] = 1
-    return np.flatnonzero(kept.view(np.bool_)).astype(np.uint32)
+    kept = np.unpackbits(np.frombuffer(before, np.uint8), count=size, bitorder="little").view(
+        np.bool_
+    )
+    ones = np.flatnonzero(kept)
+    dropped, added = np.split(ranks, [np.searchsorted(ranks, ones.size)])
+    added = added - ones.size
+    if 4 * ones.size < size:
+        # Before a one lie as many zeros as its place less its rank. Listing all zeros would take longer.
+        places = added + np.searchsorted(ones - np.arange(ones.size), added, side="right")
+    else:
+        places = np.flatnonzero(~kept)[added]
+    kept[ones[dropped]] = False
+    kept[places] = True
+    return np.flatnonzero(kept).astype(np.uint32)
 
 
 def _ones(bitmap: Bits) -> NDArray[np.intp]:

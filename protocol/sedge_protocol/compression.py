@@ -5,7 +5,9 @@ only the standard library is (Android's ``java.util.zip.Inflater``).
 """
 
 import zlib
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 
 import zstandard
 
@@ -37,18 +39,35 @@ class Compression(StrEnum):
     NONE = "none"
 
 
-def shrink(data: bytes, compression: Compression) -> bytes:
-    """``data`` compressed where that is shorter, else ``data`` itself."""
+def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> bytes:
+    """``data`` compressed where that is shorter, else ``data`` itself.
+
+    At ``cuts``, ascending and within the data, its bytes change their distribution.
+    """
     if compression is Compression.ZSTD:
-        packed = zstandard.ZstdCompressor(compression_params=_ZSTD).compress(data)
+        packed = _zstd(data, cuts)
     elif compression is Compression.ZLIB:
         # Runs and Huffman codes alone: on value planes and masks of real updates within 15 % of what
-        # matching gives at level 6, often smaller, in a sixth to a tenth of its time.
+        # matching gives at level 6, often smaller, in a sixth to a tenth of its time. A block is 16 kB
+        # at most, so it follows cuts by itself.
         compressor = zlib.compressobj(strategy=zlib.Z_RLE)
         packed = compressor.compress(data) + compressor.flush()
     else:
         return data
     return packed if len(packed) < len(data) else data
+
+
+def _zstd(data: bytes, cuts: Sequence[int]) -> bytes:
+    """One frame; each part between cuts is a block of its own, and so has its own Huffman code."""
+    compressor = zstandard.ZstdCompressor(compression_params=_ZSTD)
+    if not cuts:
+        return compressor.compress(data)
+    blocks = compressor.compressobj(size=len(data))
+    packed: list[bytes] = []
+    for begin, end in pairwise((0, *cuts)):
+        packed.append(blocks.compress(data[begin:end]))
+        packed.append(blocks.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    return b"".join((*packed, blocks.compress(data[cuts[-1] :]), blocks.flush()))
 
 
 def grow(data: memoryview, compression: Compression, limit: int) -> bytes:

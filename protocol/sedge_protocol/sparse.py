@@ -19,6 +19,7 @@ from sedge_protocol.bitmaps import is_bitmap, to_bitmap
 from sedge_protocol.compression import Compression, grow, shrink
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
+from sedge_protocol.ordering import in_place, ordered
 from sedge_protocol.positions import (
     MaskForm,
     decode_positions,
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 VERSION = 1
-# version, mask tag, value tag, reserved, n, k; then the length of the mask section and of each plane.
+# version, mask tag, value tag, order, n, k; then the length of the mask section and of each plane.
 _HEAD = struct.Struct("<BBBBII")
 # A tag holds what in its low and the compression in its high four bits; a code is never given twice.
 _COMPRESSIONS = (Compression.NONE, Compression.ZLIB, Compression.ZSTD)
@@ -60,6 +61,10 @@ _CODINGS = (
     ValueCoding.INT4,
     ValueCoding.SIGN,
 )
+# Codings whose exponent ends in the plane below the highest, which can then be in its order.
+_BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
+# Below this many values the order earns nothing.
+_MIN_ORDERED = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +141,17 @@ def encode(
         )
     form, mask_compression, mask = _encode_mask(vector, compression, context)
     raw = to_planes(np.ascontiguousarray(vector.values), values)
-    planes = [shrink(plane.tobytes(), compression) for plane in raw]
+    cuts: list[list[int]] = [[] for _ in raw]
+    by_exponent = compression is not Compression.NONE and values in _BY_EXPONENT
+    by_exponent &= vector.count >= _MIN_ORDERED
+    if by_exponent:
+        raw[-2], cuts[-2] = ordered(raw[-2], raw[-1])
+    planes = [shrink(plane.tobytes(), compression, at) for plane, at in zip(raw, cuts, strict=True)]
     head = _HEAD.pack(
         VERSION,
         form | _COMPRESSIONS.index(mask_compression) << 4,
         _CODINGS.index(values) | _COMPRESSIONS.index(compression) << 4,
-        0,
+        by_exponent,
         vector.size,
         vector.count,
     )
@@ -163,6 +173,9 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
             zip(sections[1:], plane_sizes(header.coding, header.kept), strict=True)
         )
     ]
+    if header.by_exponent:
+        below, highest = (np.frombuffer(plane, np.uint8) for plane in planes[-2:])
+        planes[-2] = in_place(below, highest).tobytes()
     values = from_planes(planes, header.coding, header.kept)
     return SparseVector(size, _decode_mask(header, sections[0], context), values)
 
@@ -215,6 +228,7 @@ class _Header(NamedTuple):
     mask_compression: Compression
     coding: ValueCoding
     compression: Compression
+    by_exponent: bool
 
 
 def _check_indices(vector: SparseVector) -> None:
@@ -267,24 +281,26 @@ def _read_head(data: memoryview, size: int) -> _Header:
         raise CodecError(f"coded vector: version {data[0]}, this codec reads {VERSION}")
     if len(data) < _HEAD.size:
         raise CodecError(f"coded vector: {len(data)} bytes, the header has at least {_HEAD.size}")
-    _, mask_tag, value_tag, reserved, stated_size, count = _HEAD.unpack_from(data)
-    if reserved:
-        raise CodecError(f"coded vector: byte 3 is {reserved}, expected 0")
+    _, mask_tag, value_tag, order, stated_size, count = _HEAD.unpack_from(data)
     if stated_size != size or not 0 < size <= MAX_PARAMETERS:
         raise CodecError(f"coded vector: n={stated_size}, expected {size}")
     if count > size:
         raise CodecError(f"coded vector: k={count} is above n={size}")
     try:
-        return _Header(
+        header = _Header(
             size,
             count,
             MaskForm(mask_tag & 15),
             _COMPRESSIONS[mask_tag >> 4],
             _CODINGS[value_tag & 15],
             _COMPRESSIONS[value_tag >> 4],
+            order == 1,
         )
     except (ValueError, IndexError) as exc:
         raise CodecError(f"coded vector: unknown tag, mask {mask_tag}, values {value_tag}") from exc
+    if order > (header.coding in _BY_EXPONENT):
+        raise CodecError(f"coded vector: order {order} of {header.coding} values")
+    return header
 
 
 def _decode_mask(

@@ -40,14 +40,15 @@ def _must(rule: bool, name: str) -> None:
 def decode_slowly(data: bytes, expected: int, context: bytes | None = None) -> Decoded:
     """Positions and values, or ``Broken``."""
     _must(len(data) >= 12, "header")
-    version, mask_tag, value_tag, reserved, n, k = struct.unpack("<BBBBII", data[:12])
-    _must(version == 1 and reserved == 0 and n == expected and 1 <= n <= 2**28 and k <= n, "header")
+    version, mask_tag, value_tag, order, n, k = struct.unpack("<BBBBII", data[:12])
+    _must(version == 1 and n == expected and 1 <= n <= 2**28 and k <= n, "header")
     form, coding = mask_tag % 16, value_tag % 16
     mask_compression, compression = mask_tag // 16, value_tag // 16
     _must(
         form in (0, 1, 2, 3, 4, 8) and coding <= 5 and mask_compression <= 2 and compression <= 2,
         "tag",
     )
+    _must(order == 0 or (order == 1 and coding in (0, 2)), "order")
     raw = [
         [k] * 4,
         [k] * 2,
@@ -71,9 +72,22 @@ def decode_slowly(data: bytes, expected: int, context: bytes | None = None) -> D
         whole = section if len(section) == size else _decompressed(section, compression, size)
         _must(len(whole) == size, "plane")
         planes.append(whole)
+    if order == 1:
+        planes[-2] = _by_position(planes[-2], planes[-1])
     _must(coding != 4 or k % 2 == 0 or planes[0][-1] < 16, "padding")
     _must(coding != 5 or k % 8 == 0 or planes[0][-1] >> k % 8 == 0, "padding")
     return positions, [_value(planes, coding, i) for i in range(k)]
+
+
+def _by_position(plane: bytes, highest: bytes) -> bytes:
+    """A plane that is written exponent by exponent."""
+    places = [
+        i for exponent in range(128) for i, byte in enumerate(highest) if byte % 128 == exponent
+    ]
+    found = bytearray(len(plane))
+    for place, byte in zip(places, plane, strict=True):
+        found[place] = byte
+    return bytes(found)
 
 
 def _decompressed(section: bytes, compression: int, limit: int) -> bytes:
@@ -305,6 +319,21 @@ def test_agrees_on_noise_in_the_codes_of_every_block_coding() -> None:
         head = struct.pack("<BBBBII4I", 1, 1, coding, 0, k, k, 0, len(codes), blocks, blocks)
         accepted[coding] += _agree(head + sections, k)
     assert min(accepted.values()) > 300
+
+
+def test_agrees_on_noise_in_every_order() -> None:
+    rng = np.random.default_rng(6)
+    accepted = {(coding, order): 0 for coding in range(6) for order in range(3)}
+    for _ in range(1500):
+        coding, order = int(rng.integers(6)), int(rng.integers(3))
+        k = int(rng.integers(1, 40))
+        width = 4 if coding == 0 else 2 if coding < 3 else 3
+        lengths = (k,) * width if coding < 3 else (k, 1, 1)
+        planes = [bytes(byte & 0x3F for byte in rng.bytes(length)) for length in lengths]
+        head = struct.pack(f"<BBBBII{1 + width}I", 1, 1, coding, order, k, k, 0, *lengths)
+        accepted[coding, order] += _agree(head + b"".join(planes), k)
+    assert {key for key, times in accepted.items() if key[1] and times} == {(0, 1), (2, 1)}
+    assert min(accepted[0, 1], accepted[2, 1]) > 20
 
 
 def test_agrees_on_noise_in_every_mask_form() -> None:

@@ -91,6 +91,12 @@ def _accepted() -> Iterator[tuple[str, SparseVector, ValueCoding, Compression]]:
     yield "rice of the left out", _random(5, 200, 180), bf16, plain
     yield "rice, int4", _random(6, 400, 111), int4, plain
     yield "rice, sign", _random(7, 400, 111), sign, plain
+    small = SparseVector(600, None, _random(11, 600, 600).values)
+    for coding in (fp32, bf16):
+        for compression in (zl, zs):
+            yield f"by exponent, {coding}, {compression}", small, coding, compression
+    mixed = SparseVector(1000, None, np.concatenate([small.values, np.full(400, 1.5, np.float32)]))
+    yield "by exponent, blocks of their own", mixed, bf16, zs
 
 
 def _with_context() -> Iterator[tuple[str, SparseVector, ValueCoding, Compression, bytes]]:
@@ -157,12 +163,12 @@ def _coded(
     size: int = 9,
     count: int = 1,
     head: bytes = b"\x01",
-    reserved: int = 0,
+    order: int = 0,
     lengths: tuple[int, ...] | None = None,
 ) -> bytes:
     """A coded vector from its parts, true or not."""
     stated = (len(mask), *map(len, planes)) if lengths is None else lengths
-    fields = struct.pack(f"<BBBII{len(stated)}I", form, coding, reserved, size, count, *stated)
+    fields = struct.pack(f"<BBBII{len(stated)}I", form, coding, order, size, count, *stated)
     return head + fields + mask + b"".join(planes)
 
 
@@ -172,7 +178,6 @@ def _refused_heads() -> Iterator[tuple[str, int, bytes]]:
     yield "no bytes", 9, b""
     yield "version 0", 9, _coded(b"\x04\x00", head=b"\x00")
     yield "version 2", 9, _coded(b"\x04\x00", head=b"\x02")
-    yield "reserved byte", 9, _coded(b"\x04\x00", reserved=1)
     yield "another n than expected", 8, good
     yield "n = 0", 0, _coded(b"", (b"", b""), form=EMPTY, size=0, count=0)
     yield "n above 2**28", 2**28 + 1, _coded(b"", (b"", b""), form=EMPTY, size=2**28 + 1, count=0)
@@ -186,6 +191,15 @@ def _refused_heads() -> Iterator[tuple[str, int, bytes]]:
     yield "mask form 15, kept for later", 9, _coded(b"\x04\x00", form=15)
     yield "unknown mask compression 3", 9, _coded(b"\x04\x00", form=BITMAP | 3 << 4)
     yield "unknown value coding 6", 9, _coded(b"\x04\x00", coding=6)
+    yield "unknown order 2", 9, _coded(b"\x04\x00", order=2)
+    yield "unknown order 255", 9, _coded(b"\x04\x00", order=255)
+    for coding in (FP16, INT8, INT4, SIGN):
+        three = (b"\x01", b"\x80", b"\x3f")[coding == FP16 :]
+        yield (
+            f"order 1 of value coding {coding}",
+            9,
+            _coded(b"\x04\x00", three, coding=coding, order=1),
+        )
     yield "unknown value compression 3", 9, _coded(b"\x04\x00", coding=BF16 | 3 << 4)
     yield "header cut off", 9, good[:20]
     yield "last byte cut off", 9, good[:-1]

@@ -1,0 +1,42 @@
+"""A byte plane in the order of the exponents beside it, where it compresses better.
+
+The highest byte plane of float32 and bfloat16 holds sign and exponent but for the exponent's last bit, the
+one below it that bit and the first ones of the mantissa. Values with one exponent share a distribution of
+that next byte, so it is written exponent by exponent and the compressor gives each its own code: on real
+updates 4 % (half of the elements kept) to 8 % (a tenth) fewer bytes of the plane. The receiver has the
+exponents first and undoes the order.
+
+Planes are uint8 (k,). Byte for byte: WIRE.md.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Plane = NDArray[np.uint8]
+
+# The sign says nothing about the next byte, and would double the groups.
+_EXPONENT = 0x7F
+# A code costs some 50 bytes; in a group this small it does not earn them.
+_MIN_GROUP = 256
+
+
+def order(highest: Plane) -> NDArray[np.intp]:
+    """The places (k,) of a plane's bytes, exponent by exponent of ``highest``, equal ones as they were."""
+    return np.argsort(highest & _EXPONENT, kind="stable")
+
+
+def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:
+    """``plane`` in the order of ``highest``, and where a compressor shall begin another code."""
+    ends = np.cumsum(np.bincount(highest & _EXPONENT))
+    cuts: list[int] = []
+    for end in ends.tolist():
+        if end - (cuts[-1] if cuts else 0) >= _MIN_GROUP and end < plane.size:
+            cuts.append(end)
+    return plane[order(highest)], cuts
+
+
+def in_place(plane: Plane, highest: Plane) -> Plane:
+    """What ``ordered`` has made of a plane, back where it was."""
+    found = np.empty_like(plane)
+    found[order(highest)] = plane
+    return found

@@ -16,23 +16,22 @@ none, no patch is sent, and the positions in K never leave the device. That is w
 asks for, of which the sum is all that the cloud learns. It is not secure aggregation: here each update
 arrives by itself, and th_g + update is th_i. Without such a layer the mode hides nothing from the cloud.
 
-What goes beyond the papers is in ``personal.py``, ``prefixes.py`` and ``neighbours.py``, off unless
-asked for, for ``scoring = "cloud"`` alone.
+What goes beyond the papers is in ``personal.py`` and ``prefixes.py``, off unless asked for, for
+``scoring = "cloud"`` alone.
 n = parameters of the model, s = scored elements, k = personal ones.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud import neighbours, personal
+from sedge_cloud import personal
 from sedge_cloud.aggregate import average, moved, shared_mean
 from sedge_cloud.prefixes import nested, sizes_of
 from sedge_cloud.strategy import Assignment, Memory, State, Update
-from sedge_cloud.vetting import repeatable
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.importance import Score, importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
@@ -77,18 +76,9 @@ class FedOBP:
     """eta, 0 to below 1: in place of the quantile, the fewest elements whose scores add up to this share
     of all; 0 is off."""
     most: float = 0.01
-    """The share of the scored elements that ``energy`` and ``soft`` never exceed, above 0 to 1."""
-    staleness: float = 0.0
-    """c, 0 or more: only own shift beyond c times the fleet's drift since then is scored; 0 is off."""
+    """The share of the scored elements that ``energy`` never exceeds, above 0 to 1."""
     exclude_personal: bool = False
     """Each element is averaged over those only in whose patch it is not."""
-    soft: float = 0.0
-    """T, 0 or more: the temperature at which elements pass from shared to personal; 0 is at once."""
-    neighbours: int = 0
-    """m: a device out of touch for longer than ``stale_after`` rounds gets in its personal set the mean
-    of its own values and those of the m devices with the nearest sets; 0 is off."""
-    stale_after: int = 5
-    """Rounds, 0 or more."""
     prefixes: bool | tuple[int, ...] = False
     """In place of the quantile the sizes of which each device picks its own (prefixes.py), at most 8; true
     is 0, 16, 64, 256, 1024 and 4096."""
@@ -111,10 +101,6 @@ class FedOBP:
             "classifier_only": (self.classifier_only != (), "true, false or names of tensors"),
             "energy": (0 <= self.energy < 1, "a number from 0 to below 1"),
             "most": (0 < self.most <= 1, "a number above 0 to 1"),
-            "staleness": (0 <= self.staleness < np.inf, "a finite number from 0"),
-            "soft": (0 <= self.soft < np.inf, "a finite number from 0"),
-            "neighbours": (self.neighbours >= 0, "0 or more"),
-            "stale_after": (self.stale_after >= 0, "0 or more"),
             "holdout": (0 < self.holdout < 1, "a number above 0 and below 1"),
         }
         for key, (is_within, expected) in within.items():
@@ -123,9 +109,8 @@ class FedOBP:
         if self.scoring == "cloud" and self.score in NEEDS_GRADIENT:
             expected = 'squared or product; the cloud has no gradient, only scoring = "device" has'
             raise ConfigError("score", self.score, expected)
-        for key in ("energy", "soft", "neighbours") if self.sizes else ():
-            if getattr(self, key):
-                raise ConfigError(key, getattr(self, key), "0 with prefixes: the device picks")
+        if self.sizes and self.energy:
+            raise ConfigError("energy", self.energy, "0 with prefixes: the device picks")
         for option in fields(self) if self.scoring == "device" else ():
             if option.name not in ON_DEVICE and getattr(self, option.name) != option.default:
                 expected = f'{option.default!r} with scoring = "device": the cloud scores nothing'
@@ -161,8 +146,7 @@ class FedOBP:
         if history is None:
             return Assignment(keep=keep, holdout=holdout)
         tensors = self.scored(state.layout)
-        base = memory.base if self.staleness > 0 else None
-        scores = self._scores(history, state.theta, base, tensors)
+        scores = importance(history, state.theta, tensors, self.score)
         arrays: dict[str, NDArray[np.float32]] = {}
         if self.ema > 0:
             scores = smooth(scores, memory.arrays.get(IMPORTANCE), self.ema)
@@ -170,7 +154,7 @@ class FedOBP:
         if self.norm == "layer":
             scores = min_max(scores, tensors)
         if not self.sizes:
-            patch = self._patch(scores, tensors, state, memory, history)
+            patch = self._patch(scores, tensors, state.layout, history)
             return Assignment(patch, keep, arrays=arrays)
         chosen, levels = nested(scores, self.sizes)
         if chosen.size == 0:
@@ -181,12 +165,9 @@ class FedOBP:
 
     def apply(self, state: State, updates: Iterable[Update]) -> State:
         """The weighted mean of the trained models, personal elements included unless told otherwise."""
-        updates = repeatable(updates) if self.neighbours else updates
         if self.exclude_personal:
-            after = moved(state, shared_mean(updates, state.theta))
-        else:
-            after = average(state, updates)
-        return self._grouped(after, updates) if self.neighbours else after
+            return moved(state, shared_mean(updates, state.theta))
+        return average(state, updates)
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
         """The tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
@@ -204,14 +185,6 @@ class FedOBP:
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
         return Own(self.quantile, self.score, self.norm, names)
 
-    def _scores(
-        self, history: Theta, theta: Theta, base: Theta | None, tensors: tuple[Tensor, ...]
-    ) -> Scores:
-        """I (s,); ``base`` (n,) is the global model that the device last began with, where it is known."""
-        if self.staleness > 0 and base is not None:
-            return personal.own_shift(history, theta, base, tensors, self.score, self.staleness)
-        return importance(history, theta, tensors, self.score)
-
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
         """K, as sorted indices into the scores (s,). Raises ``LocalError`` unless these are finite."""
         if self.energy > 0:
@@ -219,44 +192,14 @@ class FedOBP:
         return select(scores, self.quantile)
 
     def _patch(
-        self,
-        scores: Scores,
-        tensors: tuple[Tensor, ...],
-        state: State,
-        memory: Memory,
-        history: Theta,
+        self, scores: Scores, tensors: tuple[Tensor, ...], layout: Layout, history: Theta
     ) -> SparseVector | None:
         """The personal elements with their values, or None where there are none."""
-        chosen, weights = self._chosen(scores), None
-        if self.soft > 0:
-            chosen, weights = personal.softened(scores, chosen, self.soft, self.most)
+        chosen = self._chosen(scores)
         if chosen.size == 0:
             return None
         indices = positions(chosen, tensors)
-        values = history[indices]
-        if self.neighbours and state.round - memory.round > self.stale_after:
-            values = neighbours.mean_values(
-                [replace(memory, trained=history), *memory.group], indices
-            )
-        if weights is not None:
-            values = personal.blend(state.theta[indices], values, weights)
-        return SparseVector(state.layout.size, indices, values)
-
-    def _grouped(self, state: State, updates: Iterable[Update]) -> State:
-        """The state with everyone's nearest devices, by their personal sets against the new global.
-
-        A device never heard of has no set, so nobody is near it: what it could be given is the mean over
-        all devices, and that is the global model.
-        """
-        tensors, arrays = self.scored(state.layout), dict(state.arrays)
-        for update in updates:
-            scores = self._scores(update.trained, state.theta, update.base, tensors)
-            if self.norm == "layer":
-                scores = min_max(scores, tensors)
-            found = positions(self._chosen(scores), tensors)
-            arrays[f"{neighbours.SET}{update.device}"] = neighbours.write_set(found)
-        groups = neighbours.nearest(neighbours.read_sets(arrays), self.neighbours)
-        return replace(state, arrays=arrays, groups=groups)
+        return SparseVector(layout.size, indices, history[indices])
 
 
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:

@@ -1,15 +1,8 @@
-"""Beyond FedOBP's quantile: how many elements are personal, how much so, and what is own shift.
+"""Beyond FedOBP's quantile: how many elements are personal follows from the scores themselves.
 
-Three options of ``FedOBP`` that no paper has, each a pure function of scores or models:
-
-    energy      k = the fewest elements whose scores add up to the share eta of all scores
-    staleness   a device's own shift is what exceeds c times the fleet's drift since its last round:
-                max(0, |th_i - g_i| - c |th_g - g_i|) in the place of |th_i - th_g|
-    soft        th~ = th_g + w (th_i - th_g), w = sigmoid((log I - log tau) / T)
-
-g_i is the global model that the device last began with, tau the lowest score that the plain method keeps.
-All sets depend on values only: elements with equal scores are in or out together. n = parameters of the
-model, s = scored elements, k = personal ones.
+With the option ``energy`` a device keeps the fewest elements whose scores add up to the share eta of all
+scores. All sets depend on values only: elements with equal scores are in or out together.
+s = scored elements.
 """
 
 from fractions import Fraction
@@ -18,32 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import LocalError
-from sedge_protocol.importance import Score
-from sedge_protocol.layout import Tensor, Theta
 
 Scores = NDArray[np.float32]
 Indices = NDArray[np.uint32]
-Weights = NDArray[np.float64]
-
-
-def own_shift(
-    history: Theta,
-    theta: Theta,
-    base: Theta,
-    tensors: tuple[Tensor, ...],
-    score: Score,
-    drift: float,
-) -> Scores:
-    """I (s,) of the shift of history (n,) from base (n,) beyond ``drift`` times that of theta (n,).
-
-    The shift is squared, or with the score ``product`` multiplied by |history|. As in ``importance``, a
-    score above the largest float32 becomes that number.
-    """
-    own, shared, first = (_scored(vector, tensors) for vector in (history, theta, base))
-    shift = np.maximum(0.0, np.abs(own - first) - drift * np.abs(shared - first))
-    wide = shift * np.abs(own) if score == "product" else np.square(shift)
-    scores: Scores = np.minimum(wide, np.finfo(np.float32).max).astype(np.float32)
-    return scores
 
 
 def by_energy(scores: Scores, energy: float, most: float) -> Indices:
@@ -68,31 +38,6 @@ def by_energy(scores: Scores, energy: float, most: float) -> Indices:
     return above_count(scores, limit)
 
 
-def softened(
-    scores: Scores, chosen: Indices, temperature: float, most: float
-) -> tuple[Indices, Weights]:
-    """The elements (k,) that are personal to some degree, and to which: w (k,), above 0 to 1.
-
-    ``chosen`` is what the plain method keeps; the one with the lowest score of these gets 1/2. At most
-    the share ``most`` of the elements, those with the largest scores. Nothing chosen is nothing personal.
-    """
-    if chosen.size == 0:
-        return chosen, np.empty(0)
-    found = above_count(scores, count_of(scores.size, most))
-    with np.errstate(over="ignore"):  # exp(inf): of a score next to 0 nothing is personal
-        logs = np.log(scores[found], dtype=np.float64)
-        ratio = logs - np.log(scores[chosen].min(), dtype=np.float64)
-        weights = 1 / (1 + np.exp(-ratio / temperature))
-    kept = weights > 0
-    return found[kept], weights[kept]
-
-
-def blend(shared: Theta, own: Theta, weights: Weights) -> Theta:
-    """shared + w (own - shared), all (k,), so that each lies between its two ends."""
-    mixed = shared + weights * (own.astype(np.float64) - shared)
-    return np.clip(mixed, np.minimum(shared, own), np.maximum(shared, own)).astype(np.float32)
-
-
 def above_count(scores: Scores, count: int) -> Indices:
     """Sorted indices of the ``count`` largest scores above 0, without those equal to the next one."""
     if count >= scores.size:
@@ -111,9 +56,3 @@ def largest_first(scores: Scores, count: int) -> Scores:
     if count < scores.size:
         scores = np.partition(scores, scores.size - count)[scores.size - count :]
     return np.sort(scores)[::-1]
-
-
-def _scored(vector: Theta, tensors: tuple[Tensor, ...]) -> NDArray[np.float64]:
-    """The scored elements (s,) of a vector (n,), in float64, where no difference of float32 overflows."""
-    found = [vector[tensor.slice] for tensor in tensors]
-    return np.concatenate(found, dtype=np.float64) if found else np.empty(0)

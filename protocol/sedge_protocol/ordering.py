@@ -13,16 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 Plane = NDArray[np.uint8]
+Places = NDArray[np.uint32]
 
 # The sign says nothing about the next byte, and would double the groups.
 _EXPONENT = 0x7F
+_PLACE_BITS = 25  # what 7 bits of exponent leave of 32
 # A code costs some 50 bytes; in a group this small it does not earn them.
 _MIN_GROUP = 256
 
 
-def order(highest: Plane) -> NDArray[np.intp]:
+def order(highest: Plane) -> Places:
     """The places (k,) of a plane's bytes, exponent by exponent of ``highest``, equal ones as they were."""
-    return np.argsort(highest & _EXPONENT, kind="stable")
+    # Exponent and place as one number: these are sorted with vector instructions, in a third of the time of a
+    # stable argsort.
+    if highest.size <= 1 << _PLACE_BITS:
+        keys: Places = (highest & _EXPONENT).astype(np.uint32)
+        keys <<= _PLACE_BITS
+        keys |= np.arange(highest.size, dtype=np.uint32)
+        keys.sort()
+        keys &= (1 << _PLACE_BITS) - 1
+        return keys
+    return np.argsort(highest & _EXPONENT, kind="stable").astype(np.uint32)
 
 
 def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:

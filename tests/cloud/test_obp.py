@@ -238,12 +238,6 @@ def test_model_of_statistics_only_has_nothing_to_choose() -> None:
         ({"energy": float("nan")}, "energy"),
         ({"most": 0.0}, "most"),
         ({"most": 1.1}, "most"),
-        ({"staleness": -1.0}, "staleness"),
-        ({"staleness": float("inf")}, "staleness"),
-        ({"soft": -1.0}, "soft"),
-        ({"soft": float("nan")}, "soft"),
-        ({"neighbours": -1}, "neighbours"),
-        ({"stale_after": -1}, "stale_after"),
         ({"prefixes": ()}, "prefixes"),
         ({"prefixes": (4, 2)}, "prefixes"),
         ({"holdout": 0.0}, "holdout"),
@@ -251,8 +245,6 @@ def test_model_of_statistics_only_has_nothing_to_choose() -> None:
         ({"holdout": float("nan")}, "holdout"),
         # Of two ways to tell how many are personal only one can hold.
         ({"energy": 0.5, "prefixes": True}, "energy"),
-        ({"soft": 0.5, "prefixes": True}, "soft"),
-        ({"neighbours": 1, "prefixes": True}, "neighbours"),
         ({"prefixes": True, "scoring": "device"}, "prefixes"),
         ({"holdout": 0.2, "scoring": "device"}, "holdout"),
         # Only a device has a gradient, and only the cloud can do what is beyond the papers.
@@ -262,11 +254,7 @@ def test_model_of_statistics_only_has_nothing_to_choose() -> None:
         ({"cold_start": "init", "scoring": "device"}, "cold_start"),
         ({"energy": 0.5, "scoring": "device"}, "energy"),
         ({"most": 0.5, "scoring": "device"}, "most"),
-        ({"staleness": 1.0, "scoring": "device"}, "staleness"),
         ({"exclude_personal": True, "scoring": "device"}, "exclude_personal"),
-        ({"soft": 1.0, "scoring": "device"}, "soft"),
-        ({"neighbours": 2, "scoring": "device"}, "neighbours"),
-        ({"stale_after": 2, "scoring": "device"}, "stale_after"),
     ],
 )
 def test_options_out_of_range(options: dict[str, object], key: str) -> None:
@@ -330,25 +318,6 @@ def test_a_share_of_scores_that_are_no_numbers_is_our_bug() -> None:
         plan(FedOBP(energy=0.5), Memory(trained(i2=float("nan"))))
 
 
-def test_a_shift_that_the_fleet_made_too_is_not_scored() -> None:
-    """The device went to 3 where the global stayed, and to 2 where it has since gone to 9."""
-    theta = trained(i0=0.0, i1=9.0)
-    memory = Memory(trained(i0=3.0, i1=2.0), began=lambda: THETA)
-    assert personal(plan(FedOBP(0.95), memory, theta)) == {1: 2.0}
-    assert personal(plan(FedOBP(0.95, staleness=1.0), memory, theta)) == {0: 3.0}
-    unknown = Memory(trained(i0=3.0, i1=2.0))
-    assert personal(plan(FedOBP(0.95, staleness=1.0), unknown, theta)) == {1: 2.0}
-
-
-def test_what_is_personal_to_some_degree() -> None:
-    memory = Memory(trained(i0=4.0, i9=2.0, i13=1.0))
-    theta = trained(i0=0.0)
-    found = personal(plan(FedOBP(0.95, soft=1.0, most=0.5), memory, theta))
-    # tau = 16: 16 / 32, 4 / 20 and 1 / 17 of the way.
-    assert found == pytest.approx({0: 2.0, 9: 0.4, 13: 1 / 17})
-    assert plan(FedOBP(0.9, soft=1.0), Memory(THETA)).patch is None
-
-
 def test_the_device_may_pick_how_many_are_personal() -> None:
     strategy = FedOBP(quantile=0.5, prefixes=(0, 1, 3), holdout=0.25)
     cold = plan(strategy, Memory())
@@ -394,38 +363,3 @@ def test_a_rule_that_is_not_followed_is_refused() -> None:
     config = msgspec.structs.replace(config, options={"exclude_personal": True})
     with pytest.raises(ConfigError, match=r"robust\.rule"):
         config.check()
-
-
-def grouped(stale_after: int = 2) -> tuple[FedOBP, State]:
-    """Two devices alike, one that is not, and one that holds most of all data, after a round of all."""
-    strategy = FedOBP(0.85, neighbours=2, stale_after=stale_after)
-    updates = [
-        Update("a", 1, trained(i0=30.0, i1=30.0)),
-        Update("b", 1, trained(i0=60.0, i1=50.0)),
-        Update("c", 1, trained(i13=90.0, i14=90.0)),
-        Update("most", 97, THETA),
-    ]
-    return strategy, strategy.apply(strategy.init(LAYOUT, THETA), iter(updates))
-
-
-def test_who_is_alike_is_in_the_state() -> None:
-    strategy, state = grouped()
-    assert state.groups == {"a": ("b",), "b": ("a",)}
-    assert sorted(state.arrays) == [f"personal:{name}" for name in ("a", "b", "c", "most")]
-    # Where "a" has moved the global model, it is what tells "most" from it.
-    changed = [Update("a", 1, trained(i13=99.0, i14=99.0)), Update("most", 99, THETA)]
-    again = strategy.apply(state, changed)
-    assert again.groups == {"a": ("c", "most"), "c": ("a", "most"), "most": ("a", "c")}
-    assert FedOBP().apply(state, []).groups == state.groups  # untouched where it is off
-
-
-def test_a_device_that_was_away_gets_the_mean_of_its_like() -> None:
-    strategy, state = grouped()
-    memory = Memory(trained(i0=30.0, i1=30.0), 1, device="a", group=(Memory(trained(i0=60.0)),))
-    state = State(LAYOUT, THETA, THETA, round=3, groups=state.groups)
-    assert personal(strategy.plan(state, memory, Training())) == {0: 30.0, 1: 30.0}
-    state = State(LAYOUT, THETA, THETA, round=4, groups=state.groups)
-    assert personal(strategy.plan(state, memory, Training())) == {0: 45.0, 1: 15.0}
-    alone = Memory(trained(i0=30.0, i1=30.0), 1, device="a")
-    assert personal(strategy.plan(state, alone, Training())) == {0: 30.0, 1: 30.0}
-    assert strategy.plan(state, Memory(device="new"), Training()).patch is None

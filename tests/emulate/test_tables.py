@@ -48,6 +48,20 @@ def test_a_maximum_over_rounds_after_training() -> None:
     assert last.texts[2:7] == ("best", "-", "-", "92.50", "92.15")
 
 
+def test_what_was_dropped_is_shown_and_its_command_is_not() -> None:
+    table = TABLES["beyond-dir01"]
+    assert table.dropped and not {cell.name for cell in table.cells} & set(table.dropped)
+    ideas = ("fedobp", "energy", table.dropped[0])
+    found = [outcome(table.name, name, (checkpoint(20, 0.9),), seed=1, rounds=20) for name in ideas]
+    assert [row.texts[0] for row in rows(table, found)] == list(ideas)
+    text = markdown(found)
+    assert "--only energy" in text and f"--only {table.dropped[0]}" not in text
+    assert f"no longer in the code: {', '.join(table.dropped)}." in text
+    assert [line.split(" | ")[0] for line in text.splitlines() if " | 1 | 90.00 | " in line] == [
+        f"| {name}" for name in ideas
+    ]
+
+
 def test_tables_and_cells_keep_their_order() -> None:
     outcomes = [
         outcome("fedobp-dir01", "fedobp", (checkpoint(100, 0.9),)),

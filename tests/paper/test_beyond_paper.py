@@ -4,9 +4,8 @@ Five devices with quadratic losses (``toy_fleet``), three of them in a round. Ev
 of them together.
 """
 
-from dataclasses import dataclass, field, replace
-from functools import partial
-from math import exp, floor, log
+from dataclasses import dataclass
+from math import floor
 
 import numpy as np
 import pytest
@@ -33,24 +32,14 @@ SCORED = [k for k in range(N) if k not in STATISTIC]
 
 @dataclass
 class Twin:
-    """One device: its last model th_i, the global g_i it had begun with, when that was, and its set K."""
+    """One device: its last model th_i."""
 
     model: Vector | None = None
-    began: Vector = field(default_factory=list[float])
-    round: int = 0
-    personal: set[int] = field(default_factory=set[int])
 
 
-def importance(own: Vector, shared: Vector, began: Vector, options: FedOBP) -> dict[int, float]:
-    """(th_i - th_g)^2, or of that only what exceeds the drift of the global model."""
-    scores: dict[int, float] = {}
-    for k in SCORED:
-        if options.staleness > 0:
-            drift = abs(shared[k] - began[k])
-            scores[k] = max(0.0, abs(own[k] - began[k]) - options.staleness * drift) ** 2
-        else:
-            scores[k] = (own[k] - shared[k]) ** 2
-    return scores
+def importance(own: Vector, shared: Vector) -> dict[int, float]:
+    """(th_i - th_g)^2."""
+    return {k: (own[k] - shared[k]) ** 2 for k in SCORED}
 
 
 def top(scores: dict[int, float], count: int) -> set[int]:
@@ -75,42 +64,11 @@ def chosen(scores: dict[int, float], options: FedOBP) -> set[int]:
     return found if len(found) <= most else top(scores, most)
 
 
-def patch_of(
-    device: int, devices: list[Twin], g: Vector, t: int, near: list[int], options: FedOBP
-) -> dict[int, float]:
+def patch_of(me: Twin, g: Vector, options: FedOBP) -> dict[int, float]:
     """Where a device starts in place of the global model."""
-    me = devices[device]
     if me.model is None:
         return {}
-    scores = importance(me.model, g, me.began, options)
-    personal = chosen(scores, options)
-    if not personal:
-        return {}
-    weight = dict.fromkeys(personal, 1.0)
-    if options.soft > 0:
-        tau = min(scores[k] for k in personal)
-        weight = {
-            k: 1 / (1 + exp(-(log(scores[k]) - log(tau)) / options.soft))
-            for k in top(scores, floor(options.most * len(scores)))
-        }
-    patch: dict[int, float] = {}
-    for k, w in weight.items():
-        value = me.model[k]
-        if options.neighbours and t - me.round > options.stale_after:
-            models = [devices[other].model or [] for other in (device, *near)]
-            value = sum(model[k] for model in models) / len(models)
-        patch[k] = g[k] + w * (value - g[k])
-    return patch
-
-
-def nearest(device: int, devices: list[Twin], count: int) -> list[int]:
-    """The devices whose sets overlap most with this one's: |A & B| / |A | B|."""
-    mine, near = devices[device].personal, dict[int, float]()
-    for other in range(DEVICES):
-        common = mine & devices[other].personal
-        if other != device and common:
-            near[other] = len(common) / len(mine | devices[other].personal)
-    return sorted(near, key=lambda other: (-near[other], other))[:count]
+    return {k: me.model[k] for k in chosen(importance(me.model, g), options)}
 
 
 def twin_run(problem: Problem, options: FedOBP) -> tuple[Vector, list[dict[int, float]]]:
@@ -118,9 +76,8 @@ def twin_run(problem: Problem, options: FedOBP) -> tuple[Vector, list[dict[int, 
     g = [float(x) for x in problem.first]
     devices = [Twin() for _ in range(DEVICES)]
     patches: list[dict[int, float]] = []
-    for t, cohort in enumerate(problem.cohorts):
-        near = {i: nearest(i, devices, options.neighbours) for i in cohort}
-        own = {i: patch_of(i, devices, g, t, near[i], options) for i in cohort}
+    for cohort in problem.cohorts:
+        own = {i: patch_of(devices[i], g, options) for i in cohort}
         patches += own.values()
         for i in cohort:
             me = devices[i]
@@ -131,7 +88,7 @@ def twin_run(problem: Problem, options: FedOBP) -> tuple[Vector, list[dict[int, 
                 slope = problem.gradient(i, w)
                 step = [w[k] - TRAINING.learning_rate * slope[k] for k in range(N)]
                 w = problem.drifted(i, [w[k] if k in STATISTIC else step[k] for k in range(N)])
-            me.model, me.began, me.round = w, g, t + 1
+            me.model = w
         after = list(g)
         for k in SCORED:
             sharing = [i for i in cohort if not (options.exclude_personal and k in own[i])]
@@ -139,9 +96,6 @@ def twin_run(problem: Problem, options: FedOBP) -> tuple[Vector, list[dict[int, 
                 total = sum(problem.examples[i] for i in sharing)
                 models = [(problem.examples[i], devices[i].model or []) for i in sharing]
                 after[k] = sum(m * model[k] for m, model in models) / total
-        for i in cohort:
-            scores = importance(devices[i].model or [], after, g, options)
-            devices[i].personal = chosen(scores, options)
         g = after
     return g, patches
 
@@ -158,17 +112,14 @@ def fast_run(problem: Problem, options: FedOBP) -> tuple[State, list[dict[int, f
         updates: list[Update] = []
         for device in cohort:
             home = homes[f"d{device}"]
-            group = tuple(homes[name].memory for name in state.groups.get(f"d{device}", ()))
-            plan = options.plan(state, replace(home.memory, group=group), TRAINING)
+            plan = options.plan(state, home.memory, TRAINING)
             updates.append(perform(problem, device, home, plan, state.theta, TRAINING))
             indices = plan.patch.indices if plan.patch is not None else None
             values = plan.patch.values if plan.patch is not None else np.empty(0)
             places = [] if indices is None else [int(k) for k in indices]
             patches.append(dict(zip(places, values.tolist(), strict=True)))
         for update in updates:
-            homes[update.device].memory = Memory(
-                update.trained, number, device=update.device, began=partial(np.copy, state.theta)
-            )
+            homes[update.device].memory = Memory(update.trained, number, device=update.device)
         state = options.apply(state, iter(updates))
     return state, patches
 
@@ -177,17 +128,9 @@ IDEAS = {
     "plain": FedOBP(0.7),
     "energy": FedOBP(energy=0.6, most=0.5),
     "energy, capped": FedOBP(energy=0.99, most=0.2),
-    "staleness": FedOBP(0.7, staleness=1.0),
-    "staleness, half": FedOBP(0.5, staleness=0.5),
     "excluded": FedOBP(0.7, exclude_personal=True),
-    "soft": FedOBP(0.7, soft=0.5, most=0.6),
-    "neighbours": FedOBP(0.7, neighbours=2, stale_after=0),
-    "one neighbour": FedOBP(0.5, neighbours=1, stale_after=1),
-    "all": FedOBP(
-        energy=0.8, most=0.4, staleness=0.5, exclude_personal=True, soft=0.7, neighbours=2,
-        stale_after=0,
-    ),
-}  # fmt: skip
+    "all": FedOBP(energy=0.8, most=0.4, exclude_personal=True),
+}
 
 
 @pytest.mark.parametrize("seed", range(6))

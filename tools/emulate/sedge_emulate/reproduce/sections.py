@@ -116,7 +116,7 @@ def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
     """Every method against the plain one, seed by seed: runs of as many rounds of training."""
     for rounds in sorted({outcome.rounds for outcome in outcomes}):
         ends = {(o.cell, o.seed): o.checkpoints[-1] for o in outcomes if o.rounds == rounds}
-        lines = (_compared(cell.name, table.plain, ends) for cell in table.cells)
+        lines = (_compared(name, table.plain, ends) for name in table.methods)
         found = tuple(line for line in lines if line)
         if len(found) > 1:
             yield Section(

@@ -30,7 +30,7 @@ class Row:
 def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]:
     """The tables of which there are outcomes, with these in the order of the cells, seeds and lengths."""
     for table in TABLES.values():
-        names = [cell.name for cell in table.cells]
+        names = table.methods
         found = [one for one in outcomes if one.table == table.name and one.cell in names]
         if found:
             yield (
@@ -44,9 +44,8 @@ def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
 
     A run that is shorter than the table's has no maximum to compare.
     """
-    cells = {cell.name: cell for cell in table.cells}
     for outcome in outcomes:
-        cell = cells[outcome.cell]
+        cell = table.cell(outcome.cell)
         yield from _checkpoints(table, cell, outcome)
         if cell.best is not None and outcome.rounds >= table.rounds:
             yield _best(table, cell, outcome)
@@ -96,7 +95,10 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         parts += [f"## {table.title}", "", f"Published: {table.source}.", ""]
         parts += [_line(HEADS), _line(["---"] * len(HEADS))]
         parts += [_line(_marked(row)) for row in rows(table, found)]
-        parts += ["", *dict.fromkeys(f"    {outcome.command}" for outcome in found), ""]
+        there = (outcome for outcome in found if outcome.cell not in table.dropped)
+        parts += ["", *dict.fromkeys(f"    {outcome.command}" for outcome in there), ""]
+        if table.dropped:
+            parts += [f"Not kept, and no longer in the code: {', '.join(table.dropped)}.", ""]
         for section in sections(table, found):
             parts += _sectioned(section)
     return "\n".join(parts)

@@ -24,8 +24,8 @@ _MIN_GROUP = 256
 
 def order(highest: Plane) -> Places:
     """The places (k,) of a plane's bytes, exponent by exponent of ``highest``, equal ones as they were."""
-    # Exponent and place as one number: these are sorted with vector instructions, in a third of the time of a
-    # stable argsort.
+    # Exponent and place as one number: vector instructions sort these in a third of the time that a stable
+    # argsort takes.
     if highest.size <= 1 << _PLACE_BITS:
         keys: Places = (highest & _EXPONENT).astype(np.uint32)
         keys <<= _PLACE_BITS

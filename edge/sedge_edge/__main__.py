@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -45,8 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sedge-edge", description="The Sedge agent of one device.")
     parser.add_argument("--version", action="version", version=f"sedge-edge {VERSION}")
-    here = Path("edge.toml")
-    default = here if here.exists() else DEFAULT_CONFIG
+    default = _default_config()
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
@@ -63,13 +63,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _default_config() -> Path:
+    """The configuration of where we are; a folder that we may not look into has none."""
+    here = Path("edge.toml")
+    try:
+        return here if here.exists() else DEFAULT_CONFIG
+    except OSError:
+        return DEFAULT_CONFIG
+
+
 def _run(arguments: argparse.Namespace) -> int:
     return _work(arguments.config, lambda agent: False)
 
 
 def _once(arguments: argparse.Namespace) -> int:
     """Leave when nothing is left to do and nothing has come for a moment."""
-    deadline = time.monotonic() + arguments.timeout_s
+    timeout_s: float = arguments.timeout_s
+    if not (math.isfinite(timeout_s) and timeout_s >= 0):
+        raise ConfigError("--timeout-s", timeout_s, "a finite number of seconds, from 0")
+    deadline = time.monotonic() + timeout_s
     quiet_since: list[float] = []
 
     def done(agent: Agent) -> bool:

@@ -2,7 +2,7 @@
 
     order    accepted, and committed before anything else happens
       -> fetching   the blobs it names that are not on disk yet (fetching.py)
-      -> working    one job at a time, in the shell's worker thread (work.perform)
+      -> working    one job at a time, in the shell's worker thread (work.perform); its start is committed
       -> outbox     the outcome committed: own model, residual, and the update to send
       -> uploading  offered again after every reconnection (outbox.py)
       -> receipt    the coordinator stored it, or never will; only then is the update dropped
@@ -21,7 +21,15 @@ import numpy as np
 
 from sedge_edge.fetching import Fetches
 from sedge_edge.outbox import Outbox
-from sedge_edge.state import DISK_RETRY_S, MAX_RUNS, AgentState, Memory, TooManyRuns
+from sedge_edge.state import (
+    DISK_RETRY_S,
+    MAX_RUNS,
+    MAX_STARTS,
+    AgentState,
+    Memory,
+    TooManyRuns,
+    TooManyStarts,
+)
 from sedge_edge.storage import Blobs, FolderVectors, Record, Vectors
 from sedge_edge.versions import BrokenSteps, needed
 from sedge_edge.work import Job, Outcome
@@ -36,6 +44,9 @@ from sedge_protocol.transfer import SILENCE_S, backoff
 
 # Topic, MQTT properties and our own header beside a chunk.
 PACKET_OVERHEAD = HEADER.size + 4096
+# A job whose end finds the disk full was hours of a battery for nothing: each waits twice as long as the
+# one before, up to this.
+LONGEST_REST_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -94,8 +105,11 @@ class Agent:
         self._nonce = bytes(16)
         self._hello_due: float | None = None
         self._hello_attempt = 0
+        self._greeted = False
         self._working: tuple[str, int] | None = None
         self._not_before = 0.0
+        self._work_at: float | None = None
+        self._rest_s = 0.0
         self._newest = (0, 0)
         self._needed: set[bytes] | None = None
         self._collect_after = 0.0
@@ -139,10 +153,8 @@ class Agent:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        at = self._fetches.timer()
-        if self._not_before:
-            at = max(at or 0.0, self._not_before)
-        due = [at, self._outbox.timer()]
+        due = [self._outbox.timer()]
+        due += [self._not_before] if self._not_before else [self._fetches.timer(), self._work_at]
         if self._connected:
             due.append(self._hello_due)
         return min((at for at in due if at is not None), default=None)
@@ -162,7 +174,7 @@ class Agent:
         orders = list(self.state.orders.values())
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
             lambda: [*self._fetches.sync(orders, now)],
-            lambda: self._start_work(orders),
+            lambda: self._start_work(orders, now),
         )
         found += self._collect(now)
         for step in steps:  # no room for a download is no reason not to work on what is here
@@ -186,8 +198,9 @@ class Agent:
             self._memory.heard(frame.boot)
             number, newest = (frame.boot, frame.seq), self._newest
             self._newest = max(number, newest)
-            if isinstance(message, Order) and number < newest:
-                # What overtook it may have been its receipt or its cancellation.
+            if isinstance(message, Order) and (number < newest or not self._greeted):
+                # What overtook it may have been its receipt or its cancellation; and until the first
+                # welcome of this start nobody can say what has.
                 return [Note(logging.INFO, "dropped an overtaken order; it comes again if wanted")]
             return [*self._message(frame, message, now), *self.poll(now)]
         except RemoteError as exc:
@@ -204,7 +217,8 @@ class Agent:
             if order is not None and order.round == outcome.round:
                 self._memory.finish(order, outcome)
         except StorageError as exc:  # the order stands, and is done again when the disk is back
-            return self._wait_for_disk(exc, now)
+            return self._rest(exc, now)
+        self._rest_s = 0.0
         return self.poll(now)
 
     def failed(self, error: SedgeError, now: float) -> list[AgentEffect]:
@@ -212,7 +226,7 @@ class Agent:
         run, number = self._working or ("", 0)
         self._working = self._needed = None
         if isinstance(error, StorageError):
-            return self._wait_for_disk(error, now)
+            return self._rest(error, now)
         found: list[AgentEffect] = [Note(logging.ERROR, f"run {run}, round {number}: {error}")]
         order = self.state.orders.get(run)
         if order is not None and order.round == number:
@@ -221,6 +235,16 @@ class Agent:
             except StorageError as exc:
                 return [*found, *self._wait_for_disk(exc, now)]
         return [*found, *self.poll(now)]
+
+    def interrupted(self) -> list[AgentEffect]:
+        """The job at hand was stopped on purpose; the order is still there for the next start."""
+        run, _ = self._working or ("", 0)
+        self._working = self._needed = None
+        try:
+            self._memory.interrupt(run)
+        except StorageError as exc:
+            return [Note(logging.ERROR, str(exc))]
+        return []
 
     def _give_up(self, order: Order, error: SedgeError) -> list[AgentEffect]:
         """The order as it stands cannot be done: without its steps, or not at all."""
@@ -263,7 +287,7 @@ class Agent:
             self._hello_due, self._hello_attempt = now, 0
             return []
         first = self._hello_due is not None
-        self._hello_due = None
+        self._hello_due, self._greeted = None, True
         text = f"welcomed by coordinator {message.version}"
         return [Note(logging.INFO, text)] if first else []
 
@@ -272,6 +296,8 @@ class Agent:
         done = self.state.pending(order.run, order.round)
         if done is not None or (known is not None and known.round == order.round):
             return []  # the coordinator asks again; the upload's own retries answer it
+        if self.state.hopeless(order):  # it has not heard our decline
+            return self._refuse(order)
         try:
             gone = self._memory.accept(order)
         except TooManyRuns as exc:
@@ -295,6 +321,7 @@ class Agent:
         if waiting is None or waiting.blob != message.sha256:
             return []
         self._memory.deliver(waiting)
+        self._work_at = None  # its bytes are room for a job that had none
         where = f"run {message.run}, round {message.round}"
         if isinstance(message, messages.Committed):
             late = " (late)" if message.late else ""
@@ -321,15 +348,28 @@ class Agent:
         self._needed = needed
         return []
 
-    def _start_work(self, orders: list[Order]) -> list[AgentEffect]:
-        """Begin the oldest order whose blobs are all here."""
-        if self._working is not None:
+    def _start_work(self, orders: list[Order], now: float) -> list[AgentEffect]:
+        """Begin the oldest order whose blobs are all here, and that has not ended the agent too often."""
+        if self._working is not None or now < (self._work_at or 0.0):
             return []
+        self._work_at = None
+        found: list[AgentEffect] = []
         for order in orders:
-            if all(self.blobs.has(m.sha256) for m in needed(order, self.vectors.has)):
+            if self.state.hopeless(order):
+                found += self._refuse(order)
+            elif all(self.blobs.has(m.sha256) for m in needed(order, self.vectors.has)):
+                self._memory.begin(order)
                 self._working = (order.run, order.round)
-                return self._job(order)
-        return []
+                return [*found, *self._job(order)]
+        return found
+
+    def _refuse(self, order: Order) -> list[AgentEffect]:
+        """An order that the agent does not survive: not another time, so that the other runs go on."""
+        self._memory.refuse(order.run)
+        where = f"run {order.run}, round {order.round}"
+        text = f"{where}: the agent was killed or lost power in each of {MAX_STARTS} attempts at it"
+        error = TooManyStarts(f"{text}, expected one to end; is there enough memory?")
+        return [Note(logging.ERROR, str(error)), self._decline(order, error)]
 
     def _job(self, order: Order) -> list[AgentEffect]:
         """The order with what the device itself has kept of its run."""
@@ -342,6 +382,12 @@ class Agent:
                 text = f"run {order.run}: the device's own {what} is damaged; going on without it"
                 found.append(Note(logging.ERROR, text))
         return [*found, Work(Job(order, **kept))]
+
+    def _rest(self, error: StorageError, now: float) -> list[AgentEffect]:
+        """The disk refused what a job has left, or what it needs: the job was for nothing."""
+        self._rest_s = min(max(DISK_RETRY_S, 2 * self._rest_s), LONGEST_REST_S)
+        self._work_at = now + self._rest_s
+        return self._wait_for_disk(error, now)
 
     def _wait_for_disk(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused: nothing was lost; try again in half a minute."""

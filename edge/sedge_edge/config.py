@@ -131,6 +131,9 @@ def _resolved(edge: EdgeConfig, folder: Path) -> EdgeConfig:
 
 
 def _absolute(path: Path, key: str, folder: Path) -> Path:
+    if "\0" in str(path):
+        raise ConfigError(key, str(path), "a path without NUL characters")
+
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in os.environ:

@@ -62,8 +62,14 @@ def load_source(source: str, base: Path) -> Examples:
     if FUNCTION_SOURCE.fullmatch(source):
         return _examples(*_call(source, base), source)
     path = base / source
-    if path.is_dir():
-        return _read_images(path)
+    try:
+        if path.is_dir():
+            return _read_images(path)
+    except OSError as exc:  # a folder that is closed to us, or a name that no file can have
+        where = path if exc.filename is None else exc.filename
+        raise DataError(
+            f"{where}: {exc.strerror or exc}, expected a file or folder we may read"
+        ) from exc
     return _examples(*_read_npz(path), source)
 
 
@@ -181,13 +187,16 @@ def _read_npz(path: Path) -> tuple[object, object]:
 
 
 def _call(source: str, base: Path) -> tuple[object, object]:
-    """What the user's function returns. Any exception in it becomes a ``DataError`` with its text."""
+    """What the user's function returns. Any exception in it becomes a ``DataError`` with its text.
+
+    So does an exit: a script may end with ``sys.exit``, the agent must not.
+    """
     module, _, name = source.partition(":")
     sys.path.insert(0, str(base))
     try:
         function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
         found = function()
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
     finally:
         sys.path.remove(str(base))
@@ -230,7 +239,7 @@ def _read_image(path: Path) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
             return _pixels(image, path)
-    except (OSError, SyntaxError, ValueError) as exc:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as exc:
         raise DataError(f"{path}: not an image: {exc}") from exc
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.state import LATEST_CLOCK_S
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.mqtt import probe
@@ -71,7 +72,7 @@ def _disk(config: EdgeConfig) -> str:
 
 def _clock() -> str:
     now = time.time()
-    if now < EARLIEST_S:
+    if not EARLIEST_S <= now <= LATEST_CLOCK_S:
         raise StorageError(f"it says {time.ctime(now)}; set it, or TLS will fail")
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
 

@@ -102,8 +102,8 @@ class Runtime:
         """Stop the job at hand, say goodbye, close the link."""
         self._stop()
         # One that has not begun need not begin; the order is still on disk.
-        if self._job is not None and not self._job.cancel():
-            self._job.exception()
+        if self._job is not None and (self._job.cancel() or _expected(self._job.exception())):
+            self._do(self.agent.interrupted())
         self._do(self.agent.goodbye())
         self.link.close()
 
@@ -113,7 +113,7 @@ class Runtime:
         now = time.monotonic()
         if error is None:
             self._do(self.agent.finished(job.result(), now))
-        elif isinstance(error, SedgeError) and not isinstance(error, LocalError):
+        elif isinstance(error, SedgeError) and _expected(error):
             self._do(self.agent.failed(error, now))
         else:  # our own bug: a crash that the service manager restarts and reports beats a silent loop
             raise error
@@ -157,3 +157,8 @@ def in_pool(
         return pool.submit(perform, job, place)
 
     return Runtime(agent, settings, work, wake, stopping.set)
+
+
+def _expected(error: BaseException | None) -> bool:
+    """Whether a job may end so: with its outcome, or with an error that is no bug of ours."""
+    return error is None or (isinstance(error, SedgeError) and not isinstance(error, LocalError))

@@ -24,12 +24,23 @@ SCHEMA = 1
 MAX_RUNS = 16
 # How long to wait after the disk has refused.
 DISK_RETRY_S = 30.0
+# An order that was under way in so many starts of the agent, and in none of them to its end, is given up:
+# once may be a power cut, three times are the job itself, most likely its need for memory.
+MAX_STARTS = 3
+# A frame has 32 bits for ``boot``. A clock within half a year of their end (2106) is wrong, or leaves too
+# few of the numbers that every start needs one of.
+MAX_BOOT = 2**32 - 1
+LATEST_CLOCK_S = MAX_BOOT - 2**24
 
 V = TypeVar("V")
 
 
 class TooManyRuns(SedgeError):
     """Every run that is kept is in use; an order of another one cannot be done."""
+
+
+class TooManyStarts(SedgeError):
+    """An order was begun in several starts of the agent, and none of them lived to its end."""
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -70,12 +81,22 @@ class Pending(msgspec.Struct, frozen=True):
     blob: bytes
 
 
+class Attempt(msgspec.Struct, frozen=True):
+    """In how many starts of the agent an order was begun and not ended; ``boot`` is the last of them."""
+
+    round: int
+    model_hash: bytes
+    starts: int
+    boot: int
+
+
 class AgentState(msgspec.Struct, frozen=True):
     """Everything that must survive, committed as one.
 
     Since schema 1: ``boot`` and ``coordinator_boot`` keep old frames from being played back; ``orders``
     (by run) and ``outbox`` are the work at hand; ``chunk_bytes`` is what the link was last found to
-    carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first.
+    carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first; ``attempts`` (by run)
+    are at jobs that have not come to an end.
     """
 
     boot: int = 0
@@ -85,6 +106,7 @@ class AgentState(msgspec.Struct, frozen=True):
     outbox: tuple[Pending, ...] = ()
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     recent: tuple[str, ...] = ()
+    attempts: dict[str, Attempt] = msgspec.field(default_factory=dict[str, Attempt])
 
     def pending(self, run: str, number: int) -> Pending | None:
         """The update of a round that still waits for its receipt."""
@@ -96,6 +118,20 @@ class AgentState(msgspec.Struct, frozen=True):
         if run is None or run.bundle != order.bundle.sha256:
             return {}
         return run.kept
+
+    def attempt(self, order: Order) -> Attempt | None:
+        """What is known of this very order's starts; another coordinator may use its run's name again."""
+        found = self.attempts.get(order.run)
+        same = found is not None and (found.round, found.model_hash) == (
+            order.round,
+            order.model_hash,
+        )
+        return found if same else None
+
+    def hopeless(self, order: Order) -> bool:
+        """Whether the order has ended the agent, and not the other way round, too often."""
+        found = self.attempt(order)
+        return found is not None and found.starts >= MAX_STARTS and found.boot != self.boot
 
     def unused(self) -> str | None:
         """Of the runs that seem to be over the one that was worked for longest ago; None without any."""
@@ -121,9 +157,12 @@ class Memory:
         self._journal = journal
         self.state = journal.load() or AgentState()
 
-    def start(self, at_least: int) -> None:
-        """A new start of the agent: its count grows, and is at least the given number."""
-        self._save(boot=max(self.state.boot + 1, at_least))
+    def start(self, clock_s: int) -> None:
+        """A new start of the agent: its count grows, and is at least the clock's, if that can be right."""
+        # A larger one was never sent: an earlier version took it from a clock that was wrong.
+        last = self.state.boot if self.state.boot <= MAX_BOOT else 0
+        at_least = clock_s if clock_s <= LATEST_CLOCK_S else 0
+        self._save(boot=min(max(last + 1, at_least), MAX_BOOT))
 
     def heard(self, coordinator_boot: int) -> None:
         """The coordinator's newest start."""
@@ -149,8 +188,28 @@ class Memory:
         self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
         return gone
 
+    def begin(self, order: Order) -> None:
+        """An order's job begins; counted once for each start of the agent."""
+        state, known = self.state, self.state.attempt(order)
+        if known is not None and known.boot == state.boot:
+            return
+        starts = 1 if known is None else known.starts + 1
+        used = {*state.recent, *state.orders}
+        attempts = {run: attempt for run, attempt in state.attempts.items() if run in used}
+        attempts[order.run] = Attempt(order.round, order.model_hash, starts, state.boot)
+        self._save(attempts=attempts)
+
+    def interrupt(self, run: str) -> None:
+        """A run's job was stopped on purpose: it says nothing against its order."""
+        self._save(attempts=_without(self.state.attempts, run))
+
     def drop(self, run: str) -> None:
         """The order of a run will not be done."""
+        state = self.state
+        self._save(orders=_without(state.orders, run), attempts=_without(state.attempts, run))
+
+    def refuse(self, run: str) -> None:
+        """The order of a run will not be done, nor will it when it comes again."""
         self._save(orders=_without(self.state.orders, run))
 
     def finish(self, order: Order, outcome: Outcome) -> None:
@@ -180,6 +239,7 @@ class Memory:
             orders=_without(self.state.orders, order.run),
             runs=runs,
             outbox=(*others, waiting),
+            attempts=_without(self.state.attempts, order.run),
         )
 
     def deliver(self, waiting: Pending) -> None:

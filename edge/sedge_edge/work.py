@@ -33,7 +33,7 @@ from sedge_edge.start import Parts, assemble
 from sedge_edge.storage import Shelf, Vectors
 from sedge_edge.trainer import Trainer, TrainingDiverged
 from sedge_protocol.bundle import Bundle, BundleManifest
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, LocalError, SedgeError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.messages import TRAIN, Codec, Order
 from sedge_protocol.sparse import (
@@ -50,6 +50,10 @@ from sedge_protocol.update import Report, encode_update
 
 # What this agent can do that a coordinator may not count on (``Hello.codecs``).
 CODECS = ("context", "int4", "sign", *FEATURES)
+
+
+class OutOfMemory(SedgeError):
+    """A job needs more memory than the device has for it."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,19 @@ class Coded:
 
 
 def perform(job: Job, place: Workplace) -> Outcome:
-    """Do the job. Raises ``RemoteError``, ``DataError`` or ``StorageError``, each saying what is wrong."""
+    """Do the job.
+
+    Raises ``RemoteError``, ``DataError``, ``StorageError`` or ``OutOfMemory``, each saying what is wrong.
+    """
+    try:
+        return _perform(job, place)
+    except MemoryError as exc:  # numpy's says how much it wanted, Python's says nothing
+        where = f"run {job.order.run}, round {job.order.round}"
+        text = str(exc) or "no more to be had"
+        raise OutOfMemory(f"{where}: memory: {text}, expected room for the job") from exc
+
+
+def _perform(job: Job, place: Workplace) -> Outcome:
     bundle, trainer = place.open_bundle(job.order.bundle.sha256)
     prepared = prepare(job, place, bundle.manifest)
     began = place.clock()

@@ -27,6 +27,7 @@ from sedge_protocol.frame import Kind
 from sedge_protocol.messages import (
     Busy,
     Cancel,
+    Codec,
     Committed,
     Get,
     Goodbye,
@@ -194,6 +195,7 @@ def test_the_same_order_again_changes_nothing(desk: Desk) -> None:
     journal = (desk.folder / "journal").read_bytes()
     assert desk.tell(order) == []  # while its blobs are fetched
     (work,) = only(desk.feed(order.bundle, order.model), Work)
+    journal = (desk.folder / "journal").read_bytes()
     assert desk.tell(order) == []  # while it is worked on
     assert (desk.folder / "journal").read_bytes() == journal
     desk.work(work.job)
@@ -242,6 +244,33 @@ def test_an_overtaken_order_is_dropped(desk: Desk) -> None:
     assert desk.on_disk() == before
     desk.give(desk.order(4))
     assert list(desk.updates) == [("run", 3), ("run", 4)]
+
+
+def test_an_order_is_dropped_until_this_start_is_welcomed(desk: Desk) -> None:
+    """A restart forgets which frames were seen: the very order that was done may be played again."""
+    order = desk.order(1, codec=Codec(fraction=0.1))
+    frame = desk.peer.seal(order)
+    desk.order_at_hand = order
+    desk.pump(desk.agent.receive(DOWN, frame, desk.now))
+    done = desk.on_disk()
+    assert (done.orders, done.outbox) == ({}, ())
+    desk.agent = desk.start()
+    desk.agent.connected(desk.now, MAX_PACKET)
+    assert [type(effect) for effect in desk.agent.receive(DOWN, frame, desk.now)] == [Note]
+    desk.tell(Welcome(will_of(Desk(desk.folder).agent), "0"))  # to another session's hello
+    assert [type(effect) for effect in desk.agent.receive(DOWN, frame, desk.now)] == []  # seen
+    assert desk.on_disk().runs == done.runs
+
+
+def test_after_a_welcome_an_order_from_before_it_is_an_overtaken_one(desk: Desk) -> None:
+    frame = desk.peer.seal(desk.order(1))
+    desk.pump(desk.reboot())
+    assert [type(effect) for effect in desk.agent.receive(DOWN, frame, desk.now)] == [Note]
+    assert desk.on_disk().orders == {}
+    desk.give(desk.order(1))
+    desk.agent.disconnected()
+    assert desk.agent.connected(desk.now, MAX_PACKET)  # the broker has kept an order in its session
+    assert only(desk.tell(desk.order(2)), Subscribe)
 
 
 @pytest.mark.parametrize(("number", "dropped"), [(1, True), (0, True), (2, False)])

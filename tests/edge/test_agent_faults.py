@@ -4,6 +4,7 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from tests.edge.desk import (
     LAYOUT,
     UP,
     Desk,
+    DriftTrainer,
     FullDisk,
     N,
     drift,
@@ -23,8 +25,9 @@ from tests.edge.desk import (
     theta_of,
 )
 
-from sedge_edge.agent import Work
-from sedge_edge.state import DISK_RETRY_S
+from sedge_edge.agent import LONGEST_REST_S, Work
+from sedge_edge.state import DISK_RETRY_S, MAX_STARTS
+from sedge_edge.trainer import Trained
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.effects import Note, Send, Subscribe
 from sedge_protocol.errors import StorageError
@@ -40,6 +43,7 @@ from sedge_protocol.messages import (
     Hello,
     Message,
     Offer,
+    Order,
     encode_body,
 )
 from sedge_protocol.peer import Peer
@@ -94,7 +98,7 @@ def play(folder: Path, full: FullDisk, monkeypatch: pytest.MonkeyPatch) -> Desk:
             mask = b"" if known is None else known.mask or b""
             given = msgspec.structs.replace(order, keep=("norm.mean",), codec=codec, context=mask)
             desk.give(given)
-            desk.settle()
+            desk.settle(100_000.0)
         desk.now += DISK_RETRY_S  # what is no longer needed may have to wait for the disk, too
         desk.pump([])
     return desk
@@ -262,13 +266,81 @@ def test_jobs_that_fail_again_and_again_leave_no_orphans(
         patched.setattr(BlobFolder, "write", no_room_for_own_models)
         desk.give(order)
         for _ in range(5):
-            desk.now += DISK_RETRY_S
+            desk.now += LONGEST_REST_S
             desk.pump(desk.agent.poll(desk.now))
         assert desk.agent.peer.counters["storage_errors"] == 6
         # bundle, old global, old model, new global as it came and decoded, and the last try's update.
         assert len(desk.blob_files()) <= 6
     desk.settle()
     assert ("run", 2) in desk.updates
+
+
+class Counting(DriftTrainer):
+    """Counts the trainings."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def train(self, *args: Any, **kwargs: Any) -> Trained:
+        self.begun += 1
+        return super().train(*args, **kwargs)
+
+
+def at_least(at: float | None, now: float) -> float:
+    assert at is not None
+    return max(at, now)
+
+
+def test_trainings_for_a_full_disk_become_rare(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was for nothing, and the battery's."""
+    desk.trainer = trainer = Counting()
+    order = desk.order(1)
+    write = BlobFolder.write
+
+    def no_room_for_results(self: BlobFolder, data: bytes) -> bytes:
+        if trainer.begun and len(data) >= 4 * N:
+            raise StorageError("disk full (test)")
+        return write(self, data)
+
+    begun: list[float] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(BlobFolder, "write", no_room_for_results)
+        desk.give(order)
+        while desk.now < 10_000:
+            before = trainer.begun
+            desk.now = at_least(desk.agent.timer(), desk.now + 0.001)
+            desk.pump([])
+            begun += [desk.now] * (trainer.begun - before)
+    pauses = np.diff([100.0, *begun])
+    assert pauses == pytest.approx([30, 60, 120, 240, 480, 960, 1800, 1800, 1800, 1800, 1800])
+    desk.settle()  # when there is room: at the next try, and all is as before
+    assert ("run", 1) in desk.updates
+    monkeypatch.setattr(desk, "trainer", Counting())
+    desk.give(desk.order(2))
+    assert ("run", 2) in desk.updates
+
+
+def test_an_update_that_has_left_is_room_for_a_job_that_had_none(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = desk.order(1), desk.order(2, run="other")
+    desk.tell(first)
+    (work,) = only(desk.feed(first.bundle, first.model), Work)
+    desk.agent.disconnected()
+    desk.work(work.job)
+    (waiting,) = desk.on_disk().outbox
+    desk.connect()
+    desk.tell(second)
+    desk.feed(second.model)
+    for pause in (30.0, 60.0, 120.0):
+        desk.agent.failed(StorageError("disk full (test)"), desk.now)
+        assert only(desk.agent.poll(desk.now + pause - 1), Work) == []
+        desk.now += pause
+        assert only(desk.agent.poll(desk.now), Work) != []
+    desk.agent.failed(StorageError("disk full (test)"), desk.now)
+    desk.now += DISK_RETRY_S
+    effects = desk.tell(Committed("run", 1, waiting.blob))
+    assert [found.job.order for found in only(effects, Work)] == [second]
 
 
 # Rot.
@@ -390,13 +462,82 @@ def test_a_power_cut_before_the_whole_is_a_blob(desk: Desk) -> None:
 def test_work_that_was_cut_off_is_done_again_with_the_same_result(desk: Desk) -> None:
     desk.give(desk.order(1, keep=NAMES, upload=False))
     order = desk.order(2, keep=NAMES, upload=False)
-    for _ in range(3):
-        desk.tell(order)
-        desk.feed(order.model)
-        desk.reboot()
+    desk.tell(order)
+    assert only(desk.feed(order.model), Work)
+    for _ in range(MAX_STARTS - 2):
+        assert only([*desk.reboot(), *desk.agent.poll(desk.now)], Work)
     desk.order_at_hand = order
     desk.pump(desk.reboot())
     np.testing.assert_array_equal(desk.own(), theta_of(1) + drift(1) + drift(2))
+
+
+def kill(desk: Desk, order: Order) -> None:
+    """Every start there may be is cut off at the order's job."""
+    desk.tell(order)
+    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    for _ in range(MAX_STARTS - 1):
+        assert work.job.order == order
+        (work,) = only(desk.reboot(), Work)
+
+
+def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(desk: Desk) -> None:
+    bad, good = desk.order(1, run="too-large"), desk.order(2, run="fine")
+    desk.tell(bad)  # the oldest goes first, each time
+    desk.tell(good)
+    kill(desk, bad)
+    desk.feed(good.model)
+    effects = desk.reboot()
+    assert [work.job.order for work in only(effects, Work)] == [good]
+    assert desk.on_disk().orders == {"fine": good}
+    (decline,) = (m for m in desk.messages(effects) if isinstance(m, Decline))
+    assert (decline.run, decline.round, decline.reason) == ("too-large", 1, "TooManyStarts")
+    assert (
+        "run too-large, round 1: the agent was killed or lost power in each of 3" in decline.detail
+    )
+    # The decline was lost, or crossed the order: it is not tried another time.
+    effects = desk.tell(bad)
+    assert [m.reason for m in desk.messages(effects) if isinstance(m, Decline)] == ["TooManyStarts"]
+    assert desk.on_disk().orders == {"fine": good}
+    # The next round is another order.
+    assert only(desk.tell(desk.order(3, run="too-large")), Subscribe)
+
+
+def test_what_the_agent_survives_does_not_count(desk: Desk) -> None:
+    order = desk.order(1)
+    desk.tell(order)
+    effects = desk.feed(order.bundle, order.model)
+    for _ in range(2 * MAX_STARTS):
+        assert only(effects, Work)
+        desk.agent.failed(StorageError("disk full (test)"), desk.now)
+        desk.now = at_least(desk.agent.timer(), desk.now)
+        assert only(desk.agent.poll(desk.now), Work)
+        assert desk.agent.interrupted() == []  # by the service manager
+        effects = desk.reboot()
+    desk.pump(effects)
+    assert ("run", 1) in desk.updates
+    assert desk.on_disk().attempts == {}
+
+
+def test_an_interruption_that_the_disk_will_not_note_is_no_error(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.tell(order := desk.order(1))
+    assert only(desk.feed(order.bundle, order.model), Work)
+    monkeypatch.setattr(Journal, "commit", storage_error)
+    assert [type(effect) for effect in desk.agent.interrupted()] == [Note]
+
+
+def test_a_job_whose_start_cannot_be_noted_is_not_begun(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = desk.order(1)
+    desk.tell(order)
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "commit", storage_error)
+        assert only(desk.feed(order.bundle, order.model), Work) == []
+    desk.order_at_hand = order
+    desk.settle()
+    assert ("run", 1) in desk.updates
 
 
 def test_every_start_is_a_new_boot(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ def old_clock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", always(86400.0))
 
 
+def far_clock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", always(7.3e9))
+
+
 def little_memory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "memory_mb", always(120))
 
@@ -127,6 +131,7 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
     "a file in the way": ("disk", file_in_the_way, "File exists"),
     "no data": ("data", no_data, "train.npz: No such file or directory"),
     "the clock of 1970": ("clock", old_clock, "it says Fri Jan  2"),
+    "the clock of 2201": ("clock", far_clock, "2201; set it"),
     "little memory": ("memory", little_memory, "found '120 MB', expected at least 200 MB"),
     "no backend": ("backend", no_backend, "pip install 'sedge-fl[onnx]'"),
     "torch with CUDA": ("torch", cuda_torch, "found '2.9.0+cu130'"),

@@ -130,6 +130,18 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
         ),
         (MINIMAL.replace('"secret"', "1"), "secret_file: found 1, expected a string"),
         (
+            MINIMAL.replace('"secret"', r'"a\u0000b"'),
+            "secret_file: found .*, expected a path without NUL",
+        ),
+        (
+            MINIMAL.replace("url =", r'password_file = "\u0000"' + "\nurl ="),
+            "broker.password_file: found .*, expected a path without NUL",
+        ),
+        (
+            MINIMAL.replace("train.npz", r"\u0000"),
+            "data.train: found .*, expected a path without NUL",
+        ),
+        (
             MINIMAL.replace("mqtt:", "http:"),
             r"broker.url: found 'http://localhost', expected mqtt://",
         ),

@@ -1,5 +1,6 @@
 """Examples from files, images and functions, and the check against a model."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,7 @@ def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "def broken(): raise RuntimeError('sensor is off')\n"
         "def lonely(): return np.ones((3, 2))\n"
         "def ragged(): return [[1], [1, 2]], [0, 1]\n"
+        "def script(): raise SystemExit('done')\n"
     )
     before = list(sys.path)
     examples = load_source("sedge_user_data:load", tmp_path)
@@ -121,6 +123,7 @@ def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "lonely": "returned ndarray, expected a tuple",
         "ragged": "not an array",
         "missing": "AttributeError",
+        "script": "SystemExit: done",
     }.items():
         with pytest.raises(DataError, match=message):
             load_source(f"sedge_user_data:{name}", tmp_path)
@@ -184,6 +187,40 @@ def test_folders_that_hold_no_images(tmp_path: Path) -> None:
     (folder / "1" / "b.png").unlink()
     (folder / "cat").mkdir()
     with pytest.raises(DataError, match="cat: the folder's name says no label"):
+        load_source("images", tmp_path)
+
+
+@pytest.mark.parametrize("closed", ["images", "images/1", "images/1/a.png"])
+def test_what_is_closed_to_us_is_a_data_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    """Tests may run as root, to whom nothing is closed."""
+    write_images(tmp_path / "images", ["1/a.png"])
+    real = os.stat if closed.endswith(".png") else os.listdir
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == tmp_path / closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, real.__name__, refuse)
+    source = closed if closed.endswith(".png") else "images"
+    with pytest.raises(DataError, match=f"{tmp_path / closed}: Permission denied, expected a file"):
+        load_source(source, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"too long|null byte"):
+        load_source(name, tmp_path)
+
+
+def test_an_image_that_would_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "images", ["1/a.png"], (30, 30))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DataError, match=r"a\.png: not an image: Image size \(900 pixels\)"):
         load_source("images", tmp_path)
 
 

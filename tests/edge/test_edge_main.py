@@ -1,5 +1,6 @@
 """``sedge-edge``: exit status, one line for an error, and what each command prints."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -165,6 +167,30 @@ def test_once_leaves_after_its_time(config: Path) -> None:
     began = time.monotonic()
     assert run(config, "once", "--timeout-s", "0.3") == 0
     assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize("timeout_s", ["nan", "inf", "-inf", "-1"])
+def test_once_wants_a_time_that_ends(
+    config: Path, timeout_s: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(config, "once", f"--timeout-s={timeout_s}") == 2
+    expected = f"--timeout-s: found {float(timeout_s)}, expected a finite number of seconds, from 0"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_working_directory_that_is_closed_to_us(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = os.stat
+
+    def refuse(path: object, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path) == "edge.toml":
+            raise PermissionError(13, "Permission denied", "edge.toml")
+        return real(cast(str, path), *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert run(config, "status") == 0
+    assert "has never run" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("handlers")

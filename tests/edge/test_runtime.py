@@ -20,7 +20,7 @@ from sedge_protocol.bundle import Bundle, unpack
 from sedge_protocol.effects import Send
 from sedge_protocol.errors import CodecError, LocalError, StorageError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Goodbye, Hello, Message, Offer, Training, Welcome
+from sedge_protocol.messages import Decline, Goodbye, Hello, Message, Offer, Training, Welcome
 from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.peer import Peer
 from sedge_protocol.topics import blob as blob_topic
@@ -234,6 +234,18 @@ def test_a_job_that_cannot_be_done_is_declined(tmp_path: Path) -> None:
         assert bench.desk.agent.idle
 
 
+def test_a_job_that_needs_too_much_memory_is_declined(tmp_path: Path) -> None:
+    with Gated(1) as pool:
+        bench = bench_with(tmp_path, pool, Raising(MemoryError("Unable to allocate 1.00 GiB")))
+        bench.start_job()
+        bench.wait()
+        (decline,) = bench.happen()
+        assert isinstance(decline, Decline)
+        assert decline.reason == "OutOfMemory"
+        assert "Unable to allocate 1.00 GiB" in decline.detail
+        assert bench.desk.agent.idle
+
+
 def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None:
     with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, Raising(StorageError("full")))
@@ -244,7 +256,7 @@ def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None
         assert bench.runtime.timer() > 0.0
 
 
-@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug"), MemoryError()])
+@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug")])
 def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
     with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, Raising(error))
@@ -254,6 +266,7 @@ def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
             bench.runtime.step()
         bench.runtime.close()  # still says goodbye
         assert bench.link.closed
+        assert bench.desk.on_disk().attempts["run"].starts == 1  # and does not take it for a stop
 
 
 class Patient(DriftTrainer):
@@ -303,6 +316,7 @@ class Elsewhere:
 
     def start_job(self) -> None:
         """An order whose blobs are all there."""
+        self.desk.connect()
         order = self.desk.order()
         for manifest in (order.bundle, order.model):
             self.desk.blobs().write(self.desk.served[manifest.transfer])
@@ -335,6 +349,7 @@ def test_close_does_not_wait_for_a_job_that_has_not_begun(tmp_path: Path) -> Non
     assert elsewhere.jobs[0][1].cancelled()
     assert elsewhere.stops == 1
     assert list(desk.on_disk().orders) == ["run"]
+    assert desk.on_disk().attempts == {}
 
 
 def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
@@ -351,6 +366,7 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
         assert isinstance(opened[1], Goodbye)
     again = Desk(tmp_path)
     assert list(again.agent.state.orders) == ["run"]  # to be done at the next start
+    assert again.agent.state.attempts == {}  # a stop says nothing against the order
 
 
 def test_frames_and_cuts_are_passed_on_and_noted(

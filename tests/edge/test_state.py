@@ -9,7 +9,10 @@ import pytest
 from tests.edge.desk import FullDisk
 
 from sedge_edge.state import (
+    LATEST_CLOCK_S,
+    MAX_BOOT,
     MAX_RUNS,
+    MAX_STARTS,
     SCHEMA,
     AgentState,
     Memory,
@@ -123,6 +126,81 @@ def test_boots_only_grow(path: Path) -> None:
     now.heard(9)
     now.heard(3)
     assert now.state.coordinator_boot == 9
+
+
+def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
+    """2200 does not fit a frame; and a boot near the end of 32 bits would leave no numbers to grow by."""
+    now = memory(path)
+    for clock_s, expected in (
+        (1_800_000_000, 1_800_000_000),
+        (7_300_000_000, 1_800_000_001),
+        (2**32, 1_800_000_002),
+        (LATEST_CLOCK_S + 1, 1_800_000_003),
+        (1_800_000_000, 1_800_000_004),
+        (LATEST_CLOCK_S, LATEST_CLOCK_S),
+        (LATEST_CLOCK_S, LATEST_CLOCK_S + 1),
+    ):
+        now.start(clock_s)
+        assert now.state.boot == expected
+    assert LATEST_CLOCK_S < MAX_BOOT == 2**32 - 1
+
+
+def test_a_boot_that_no_frame_can_carry_is_mended(path: Path) -> None:
+    """An earlier version stored one, and could not start again."""
+    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=7_300_000_002))
+    now = memory(path)
+    now.start(1_800_000_000)
+    assert now.state.boot == 1_800_000_000
+    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=MAX_BOOT))
+    now = memory(path)
+    now.start(1_800_000_000)
+    assert now.state.boot == MAX_BOOT
+
+
+def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: Path) -> None:
+    coming = order("a", 1)
+    memory(path).accept(coming)
+    for starts in range(1, MAX_STARTS + 1):
+        now = memory(path)
+        now.start(0)
+        assert not now.state.hopeless(coming)
+        now.begin(coming)
+        now.begin(coming)  # the disk was full, and it is done again
+        assert now.state.attempts["a"].starts == starts
+        assert not now.state.hopeless(coming)
+    now = memory(path)
+    now.start(0)
+    assert now.state.hopeless(coming)
+    assert not now.state.hopeless(order("a", 2))
+    assert not now.state.hopeless(msgspec.structs.replace(coming, model_hash=bytes(32)))
+    assert not now.state.hopeless(order("b", 1))
+    now.refuse("a")
+    assert now.state.orders == {}
+    assert memory(path).state.hopeless(coming)
+
+
+def test_an_order_that_came_to_an_end_is_counted_anew(path: Path) -> None:
+    now = memory(path)
+    ends: list[Callable[[], None]] = [
+        lambda: now.interrupt("a"),
+        lambda: now.drop("a"),
+        lambda: now.finish(order("a", 1), outcome("a", 1)),
+    ]
+    for end in ends:
+        now.accept(order("a", 1))
+        now.begin(order("a", 1))
+        assert memory(path).state.attempts
+        end()
+        assert memory(path).state.attempts == {}
+
+
+def test_counted_starts_do_not_pile_up(path: Path) -> None:
+    now = memory(path)
+    for number in range(MAX_RUNS + 2):
+        now.accept(order(f"run-{number}", 1))
+        now.begin(order(f"run-{number}", 1))
+        now.refuse(f"run-{number}")
+    assert len(now.state.attempts) == MAX_RUNS
 
 
 def test_a_newer_order_takes_the_place_of_its_runs_older_one(path: Path) -> None:
@@ -298,6 +376,9 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
         lambda: now.start(9),
         lambda: now.heard(9),
         lambda: now.accept(order("b", 1)),
+        lambda: now.begin(order("a", 1)),
+        lambda: now.interrupt("a"),
+        lambda: now.refuse("a"),
         lambda: now.drop("a"),
         lambda: now.finish(order("a", 1), outcome("a", 1)),
         lambda: now.deliver(Pending("a", 1, bytes(32))),

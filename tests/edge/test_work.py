@@ -29,6 +29,7 @@ from sedge_edge.work import (
     Coded,
     Job,
     Outcome,
+    OutOfMemory,
     Prepared,
     Workplace,
     choose,
@@ -147,6 +148,22 @@ def test_a_blob_that_is_not_there_is_a_storage_error(desk: Desk) -> None:
     stored(desk)
     with pytest.raises(StorageError):
         prepare(Job(desk.order(1, keep=("norm.mean",)), bytes(32)), desk.place(), manifest_of(desk))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("Unable to allocate 1.00 GiB", "1.00 GiB"), ("", "no")]
+)
+def test_a_lack_of_memory_is_an_error_of_the_job(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+) -> None:
+    def too_much(*args: object, **kwargs: object) -> None:
+        raise MemoryError(said)
+
+    order = desk.order(1)
+    stored(desk)
+    monkeypatch.setattr(desk.trainer, "train", too_much)
+    with pytest.raises(OutOfMemory, match=rf"^run run, round 1: memory: .*{told}"):
+        perform(Job(order), desk.place())
 
 
 # What it sends, and what it still owes.

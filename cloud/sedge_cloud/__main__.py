@@ -37,8 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sedge-cloud", description="The coordinator of a Sedge fleet.")
     parser.add_argument("--version", action="version", version=f"sedge-cloud {VERSION}")
-    here = Path("cloud.toml")
-    default = here if here.exists() else DEFAULT_CONFIG
+    default = _default_config()
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -53,6 +52,15 @@ def _parser() -> argparse.ArgumentParser:
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
     _device_parser(commands.add_parser("device", help="enrol and revoke devices"))
     return parser
+
+
+def _default_config() -> Path:
+    """The configuration of where we are; a folder that we may not look into has none."""
+    here = Path("cloud.toml")
+    try:
+        return here if here.exists() else DEFAULT_CONFIG
+    except OSError:
+        return DEFAULT_CONFIG
 
 
 def _run_parser(parser: argparse.ArgumentParser) -> None:

@@ -14,21 +14,23 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud.config import CloudConfig, RunConfig
+from sedge_cloud.config import COORDINATOR, CloudConfig, RunConfig
 from sedge_cloud.ledger import Ledger, Run, RunState
-from sedge_cloud.plans import check_assignment
-from sedge_cloud.rounds import RUNNING, STOPPED
+from sedge_cloud.orders import require_sendable
+from sedge_cloud.plans import plan_stranger
+from sedge_cloud.rounds import RUNNING, STOPPED, make_round
 from sedge_cloud.rows import RunRow
 from sedge_cloud.store import Store
 from sedge_cloud.strategies import make_strategy
-from sedge_cloud.strategy import Memory
 from sedge_cloud.widths import require_forms
 from sedge_protocol import bundle as bundles
 from sedge_protocol.disk import opened, replace_file, translated
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, SedgeError, StorageError
 from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.layout import Layout
+from sedge_protocol.messages import TRAIN
 from sedge_protocol.topics import check_id
+from sedge_protocol.transfer import describe
 
 # mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password behind it is 256 random
 # bits, so the count need not slow anyone down.
@@ -96,8 +98,9 @@ def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
 def _require_plan(run: Run, ledger: Ledger) -> None:
     """Raise ``ConfigError`` when the strategy cannot plan for a device that nobody has heard of."""
     try:
-        planned = run.strategy.plan(ledger.state(run), Memory(), run.config.training)
-        check_assignment(run, "a new device", planned)
+        first = make_round(run, 1, TRAIN, [plan_stranger(run, ledger)], 0.0)
+        read = ledger.store.blobs.read
+        require_sendable(run, first, lambda device: None, lambda blob: describe(read(blob)))
     except (LocalError, CodecError) as exc:
         expected = f"a strategy that suits the model and its bundles ({exc})"
         raise ConfigError("strategy", run.config.strategy, expected) from exc
@@ -124,6 +127,11 @@ def add_device(
     An error takes the folder away again.
     """
     check_id(device, "device")
+    if device == cloud.username or device.startswith(COORDINATOR):
+        expected = (
+            f"another id: {cloud.username!r} and {COORDINATOR!r}… are coordinators at the broker"
+        )
+        raise ConfigError("device", device, expected)
     if any(row.device == device for row in store.devices()):
         raise ConfigError("device", device, "an id that is not enrolled yet")
     secret = os.urandom(SECRET_BYTES)
@@ -207,7 +215,7 @@ def initialise(folder: Path, fleet: str, url: str) -> None:
         raise ConfigError("url", url, "mqtt://host:port")
     if (folder / "cloud.toml").exists():
         raise ConfigError("folder", str(folder), "a folder without a cloud.toml")
-    user = f"coordinator-{fleet}"
+    user = f"{COORDINATOR}{fleet}"
     password = os.urandom(24).hex()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The coordinator's configuration (cloud.toml) and the description of a run (run.toml)."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,13 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.messages import Codec, Id, Training
 from sedge_protocol.mqtt import BrokerSettings
 from sedge_protocol.sparse import Compression, ValueCoding
+
+# What the coordinators' accounts at a broker begin with; a device's is its id.
+COORDINATOR = "coordinator-"
+# The paths in cloud.toml's [broker].
+_FILES = ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
+# What stands between quotation marks in TOML as it is, and what no host name has.
+_PLAIN = re.compile(r"[!#-\[\]-~]+")
 
 Option = bool | int | float | str | list[bool | int | float | str]
 
@@ -171,6 +179,16 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
     log_level: str = "info"
 
+    @property
+    def client_id(self) -> str:
+        """The coordinator's name at the broker."""
+        return f"{COORDINATOR}{self.fleet}"
+
+    @property
+    def username(self) -> str:
+        """The coordinator's account at the broker."""
+        return self.broker.username or self.client_id
+
 
 def load_run(path: Path) -> RunConfig:
     """Read and check a run file. Raises ``ConfigError``."""
@@ -184,15 +202,33 @@ def load_cloud(path: Path) -> CloudConfig:
     if found.log_level not in levels:
         raise ConfigError("log_level", found.log_level, f"one of {', '.join(levels)}", str(path))
     base = path.resolve().parent
+    named = {key: value for key in _FILES if (value := getattr(found.broker, key)) is not None}
+    for key, value in (
+        ("state_dir", found.state_dir),
+        *((f"broker.{k}", v) for k, v in named.items()),
+    ):
+        if "\0" in value:
+            raise ConfigError(key, value, "a path without NUL", str(path))
+    for key in ("url", "device_url"):
+        _require_url(f"broker.{key}", getattr(found.broker, key), path)
     broker = msgspec.structs.replace(
-        found.broker,
-        **{
-            key: str(base / value)
-            for key in ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
-            if (value := getattr(found.broker, key)) is not None
-        },
+        found.broker, **{key: str(base / value) for key, value in named.items()}
     )
     return msgspec.structs.replace(found, broker=broker, state_dir=str(base / found.state_dir))
+
+
+def _require_url(key: str, url: str | None, path: Path) -> None:
+    """Raise ``ConfigError`` for a url that is none, or would be none in a device's edge.toml."""
+    if url is None:
+        return
+    try:
+        BrokerSettings(url, "").endpoint()
+        good = _PLAIN.fullmatch(url) is not None
+    except ConfigError:
+        good = False
+    if not good:
+        expected = "mqtt://host[:port] or mqtts://host[:port]"
+        raise ConfigError(key, url, expected, str(path))
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
@@ -206,11 +242,10 @@ def broker_settings(cloud: CloudConfig) -> BrokerSettings:
             raise ConfigError(
                 "broker.password_file", broker.password_file, f"a file ({exc})"
             ) from exc
-    client_id = f"coordinator-{cloud.fleet}"
     return BrokerSettings(
         broker.url,
-        client_id,
-        broker.username or client_id,
+        cloud.client_id,
+        cloud.username,
         password,
         broker.ca_file,
         broker.cert_file,

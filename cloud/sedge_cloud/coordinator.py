@@ -12,8 +12,9 @@ and starts again from the store alone.
 """
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -22,21 +23,21 @@ from sedge_cloud.cohorts import plan_cohort
 from sedge_cloud.downloads import Downloads
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.fleet import VERSION, Device, Fleet
+from sedge_cloud.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.inbox import RETRY_MS, Answer, Inbox
 from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.orders import make_order, served
+from sedge_cloud.orders import make_order, require_sendable, served
 from sedge_cloud.rounds import RUNNING, Draw, OpenRound
 from sedge_cloud.rows import RunRow
 from sedge_cloud.store import Store
-from sedge_protocol import messages, topics
+from sedge_protocol import messages
 from sedge_protocol.effects import Note, Send
 from sedge_protocol.errors import ConfigError, LocalError, RemoteError, StorageError, VersionError
-from sedge_protocol.frame import Frame, Kind, seal
+from sedge_protocol.frame import Frame
 from sedge_protocol.messages import Hello, Message
 
 # An order that went unanswered this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
-DISK_RETRY_S = 30.0
 
 
 class Coordinator:
@@ -51,15 +52,16 @@ class Coordinator:
         self.counters: Counter[str] = Counter()
         self.runs: dict[str, Run] = {}
         self.open: dict[str, OpenRound] = {}
-        self._boot = store.next_boot(boot)
-        self.devices = Fleet(fleet, self._boot)
+        self.devices = Fleet(fleet, store.next_boot(boot))
         self._draw = draw
+        self._house = Housekeeping(self.ledger, self.counters)
         self._inbox = Inbox(store, self.ledger, self.open)
         self._downloads = Downloads(store.blobs, gather_s)
         self._resend_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._drawn_at: dict[str, int] = {}
         self._load_at = 0.0
+        self._reload_at = math.inf  # a run could not be read
         self._version: int | None = None
 
     def load(self, now: float) -> list[CloudEffect]:
@@ -72,12 +74,13 @@ class Coordinator:
             return found
         try:
             version = self.store.version()
-            if version != self._version:
+            if version != self._version or now >= self._reload_at:
+                self._reload_at = math.inf
                 found += self.devices.load(self.store.devices())
                 for row in self.store.runs():
                     found += self._load_run(row, now)
                 if self._version is None:
-                    found += self._collect(self.ledger.collect)
+                    found += self._house.started()
                 for current in self.open.values():
                     found += self._look_for(current)
                 self._version = version
@@ -85,7 +88,7 @@ class Coordinator:
             if self._version is None:
                 raise
             self._load_at = now + DISK_RETRY_S
-            found.append(self._trouble(exc))
+            found.append(self._house.trouble(exc))
         return found
 
     def connected(self, now: float) -> list[CloudEffect]:
@@ -101,7 +104,7 @@ class Coordinator:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = [self._downloads.timer(), self._inbox.timer()]
+        due = [self._downloads.timer(), self._inbox.timer(), self._house.timer()]
         for name, current in self.open.items():
             at = min(current.deadline, self._resend_at[name])
             due.append(max(at, self._not_before.get(name, 0.0)))
@@ -120,8 +123,8 @@ class Coordinator:
                     found.append(effect)
             except StorageError as exc:
                 self._not_before[run.name] = now + DISK_RETRY_S
-                found.append(self._trouble(exc))
-        return found + self._serve(now, room)
+                found.append(self._house.trouble(exc, run.name))
+        return [*found, *self._house.poll(now), *self._serve(now, room)]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
         """A frame from the broker. Bad bytes are counted, noted and answered; they change nothing.
@@ -136,7 +139,7 @@ class Coordinator:
         try:
             opened = device.peer.open(payload, topic)
             if opened is None:
-                return []
+                return [*self.devices.unheard(device, payload, now)]
             return self._dispatch(device, *opened, now)
         except VersionError as exc:
             self.counters["version"] += 1
@@ -147,7 +150,7 @@ class Coordinator:
         except RemoteError as exc:
             return [self._dropped(device, exc)]
         except StorageError as exc:
-            return [self._trouble(exc)]
+            return [self._house.trouble(exc)]
 
     def _dispatch(
         self, device: Device, frame: Frame, message: Message | None, now: float
@@ -182,16 +185,10 @@ class Coordinator:
         if not device.online:
             found.append(Note(logging.INFO, f"device {name} is online"))
         self.devices.arrive(device, hello)
-        for current in self.open.values():
+        for current in list(self.open.values()):  # a run whose order cannot be sent ends
             current.arrive(name)
             found += self._send_orders(current, [name], now)
         return found
-
-    def _order(self, current: OpenRound, name: str, now: float) -> Send:
-        """A device's order, for the first time or again."""
-        run, device = self.runs[current.row.run], self.devices[name]
-        manifest = self._downloads.manifest
-        return device.peer.message(make_order(run, current, name, device.hello, manifest, now))
 
     def _get(
         self, device: Device, transfer: bytes, get: messages.Get, now: float
@@ -205,19 +202,10 @@ class Coordinator:
         return []
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:
-        found: list[CloudEffect] = []
         try:
-            chunks = self._downloads.poll(now, room)
+            return [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
         except StorageError as exc:  # who asked asks again
-            return [self._trouble(exc)]
-        for device, transfer, index, data in chunks:
-            if device is not None:
-                found.append(self.devices[device].peer.chunk(transfer, index, data))
-                continue
-            topic = topics.blob(self.fleet, transfer)
-            frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
-            found.append(Send(topic, seal(frame, topic, None), 0))
-        return found
+            return [self._house.trouble(exc)]
 
     def _offer(
         self, device: Device, transfer: bytes, offer: messages.Offer, now: float
@@ -240,7 +228,7 @@ class Coordinator:
 
     def _busy(self, device: Device, transfer: bytes, error: StorageError) -> list[CloudEffect]:
         later = messages.Busy(RETRY_MS, "storage")
-        return [device.peer.message(later, transfer), self._trouble(error)]
+        return [device.peer.message(later, transfer), self._house.trouble(error)]
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect]:
         found: list[CloudEffect] = []
@@ -281,7 +269,10 @@ class Coordinator:
     def _advance(self, run: Run, now: float) -> Iterator[CloudEffect]:
         """Open a round that can open, close one that can close, repeat orders left unanswered."""
         current = self.open.get(run.name)
+        had_trouble = self._not_before.pop(run.name, None) is not None
         if current is not None:
+            if had_trouble and rounds.complete(run, current, now):
+                yield from self._house.reject_lost(current)
             if rounds.complete(run, current, now):
                 yield from self._close(run, current)
             elif now >= current.deadline:
@@ -302,6 +293,8 @@ class Coordinator:
         if current is None:
             try:
                 planned = plan_cohort(run, self.ledger, number, task, self.devices, self._draw)
+                made = rounds.make_round(run, number, task, planned.orders, now)
+                require_sendable(run, made, self.devices.hello, self._downloads.manifest)
             except LocalError as exc:  # no retry helps
                 yield from self._fail(run, f"round {number} cannot be planned: {exc}")
                 return
@@ -324,7 +317,8 @@ class Coordinator:
         """A run cannot go on, and the others do."""
         rounds.fail(run, self.store)
         text = f"run {run.name} has failed: {why}"
-        return [Note(logging.ERROR, text), RunEnded(run.name, run.status, why)]
+        void = self._void(run, "the run has failed")
+        return [*void, Note(logging.ERROR, text), RunEnded(run.name, run.status, why)]
 
     def _look_for(self, current: OpenRound) -> list[CloudEffect]:
         """Which devices of a round are there, kept up to date with hellos; the revoked owe nothing."""
@@ -338,15 +332,22 @@ class Coordinator:
         return self._send_orders(current, list(current.orders), now)
 
     def _send_orders(self, current: OpenRound, names: list[str], now: float) -> list[CloudEffect]:
-        """The order of each of these devices that is there and still owes an answer."""
-        try:
-            return [
-                self._order(current, name, now)
-                for name in names
-                if current.waiting_for(name) and self.devices[name].online
-            ]
-        except StorageError as exc:
-            return [self._trouble(exc)]
+        """The order of each of these devices that is there and still owes an answer, new or again."""
+        found: list[CloudEffect] = []
+        run = self.runs[current.row.run]
+        for name in names:
+            device = self.devices[name]
+            if not (current.waiting_for(name) and device.online):
+                continue
+            try:
+                order = make_order(run, current, name, device.hello, self._downloads.manifest, now)
+                found.append(device.peer.message(order))
+            except StorageError as exc:
+                found.append(self._house.trouble(exc, run.name))
+            except LocalError as exc:  # no retry helps
+                why = f"round {current.row.round}: the order of {name} cannot be sent: {exc}"
+                return found + self._fail(run, why)
+        return found
 
     def _extend(self, run: Run, current: OpenRound, now: float) -> list[CloudEffect]:
         """Too few updates at the deadline: wait another one, and ask again."""
@@ -368,20 +369,16 @@ class Coordinator:
             yield Note(logging.ERROR, text)
         if run.status != RUNNING:
             yield RunEnded(run.name, run.status)
-        yield from self._collect(lambda: self.ledger.tidy(len(current.orders)))
-
-    def _collect(self, collect: Callable[[], object]) -> list[CloudEffect]:
-        """Delete what nothing needs. What cannot be deleted does not keep us from our work."""
-        try:
-            collect()
-        except StorageError as exc:
-            return [self._trouble(exc)]
-        return []
+        yield from self._house.closed(len(current.orders))
 
     def _load_run(self, row: RunRow, now: float) -> list[CloudEffect]:
         known = self.runs.get(row.run)
         if known is None and row.status == RUNNING:
-            return self._take_over(row, now)
+            try:
+                return self._take_over(row, now)
+            except StorageError as exc:  # the other runs go on
+                self._reload_at = now + DISK_RETRY_S
+                return [self._house.trouble(exc, row.run)]
         if known is not None and row.status != RUNNING and known.status == RUNNING:
             return self._stop(known, row.status)
         return []
@@ -403,14 +400,17 @@ class Coordinator:
     def _stop(self, run: Run, status: str) -> list[CloudEffect]:
         """The operator stopped a run: its open round ends without an aggregate."""
         run.status = status
+        return [*self._void(run, "the run was stopped"), RunEnded(run.name, status)]
+
+    def _void(self, run: Run, why: str) -> list[Send]:
+        """A run's open round, if it has one, ends without an aggregate: who still works for it is told."""
         current = self.open.pop(run.name, None)
         self._resend_at.pop(run.name, None)
-        found: list[CloudEffect] = []
-        if current is not None:
-            void = messages.Cancel(run.name, 0, "the run was stopped")
-            waiting = [name for name in current.orders if current.waiting_for(name)]
-            found += [self.devices[name].peer.message(void) for name in waiting]
-        return [*found, RunEnded(run.name, status)]
+        if current is None:
+            return []
+        void = messages.Cancel(run.name, 0, why)
+        waiting = [name for name in current.orders if current.waiting_for(name)]
+        return [self.devices[name].peer.message(void) for name in waiting]
 
     def _find_run(self, name: str, now: float) -> list[CloudEffect]:
         """Take over a run that is asked for, also one that ended before this process began."""
@@ -422,7 +422,3 @@ class Coordinator:
     def _dropped(self, device: Device, error: RemoteError) -> Note:
         self.counters["refused"] += 1
         return Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
-
-    def _trouble(self, error: StorageError) -> Note:
-        self.counters["storage_errors"] += 1
-        return Note(logging.ERROR, str(error))

@@ -13,12 +13,16 @@ from sedge_cloud.rows import DeviceRow
 from sedge_protocol import topics
 from sedge_protocol.effects import Effect, Note, Send
 from sedge_protocol.errors import RemoteError
+from sedge_protocol.frame import HEADER, Frame, Kind, seal
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Hello, Welcome
 from sedge_protocol.peer import Peer
 from sedge_protocol.sparse import Compression
 
 VERSION = "0.1.0"
+# A device that goes on with an old start count is spoken of once an hour: whoever can publish on its topic
+# can repeat its old frames, and is not to fill the log.
+WARN_EVERY_S = 3600.0
 # A welcome to a hello that nobody sent: "I have just started; say hello again".
 WHO_IS_THERE = Welcome(bytes(16), VERSION)
 
@@ -27,13 +31,15 @@ WHO_IS_THERE = Welcome(bytes(16), VERSION)
 class Device:
     """One enrolled device. ``online`` from its hello until its goodbye, or until our own link fails.
 
-    ``hello`` is the last one heard, perhaps before our own start.
+    ``hello`` is the last one heard, perhaps before our own start. From ``warn_at`` on it is worth a line
+    in the log that its start count is old.
     """
 
     row: DeviceRow
     peer: Peer
     hello: Hello | None = None
     online: bool = False
+    warn_at: float = 0.0
 
     @property
     def has_context(self) -> bool:
@@ -78,6 +84,14 @@ class Fleet:
         """Ask every device for a hello."""
         return [d.peer.message(WHO_IS_THERE) for d in self._devices.values() if not d.row.revoked]
 
+    def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
+        """A chunk for a device or, with None, for whoever in the fleet misses it."""
+        if device is not None:
+            return self._devices[device].peer.chunk(transfer, index, data)
+        topic = topics.blob(self._name, transfer)
+        frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
+        return Send(topic, seal(frame, topic, None), 0)
+
     def lose(self) -> None:
         """Our link is down: nobody can be reached until their next hello."""
         for device in self._devices.values():
@@ -102,6 +116,20 @@ class Fleet:
         if device is None or device.row.revoked:
             raise RemoteError(f"device {name!r} is {'revoked' if device else 'not enrolled'}")
         return device
+
+    def unheard(self, device: Device, payload: bytes, now: float) -> list[Effect]:
+        """A sound control frame that the replay window refused: said, if a device may wait in vain."""
+        known, boot = device.peer.window.boot, HEADER.unpack_from(payload)[5]
+        if boot >= known or now < device.warn_at:  # the same start: a broker has repeated a frame
+            return []
+        device.warn_at = now + WARN_EVERY_S
+        name = device.row.device
+        text = (
+            f"device {name} is not heard: its start count {boot} is below {known}, which it had before. "
+            "If its state was wiped, set its clock and restart it, or enrol it under a new id; "
+            "else somebody repeats old frames"
+        )
+        return [Note(logging.WARNING, text)]
 
     def able(self, run: Run) -> list[str]:
         """Ids of the devices that are online and can do the run's work, sorted.

@@ -31,6 +31,7 @@ from sedge_protocol.messages import (
     Offer,
     Reject,
 )
+from sedge_protocol.sparse import SparseVector
 from sedge_protocol.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.update import MAX_REPORT_BYTES, Report
 
@@ -294,7 +295,7 @@ class Inbox:
             patch=patch,
             blob=found.intake.manifest.sha256,
             arrays=order.arrays,
-            mask=self._ledger.write_mask(delta) if delta is not None and uses_context else b"",
+            mask=self._mask(run, order, delta) if uses_context else b"",
             context=order.context,
             width=order.width,
             patch_blob=blob,
@@ -303,6 +304,14 @@ class Inbox:
             step_s=report.seconds / report.steps if report.steps else 0.0,
             remembered=details.remember and delta is not None,
         )
+
+    def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:
+        """The mask that the device keeps as well: of its last update with 0 < k < n."""
+        mask = b"" if delta is None else self._ledger.write_mask(delta)
+        if mask:
+            return mask
+        known = self._store.memory(run.name, order.device)
+        return known.mask if known is not None and known.width == order.width else b""
 
 
 def receipt(row: UpdateRow, offered: bytes) -> Message:

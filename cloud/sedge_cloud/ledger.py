@@ -22,7 +22,7 @@ from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import Memory, State, Strategy, Update, Width
 from sedge_cloud.vectors import Vectors
 from sedge_protocol.bundle import BundleManifest, unpack
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.transfer import Manifest, describe
 from sedge_protocol.update import Report
@@ -83,8 +83,12 @@ class Run:
         self.status = row.status
         self.config = _read(row, row.config, RunConfig)
         self.state = _read(row, row.state, RunState)
-        packed = [store.blobs.read(blob) for blob in row.bundles]
-        manifests = [unpack(blob).manifest for blob in packed]
+        blobs = row.bundles
+        try:
+            packed = [store.blobs.read(blob) for blob in blobs]
+            manifests = [unpack(blob).manifest for blob in packed]
+        except (StorageError, CodecError) as exc:
+            raise StorageError(f"run {row.run}: its bundle cannot be read: {exc}") from exc
         self.manifest: BundleManifest = manifests[0]
         self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
         self.widths = tuple(Width(manifest.rate, manifest.layout) for manifest in manifests)
@@ -138,6 +142,7 @@ class Ledger(Vectors):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._written = self._kept = 0
+        self._losses: dict[tuple[str, str], str] = {}  # by run and device
         self._counted: Cache[frozenset[str]] = Cache(
             CACHED_NAMES_BYTES, lambda names: NAME_BYTES * len(names)
         )
@@ -191,11 +196,29 @@ class Ledger(Vectors):
     def memory(self, run: Run, device: str) -> Memory:
         """What the cloud knows of a device in this run, but for its group and its memory's size.
 
-        The vector is read-only: whoever plans may not change it.
+        The vector is read-only: whoever plans may not change it. What the disk has lost a part of counts
+        as none: the run goes on, and the device's next update takes its place.
         """
         row = self.store.memory(run.name, device)
         if row is None:
             return Memory(device=device)
+        try:
+            return self._memory(run, row)
+        except StorageError as exc:
+            if not any(map(self.store.lost, row.blobs)):
+                raise
+            text = f"run {run.name}: the model of {device} after round {row.round} is lost: {exc}"
+            self._losses.setdefault((run.name, device), text)
+            return Memory(device=device)
+
+    def take_losses(self) -> list[str]:
+        """What has been found lost since the last call, each once."""
+        found = list(self._losses.values())
+        self._losses.clear()
+        return found
+
+    def _memory(self, run: Run, row: MemoryRow) -> Memory:
+        device = row.device
         size = run.layout(row.width).size
         delta = self.delta(size, row.blob, row.context) if row.blob else None
         base, patch = self.theta(row.model, size), self.patch(row, size)
@@ -249,8 +272,9 @@ class Ledger(Vectors):
             keep |= _read(row, row.state, RunState).blobs()
             keep.update(row.bundles)
         self._written, self._kept = 0, len(keep)
-        self.store.drop_small_updates()
-        return self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
+        freed = self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
+        self.store.drop_small_updates()  # last: on a full disk it needs the room that was just freed
+        return freed
 
     def tidy(self, orders: int) -> None:
         """A round of so many orders has closed: collect when they add up to what was kept last time.

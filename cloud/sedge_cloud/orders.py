@@ -10,14 +10,20 @@ import msgspec
 from sedge_cloud.config import RunConfig
 from sedge_cloud.downloads import Served
 from sedge_cloud.ledger import Run
+from sedge_cloud.memories import Hellos
 from sedge_cloud.plans import CONTEXT
 from sedge_cloud.rounds import OpenRound, order_seed
-from sedge_protocol.messages import EVALUATE, Codec, Hello, Order, Step
+from sedge_protocol.errors import LocalError
+from sedge_protocol.frame import MAX_BODY_BYTES
+from sedge_protocol.messages import EVALUATE, Codec, Hello, Order, Step, encode_body
 from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest
 
 # What every device decodes and codes; other value codings and mask contexts it must announce.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
+
+# What an order may have: its codec and the time left may take more bytes when it is made again.
+MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
 
 Describe = Callable[[bytes], Manifest]
 
@@ -56,6 +62,26 @@ def make_order(
         seed=order_seed(run.config.seed, row.round, name),
         deadline_ms=max(0, int((current.deadline - now) * 1000)),
     )
+
+
+def require_sendable(run: Run, coming: OpenRound, hello: Hellos, manifest: Describe) -> None:
+    """Raise ``LocalError`` for a round with an order that is larger than a frame.
+
+    To be asked before the round is stored: one that is can only end with its run.
+    """
+    for name in coming.orders:
+        order = make_order(run, coming, name, hello(name), manifest, 0.0)
+        size = len(encode_body(order))
+        if size > MAX_ORDER_BYTES:
+            sizes = {
+                key: len(msgspec.msgpack.encode(getattr(order, key)))
+                for key in order.__struct_fields__
+            }
+            largest = max(sizes, key=sizes.__getitem__)
+            raise LocalError(
+                f"{run.strategy.name}, {name}: an order of {size} bytes, of which {largest} takes "
+                f"{sizes[largest]}, expected at most {MAX_ORDER_BYTES}"
+            )
 
 
 def served(run: Run, current: OpenRound, name: str, manifest: Describe) -> Iterator[Served]:

@@ -16,7 +16,7 @@ from sedge_cloud.ledger import Ledger, Run
 from sedge_cloud.memories import Hellos, Memories
 from sedge_cloud.rounds import order_seed
 from sedge_cloud.rows import Details, MemoryRow, OrderRow
-from sedge_cloud.strategy import Assignment, State
+from sedge_cloud.strategy import Assignment, Memory, State
 from sedge_cloud.vectors import hash_of, magnitude
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Layout, Theta
@@ -37,6 +37,8 @@ CONTEXT = "context"
 NAMED_BYTES = 256
 # No order has this number: its seed draws the examples that a device holds out.
 HOLDOUT_ROUND = 0
+# Stands for a device that nobody has heard of; no device has such an id.
+STRANGER = "a new device"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,15 @@ def plan_round(
         else:
             orders.append(planner.order(device, assignment))
     return Planned(orders, left_out)
+
+
+def plan_stranger(run: Run, ledger: Ledger) -> OrderRow:
+    """What a device that nobody has heard of would be ordered in the first round.
+
+    Raises ``LocalError`` and ``CodecError`` for an assignment that cannot be made or given.
+    """
+    assignment = run.strategy.plan(ledger.state(run), Memory(), run.config.training)
+    return _Planner(run, ledger, 1, lambda device: None).order(STRANGER, assignment)
 
 
 def needed_features(assignment: Assignment, training: Training) -> frozenset[str]:
@@ -213,7 +224,7 @@ class _Planner:
             keep=msgspec.msgpack.encode(assignment.keep),
             upload=assignment.upload,
             arrays=ledger.write_arrays(assignment.arrays),
-            context=known.mask if known is not None and uses_context else b"",
+            context=self._mask(known) if uses_context else b"",
             model=model,
             model_hash=model_hash,
             width=assignment.width,
@@ -243,6 +254,12 @@ class _Planner:
         memory = self._memories.of(device)
         return memory.trained is not None and _same(patch, memory.sent, memory.trained)
 
+    def _mask(self, known: MemoryRow | None) -> bytes:
+        """The blob of a device's last mask; empty where there is none, or the disk has lost it."""
+        if known is None or not known.mask or not self._ledger.store.blobs.has(known.mask):
+            return b""
+        return known.mask
+
     def _patch(
         self, device: str, patch: SparseVector | None, known: MemoryRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
@@ -253,7 +270,7 @@ class _Planner:
             return encode(patch, ValueCoding.FP32, Compression.NONE), b""
         coding = self._run.config.patch
         values = _held_in(coding.values, patch.values)
-        mask = b"" if known is None or 4 * patch.count <= MAX_INLINE_BYTES else known.mask
+        mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(known)
         if not mask or not _has_context(self._hello(device)):
             return encode(patch, values, coding.compression), b""
         context = self._ledger.store.blobs.read(mask)

@@ -157,14 +157,22 @@ def order_seed(seed: int, number: int, device: str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
+def make_round(
+    run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float
+) -> OpenRound:
+    """A round that could open now."""
+    steps = msgspec.msgpack.encode(run.state.steps) if run.state.steps else b""
+    row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None, steps)
+    return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
+
+
 def open_round(
     run: Run, store: Store, number: int, task: str, orders: Sequence[OrderRow], now: float
 ) -> OpenRound:
     """Store a round with its orders, as one."""
-    steps = msgspec.msgpack.encode(run.state.steps) if run.state.steps else b""
-    row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None, steps)
-    store.open_round(row, orders)
-    return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
+    current = make_round(run, number, task, orders, now)
+    store.open_round(current.row, orders)
+    return current
 
 
 def resume(run: Run, store: Store, now: float) -> OpenRound | None:

@@ -176,6 +176,19 @@ class MemoryRow(msgspec.Struct, frozen=True):
     remembered: bool = False
 
     @property
+    def blobs(self) -> tuple[bytes, ...]:
+        """The blobs that it is made from."""
+        named = (
+            self.model,
+            self.blob,
+            self.arrays,
+            self.context,
+            self.patch_blob,
+            self.patch_context,
+        )
+        return tuple(blob for blob in named if blob)
+
+    @property
     def patch_hash(self) -> bytes:
         """The name of the coded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")

@@ -6,6 +6,7 @@ what a crash leaves unnamed is collected. The command line writes here too, besi
 which notices by ``data_version``. This file owns sqlite3.
 """
 
+import errno
 import hashlib
 import sqlite3
 import time
@@ -34,6 +35,11 @@ from sedge_protocol.errors import ConfigError, StorageError
 BUSY_S = 10.0
 # A device may be this many rounds late and still have its update understood.
 LATE_ROUNDS = 3
+# A start count has 4 bytes on the wire. A clock that is later than this, in 2105, is wrong, and to follow
+# it would leave no room for the starts after this one.
+LATEST_CLOCK_S = 2**32 - 2**24
+# How a file that cannot be read fails for good: it is not there, or its place on the disk has gone bad.
+_GONE = (errno.ENOENT, errno.EIO)
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -83,11 +89,13 @@ class Store:
             row = self._db.execute("PRAGMA data_version").fetchone()
         return int(row[0])
 
-    def next_boot(self, at_least: int) -> int:
-        """Our own start count: larger than ever before, and at least the given number."""
+    def next_boot(self, clock: int) -> int:
+        """Our own start count: larger than ever before, and at least a clock's seconds that can be true."""
         with self._transaction() as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone()
-            boot = max(int(row[0]) + 1, at_least)
+            # A larger one, from before clocks were doubted, fits no frame: nobody has heard of it.
+            known = int(row[0]) if int(row[0]) < 2**32 else 0
+            boot = max(known + 1, clock if clock <= LATEST_CLOCK_S else 0)
             db.execute("UPDATE meta SET value = ? WHERE key = 'boot'", (boot,))
         return boot
 
@@ -199,6 +207,14 @@ class Store:
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
+    def reject(self, run: str, number: int, device: str, reason: str, detail: str) -> None:
+        """Turn an accepted update into a rejected one."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE updates SET rejected = ?, detail = ? WHERE run = ? AND round = ? AND device = ?",
+                (reason, detail, run, number, device),
+            )
+
     def receive(self, row: UpdateRow, memory: MemoryRow | None, small: bytes = b"") -> None:
         """Write a receipt and, with it, what the device's model has become (if newer).
 
@@ -232,6 +248,16 @@ class Store:
         if hashlib.sha256(row[0]).digest() != sha256:
             raise StorageError(f"{self._path}: update {sha256.hex()} does not have its sha256")
         return bytes(row[0])
+
+    def lost(self, sha256: bytes) -> str:
+        """Why an update or another blob is gone for good; empty where it can be read, or may be later."""
+        try:
+            self.update_blob(sha256)
+        except StorageError as exc:
+            cause = exc.__cause__  # none: it does not have its hash
+            if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
+                return str(exc)
+        return ""
 
     def drop_small_updates(self) -> None:
         """Delete the small updates that nothing needs any more."""

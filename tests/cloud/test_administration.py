@@ -44,7 +44,7 @@ from sedge_cloud.strategy import Assignment, State
 from sedge_edge.config import load_config
 from sedge_protocol.errors import CodecError, ConfigError, LinkError, LocalError, StorageError
 from sedge_protocol.keys import DeviceKeys, parse_secret
-from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.mqtt import BrokerSettings, probe
 from sedge_protocol.sparse import ValueCoding
 from sedge_protocol.topics import all_up, down
@@ -120,6 +120,18 @@ def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path
             start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     finally:
         given.clear()
+    assert store.runs() == []
+
+
+def test_a_model_whose_orders_no_frame_holds(store: Store, tmp_path: Path) -> None:
+    names = [f"{i:04}".ljust(230, "x") + ".weight" for i in range(1200)]
+    layout = Layout.of([(name, (2,), Role.PARAMETER) for name in [*names, "head.weight"]])
+    config = msgspec.structs.replace(CONFIG, strategy="lg_fedavg")
+    said = (
+        r"strategy: found 'lg_fedavg', .*, a new device: an order of \d+ bytes, of which keep takes"
+    )
+    with pytest.raises(ConfigError, match=said):
+        start_run(store, "large", make_bundle(tmp_path / "bundle", layout), config)
     assert store.runs() == []
 
 
@@ -269,6 +281,20 @@ def test_an_id_that_no_device_may_have(store: Store, tmp_path: Path, device: str
     with pytest.raises(ConfigError, match="device: found "):
         add_device(store, CLOUD, device, tmp_path / "out")
     assert store.devices() == [] and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("device", ["coordinator-bench", "coordinator-home", "boss"])
+def test_no_device_has_a_coordinators_account(store: Store, tmp_path: Path, device: str) -> None:
+    """Its line in the password file would take the place of the coordinator's."""
+    passwords = tmp_path / "passwords"
+    add_password(passwords, device, "the coordinator's")
+    before = passwords.read_text()
+    broker = BrokerConfig("mqtt://h", username="boss", device_password_file=str(passwords))
+    cloud = CloudConfig("bench", broker=broker)
+    with pytest.raises(ConfigError, match=f"device: found '{device}', expected another id: 'boss'"):
+        add_device(store, cloud, device, tmp_path / "out")
+    assert store.devices() == [] and passwords.read_text() == before
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_folder_it_is_the_devices_name(

@@ -99,6 +99,23 @@ def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.Mo
         ('fleet = "f"\n[broker]\nurl = 1', "broker.url: found 1, expected a string"),
         ('fleet = "f"\n[broker]\nurI = "x"', "broker.urI: found an unknown key, expected 'url'?"),
         ('fleet = "f"\n[brokr]\n', "brokr: found an unknown key, expected 'broker'?"),
+        (
+            'fleet = "f"\nstate_dir = "a\\u0000b"',
+            "state_dir: found 'a\\x00b', expected a path without",
+        ),
+        (
+            'fleet = "f"\n[broker]\npassword_file = "\\u0000"',
+            "broker.password_file: found '\\x00', expected a path without NUL",
+        ),
+        ('fleet = "f"\n[broker]\nurl = "h"', "broker.url: found 'h', expected mqtt://host"),
+        (
+            'fleet = "f"\n[broker]\ndevice_url = "http://h"',
+            "broker.device_url: found 'http://h', expected mqtt://host",
+        ),
+        (
+            "fleet = 'f'\n[broker]\ndevice_url = 'mqtt://h\"\\'",
+            "expected mqtt://host[:port] or mqtts://host[:port]",
+        ),
         ("fleet = f", "expected valid TOML"),
         ('fleet = "f"\nfleet = "g"', "expected valid TOML"),
     ],

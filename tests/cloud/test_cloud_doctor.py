@@ -149,7 +149,7 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "no such file": (lambda home: (home / "cloud.toml").unlink(), "configuration", "No such file"),
     "bad toml": (change("fleet = ", "fleet "), "configuration", "expected valid TOML"),
     "unknown key": (change("state_dir", "statedir"), "configuration", "expected 'state_dir'?"),
-    "bad url": (change("mqtt://", "http://"), "broker", "broker.url: found 'http://"),
+    "bad url": (change("mqtt://", "http://"), "configuration", "broker.url: found 'http://"),
     "no password file": (
         lambda home: (home / "coordinator-password").unlink(),
         "broker",

@@ -290,6 +290,21 @@ def test_the_configuration_of_the_folder_one_is_in(
     assert (home / "state" / "sedge.sqlite").exists()
 
 
+def test_a_folder_that_we_may_not_look_into(
+    capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with as_nobody() as folder:
+        closed = folder / "closed"
+        closed.mkdir()
+        monkeypatch.chdir(closed)
+        closed.chmod(0)
+        try:
+            status = main(["-c", str(folder / "none.toml"), "run", "list"])
+        finally:
+            closed.chmod(0o700)
+    refused(capsys, status, "none.toml: file: found No such file or directory")
+
+
 def test_as_a_module(home: Path) -> None:
     words = [
         sys.executable,

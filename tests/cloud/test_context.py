@@ -169,6 +169,7 @@ def test_a_run_without_contexts(tmp_path: Path, codec: CodecConfig) -> None:
 
 @pytest.mark.parametrize("count", [0, LAYOUT.size])
 def test_all_or_nothing_is_no_mask(tmp_path: Path, count: int) -> None:
+    """Device and coordinator keep the one before."""
     cloud = Cloud(tmp_path, SPARSE)
     say_hello(cloud)
     held: dict[str, bytes] = {}
@@ -179,7 +180,7 @@ def test_all_or_nothing_is_no_mask(tmp_path: Path, count: int) -> None:
     cloud.upload("a", blob_of(order, vector, held["a"]))
     cloud.offer("b", blob_of(cloud.order("b"), sent(1, 9), held["b"]))
     cloud.poll()
-    assert cloud.order("a").round == 3 and cloud.order("a").context == b""
+    assert cloud.order("a").round == 3 and cloud.order("a").context == name_of(held["a"])
     assert cloud.order("b").context == name_of(mask_bitmap(sent(1, 9)))
 
 
@@ -225,6 +226,21 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
     following.add_to(start)
     assert found.round == 2 and found.trained is not None
     assert found.trained.tobytes() == start.tobytes()
+
+
+def test_a_mask_that_the_disk_has_lost_is_no_context(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, SPARSE)
+    say_hello(cloud)
+    held: dict[str, bytes] = {}
+    for name in cloud.devices:
+        cloud.upload(name, blob_of(cloud.order(name), sent(7, 0), None))
+    mask = name_of(mask_bitmap(sent(7, 0))).hex()
+    (tmp_path / "state" / "blobs" / mask[:2] / mask).unlink()
+    cloud.poll()
+    assert [cloud.order(name).round for name in cloud.devices] == [2, 2]
+    assert [cloud.order(name).context for name in cloud.devices] == [b"", b""]
+    play(cloud, 10, held)
+    assert cloud.order("a").context == name_of(held["a"])
 
 
 def test_masks_that_nothing_names_are_collected(

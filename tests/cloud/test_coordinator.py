@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.cloud import given
 from tests.cloud.helper import (
+    AXES,
     CONFIG,
     FLEET,
     LAYOUT,
@@ -27,10 +28,11 @@ from tests.cloud.helper import (
 )
 
 from sedge_cloud.administration import start_run, stop_run
-from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig
-from sedge_cloud.coordinator import DISK_RETRY_S, RESEND_S, Coordinator
+from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
+from sedge_cloud.coordinator import RESEND_S, Coordinator
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.fleet import WHO_IS_THERE
+from sedge_cloud.housekeeping import DISK_RETRY_S
 from sedge_cloud.ledger import Run, RunState
 from sedge_cloud.rounds import Summary
 from sedge_cloud.store import Store
@@ -39,6 +41,7 @@ from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.effects import Send
 from sedge_protocol.errors import StorageError
 from sedge_protocol.frame import HEADER, Frame, Kind, seal
+from sedge_protocol.layout import Layout, Role
 from sedge_protocol.messages import (
     Busy,
     Cancel,
@@ -656,6 +659,93 @@ def test_a_run_in_trouble_does_not_hold_up_the_others(tmp_path: Path) -> None:
     path.write_bytes(whole)  # the operator brings the backup
     cloud.poll(1)
     assert [event.run for event in cloud.events(RoundOpened)] == [RUN, RUN, "a-broken"]
+
+
+def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, None)
+    other = make_bundle(tmp_path / "other", axes=AXES)
+    start_run(cloud.store, "a-broken", other, CONFIG)
+    start_run(cloud.store, RUN, cloud.bundle, CONFIG)
+    bundle = cloud.store.runs()[0].bundle.hex()
+    path = tmp_path / "state" / "blobs" / bundle[:2] / bundle
+    whole = path.read_bytes()
+    path.write_bytes(b"rot" + whole[3:])
+    cloud.restart()
+    cloud.hello()
+    assert [event.run for event in cloud.events(RoundOpened)] == [RUN]
+    (error,) = cloud.notes(logging.ERROR)
+    assert error.startswith(f"run a-broken: its bundle cannot be read: read blob {path}: ")
+    by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
+    cloud.load()  # whatever else is new is taken up meanwhile
+    cloud.devices["c"] = Device("c")
+    assert cloud.say("c", a_hello("c")) and len(cloud.notes(logging.ERROR)) == 2
+    cloud.now += DISK_RETRY_S - 1
+    cloud.load()
+    assert len(cloud.notes(logging.ERROR)) == 2
+    path.write_bytes(whole)  # the operator brings the backup
+    cloud.now += 1
+    cloud.load()
+    cloud.poll()
+    assert [event.run for event in cloud.events(RoundOpened)] == [RUN, "a-broken"]
+    cloud.now += DISK_RETRY_S
+    cloud.load()
+    assert len(cloud.notes(logging.ERROR)) == 2
+
+
+def test_an_impossible_clock_at_a_start_is_survived(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    for clock in (7_300_000_000, 1_800_000_000):
+        core = Coordinator(FLEET, cloud.store, 1.0, clock)
+        core.load(cloud.now)
+        assert len(core.connected(cloud.now)) == 2
+
+
+@pytest.mark.parametrize("speaks", ["poll", "hello"])
+def test_an_order_that_no_frame_holds_ends_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speaks: str
+) -> None:
+    """Its round was stored by a version that did not measure it."""
+    monkeypatch.setattr("sedge_cloud.orders.MAX_ORDER_BYTES", 2**30)
+    cloud = Cloud(tmp_path)
+    names = [(f"{i:04}".ljust(240, "x"), (2,), Role.PARAMETER) for i in range(1200)]
+    large = make_bundle(tmp_path / "large", Layout.of(names))
+    config = msgspec.structs.replace(
+        CONFIG, training=TrainingConfig(freeze=tuple(name for name, *_ in names[1:]))
+    )
+    by_another_process(cloud, lambda store: start_run(store, "large", large, config))
+    cloud.load()
+    with monkeypatch.context() as patch:
+        if speaks == "hello":  # what was stored is of a process that ended before it spoke
+            patch.setattr("sedge_protocol.frame.MAX_BODY_BYTES", 2**30)
+        cloud.hello(codecs=("freeze",))
+    if speaks == "hello":
+        assert set(cloud.core.open) == {RUN, "large"}
+        cloud.effects.clear()
+        cloud.restart()
+        cloud.hello(codecs=("freeze",))
+    (why,) = cloud.notes(logging.ERROR)
+    assert why.startswith(
+        "run large has failed: round 1: the order of a cannot be sent: ORDER body"
+    )
+    assert [(e.run, e.status) for e in cloud.events(RunEnded)] == [("large", "failed")]
+    assert set(cloud.core.open) == {RUN} and cloud.core.timer() is not None
+    assert {order.run for order in cloud.messages("b", Order)} == {RUN}
+    cloud.restart()
+    cloud.hello(codecs=("freeze",))
+    cloud.answer("a", "b")
+    assert len(cloud.summaries()) == 1 and len(cloud.notes(logging.ERROR)) == 1
+
+
+def test_an_order_is_measured_before_its_round_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    monkeypatch.setattr("sedge_cloud.orders.MAX_ORDER_BYTES", 10)
+    cloud.answer("a", "b")
+    (note,) = cloud.notes(logging.ERROR)
+    assert note.startswith("run run has failed: round 2 cannot be planned: fedavg, a: an order of ")
+    assert cloud.run_row().status == "failed" and cloud.store.current_round(RUN) is None
 
 
 def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of
 
 from sedge_cloud.config import BroadcastConfig, PatchConfig
-from sedge_cloud.fleet import WHO_IS_THERE, Fleet
+from sedge_cloud.fleet import WARN_EVERY_S, WHO_IS_THERE, Fleet
 from sedge_cloud.ledger import Run
 from sedge_cloud.rows import DeviceRow
 from sedge_protocol.effects import Effect, Note, Send
@@ -43,6 +43,24 @@ def test_only_who_is_new_is_called(fleet: Fleet) -> None:
     found = fleet.load([row("a"), row("b", revoked=True), row("c")])
     assert read(found) == [("c", WHO_IS_THERE)]
     assert fleet.load([row("d", revoked=True)]) == []
+
+
+def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -> None:
+    """Its state was wiped and its clock is behind: it waits in vain, and nobody else would say so."""
+    cloud = Cloud(tmp_path)
+    cloud.devices["a"] = Device("a", boot=1_795_337_799)
+    cloud.say("a", a_hello("first"))
+    repeated = cloud.devices["a"].peer.seal(a_hello("second"))
+    assert cloud.give("a", repeated) and cloud.give("a", repeated) == []
+    assert cloud.notes(logging.WARNING) == []  # a broker has said it twice
+    cloud.devices["a"] = Device("a", boot=1000)
+    for _ in range(3):
+        assert cloud.say("a", a_hello("wiped")) == []
+    (note,) = cloud.notes(logging.WARNING)
+    assert note.startswith("device a is not heard: its start count 1000 is below 1795337799, ")
+    cloud.now += WARN_EVERY_S
+    cloud.say("a", a_hello("wiped"))
+    assert len(cloud.notes(logging.WARNING)) == 2
 
 
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:

@@ -203,6 +203,49 @@ def test_a_run_whose_row_cannot_be_read(tmp_path: Path, column: str) -> None:
 
 def test_a_run_whose_bundle_is_gone(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
-    row = msgspec.structs.replace(cloud.run_row(), bundle=bytes(32))
-    with pytest.raises(StorageError, match="read blob"):
-        Run(row, cloud.store)
+    for blob, why in ((bytes(32), "read blob"), (cloud.store.blobs.write(b"no bundle"), "")):
+        row = msgspec.structs.replace(cloud.run_row(), bundle=blob)
+        with pytest.raises(StorageError, match=f"run run: its bundle cannot be read: {why}"):
+            Run(row, cloud.store)
+
+
+def test_a_model_that_the_disk_has_lost_counts_as_none(tmp_path: Path) -> None:
+    """Its run goes on, and every other device's stays."""
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    row = cloud.store.memory(RUN, "a")
+    assert row is not None
+    path = tmp_path / "state" / "blobs" / row.blob.hex()[:2] / row.blob.hex()
+    path.write_bytes(b"rot" + path.read_bytes()[3:])
+    cloud.restart()
+    ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
+    for _ in range(2):
+        assert ledger.memory(run, "a").trained is None and ledger.memory(run, "a").device == "a"
+    assert ledger.memory(run, "b").trained is not None
+    (text,) = ledger.take_losses()
+    assert text.startswith(f"run run: the model of a after round 1 is lost: read blob {path}: ")
+    assert "do not have its sha256" in text and ledger.take_losses() == []
+
+
+def test_a_model_that_cannot_be_read_now_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    cloud.restart()
+    ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
+
+    def fails(*args: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_protocol.blobs.read_at", fails)
+        with pytest.raises(StorageError, match="Permission denied"):
+            ledger.memory(run, "a")
+    assert ledger.take_losses() == [] and ledger.memory(run, "a").trained is not None

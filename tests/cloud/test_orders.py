@@ -8,9 +8,17 @@ import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
 
 from sedge_cloud.config import BroadcastConfig, CodecConfig
-from sedge_cloud.orders import codec_for, make_order, served
+from sedge_cloud.orders import codec_for, make_order, require_sendable, served
 from sedge_cloud.rows import Details
-from sedge_protocol.messages import MAX_INLINE_BYTES, Own, Personal, Selection, Training
+from sedge_protocol.errors import LocalError
+from sedge_protocol.messages import (
+    MAX_INLINE_BYTES,
+    Own,
+    Personal,
+    Selection,
+    Training,
+    encode_body,
+)
 from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest, describe
 
@@ -69,6 +77,24 @@ def test_a_patch_in_its_row_travels_inside(tmp_path: Path, size: int) -> None:
     assert order.patch == patch and order.patch_blob is None
     assert order.patch_hash == (hashlib.sha256(patch).digest() if size else b"")
     assert order.deadline_ms == 0  # never negative
+
+
+def test_an_order_may_fill_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    current.orders["b"] = msgspec.structs.replace(current.orders["b"], patch=bytes(9000))
+
+    def manifest(blob: bytes) -> Manifest:
+        return describe(cloud.store.blobs.read(blob))
+
+    size = len(encode_body(make_order(run, current, "b", None, manifest, 0.0)))
+    monkeypatch.setattr("sedge_cloud.orders.MAX_ORDER_BYTES", size)
+    require_sendable(run, current, lambda name: None, manifest)
+    monkeypatch.setattr("sedge_cloud.orders.MAX_ORDER_BYTES", size - 1)
+    expected = f"fedavg, b: an order of {size} bytes, of which patch takes 9003, expected at most "
+    with pytest.raises(LocalError, match=expected):
+        require_sendable(run, current, lambda name: None, manifest)
 
 
 def test_everything_of_a_row_reaches_the_order(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The store: every method, two processes at once, other schemas, damage, and what it refuses."""
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -15,7 +16,7 @@ from tests.cloud.helper import as_nobody, mode, open_store
 
 from sedge_cloud.rows import MemoryRow, OrderRow, RoundRow, RunRow, UpdateRow
 from sedge_cloud.schema import SCHEMA, StepRow, steps_of
-from sedge_cloud.store import LATE_ROUNDS, Store
+from sedge_cloud.store import LATE_ROUNDS, LATEST_CLOCK_S, Store
 from sedge_protocol.errors import ConfigError, StorageError
 
 RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
@@ -289,6 +290,51 @@ def test_boots_only_grow(tmp_path: Path) -> None:
     assert [store.next_boot(0), store.next_boot(100), store.next_boot(50)] == [1, 100, 101]
     store.close()
     assert open_store(tmp_path).next_boot(3) == 102
+
+
+def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
+    """It would leave no number for the starts after it: a frame has 4 bytes for them."""
+    store = open_store(tmp_path)
+    assert [store.next_boot(clock) for clock in (100, 2**32, 7_300_000_000, 50)] == [
+        100,
+        101,
+        102,
+        103,
+    ]
+    assert store.next_boot(LATEST_CLOCK_S) == LATEST_CLOCK_S < 2**32 - 2**20
+    store.close()
+    other = sqlite3.connect(tmp_path / "sedge.sqlite")
+    other.execute("UPDATE meta SET value = 7300000000 WHERE key = 'boot'")  # by an earlier version
+    other.commit()
+    other.close()
+    assert open_store(tmp_path).next_boot(1_800_000_000) == 1_800_000_000
+
+
+def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path)
+    blob = store.blobs.write(b"an update")
+    assert store.lost(blob) == ""
+    for number, gone in ((errno.EIO, True), (errno.EACCES, False), (errno.EMFILE, False)):
+
+        def fails(*args: object, error: OSError = OSError(number, "no")) -> bytes:  # noqa: B008
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sedge_protocol.blobs.read_at", fails)
+            assert bool(store.lost(blob)) is gone
+    path = tmp_path / "blobs" / blob.hex()[:2] / blob.hex()
+    path.write_bytes(b"an updatf")
+    assert "9 bytes do not have its sha256" in store.lost(blob)
+    assert "No such file" in store.lost(blob)  # set aside
+    small = b"small"
+    row = msgspec.structs.replace(GOOD, blob=hashlib.sha256(b"another").digest())
+    store.receive(row, None, small)
+    assert "does not have its sha256" in store.lost(row.blob)
+    assert [r.device for r in store.updates("run", 1)] == ["a"]
+    store.reject("run", 1, "a", "malformed", "lost")
+    found = store.update("run", 1, "a")
+    assert store.updates("run", 1) == [] and found is not None
+    assert (found.rejected, found.detail) == ("malformed", "lost")
 
 
 def test_another_process_is_noticed(tmp_path: Path) -> None:

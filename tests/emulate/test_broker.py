@@ -234,6 +234,14 @@ def test_another_port_is_tried_where_one_is_taken() -> None:
     assert len(tried) == 5
 
 
+def test_a_broker_takes_the_port_that_is_wanted_where_it_is_free(own: OwnBroker) -> None:
+    """Devices that have been told of it look for it there."""
+    with type(own)(wanted=own.port) as other:
+        assert other.port != own.port
+    with type(own)(wanted=other.port) as again:
+        assert again.port == other.port
+
+
 def test_waiting_for_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -263,6 +271,9 @@ def test_mosquitto_is_found_on_the_path_first(
 
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: "/usr/sbin/mosquitto")
+    for choice in ("mosquitto", "amqtt"):
+        wanting = open_broker(choice, 1234)
+        assert isinstance(wanting, OwnBroker) and wanting._wanted == 1234
     kinds = [open_broker(choice).kind for choice in ("auto", "mosquitto", "amqtt", "mqtt://host")]
     assert kinds == ["mosquitto", "mosquitto", "amqtt", "external"]
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)

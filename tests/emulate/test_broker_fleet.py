@@ -204,9 +204,84 @@ def test_what_a_real_device_needs_is_written_once(
     again.invite("pi-1", folder)
     assert (folder / "edge.toml").read_text() == text
     assert len(again.store.devices()) == 1
-    with pytest.raises(ConfigError, match="a folder that does not exist yet"):
-        again.invite("pi-2", folder)
     again.close()
+
+
+def test_a_folder_of_an_earlier_fleet_is_taken_over_and_the_users_files_stay(
+    shop: Shop, crew: Any, course: Course, tmp_path: Path
+) -> None:
+    folder = tmp_path / "join" / "pi-1"
+    folder.mkdir(parents=True)
+    for name in ("edge.toml", "secret", "train.npz"):
+        (folder / name).write_text("old")
+    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    fleet.invite("pi-1", folder)
+    (row,) = fleet.store.devices()
+    assert bytes.fromhex((folder / "secret").read_text()) == row.secret
+    assert tomllib.loads((folder / "edge.toml").read_text())["device"] == "pi-1"
+    assert (folder / "train.npz").read_text() == "old"
+    assert [path.name for path in folder.parent.iterdir()] == ["pi-1"]
+    fleet.close()
+
+
+def test_killed_while_it_invites_a_device_it_goes_on(
+    shop: Shop, crew: Any, course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is enrolled, and its secret not yet where it belongs."""
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "join" / "pi-1"
+    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.invite("pi-1", folder)
+    assert len(fleet.store.devices()) == 1
+    fleet.invite("pi-1", folder)
+    assert {path.name for path in folder.iterdir()} == {"edge.toml", "secret"}
+    fleet.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "moves"),
+    [
+        ("mqtt://127.0.0.1:1234", 1234, True),
+        ("mqtt://192.168.7.1:1883", None, False),  # the user's own way to a broker
+    ],
+)
+def test_a_device_that_joined_our_own_broker_is_told_when_it_moves(
+    shop: Shop, crew: Any, course: Course, tmp_path: Path, url: str, port: int | None, moves: bool
+) -> None:
+    join = tmp_path / "join"
+    assert module.invited_port(join, ["pi-1"]) is None
+    fleet = fleet_of(course, shop, crew, url)
+    fleet.invite("pi-1", join / "pi-1")
+    fleet.close()
+    assert module.invited_port(join, ["pi-0", "pi-1"]) == port
+    toml = join / "pi-1" / "edge.toml"
+    toml.write_text(toml.read_text() + "# mine\n")
+    moved = fleet_of(replace(course, resumed=True), shop, crew, "mqtt://127.0.0.1:5678")
+    moved.invite("pi-1", join / "pi-1")
+    found = tomllib.loads(toml.read_text())["broker"]["url"]
+    assert found == ("mqtt://127.0.0.1:5678" if moves else url)
+    assert toml.read_text().endswith("# mine\n")
+    shutil.rmtree(join)  # copied to the device, and taken away here
+    moved.invite("pi-1", join / "pi-1")
+    assert not (join / "pi-1").exists()
+    moved.close()
+
+
+def test_resumed_after_it_has_failed_it_says_so(shop: Shop, crew: Any, course: Course) -> None:
+    """Before any round has closed nothing is known but that."""
+    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    start_run(fleet.store, module.RUN, shop.bundle, RUN)
+    fleet.store.set_status(module.RUN, "failed")
+    watch = watch_of(fleet)
+    fleet.play(watch)
+    assert watch.failure == "the run is failed; start it again without --resume"
+    fleet.close()
 
 
 def test_no_bundle_and_no_strategy(shop: Shop, crew: Any, course: Course, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import io
 import shutil
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from rich.console import Console
 from tests.cloud import given
 from tests.emulate.shop import InlineCrew
 
-from sedge_cloud.config import TrainingConfig
-from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_cloud.config import BroadcastConfig, TrainingConfig
+from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_edge.storage import Shelf
 from sedge_emulate import course as module
+from sedge_emulate import virtual_fleet
 from sedge_emulate.config import (
+    ChurnConfig,
     ClassConfig,
     DataConfig,
     EmulationConfig,
@@ -27,10 +31,13 @@ from sedge_emulate.config import (
 )
 from sedge_emulate.course import one_course, run_course
 from sedge_emulate.emulation import Stage, course_of, set_up
+from sedge_emulate.host import HostDisk
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import StrategyResult
-from sedge_protocol.errors import ConfigError, DataError, LinkError
+from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
 from sedge_protocol.messages import Training
+from sedge_protocol.sparse import ValueCoding
 
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})
@@ -78,6 +85,15 @@ def crew_of(stage: Stage) -> Any:
 def timeless(result: StrategyResult) -> StrategyResult:
     rounds = [msgspec.structs.replace(r, seconds=0.0) for r in result.rounds]
     return msgspec.structs.replace(result, seconds=0.0, engine=None, rounds=rounds)
+
+
+@dataclass(frozen=True)
+class Overflowing(given.Given):
+    """Its second model is more than fp16 can say."""
+
+    def apply(self, state: State, updates: Iterable[Update]) -> State:
+        found = super().apply(state, updates)
+        return found if found.round < 2 else replace(found, theta=np.full_like(found.theta, 1e30))
 
 
 def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.StringIO) -> None:
@@ -187,6 +203,20 @@ def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> N
     assert not (stage.out / "models").exists()
 
 
+def test_a_run_that_fails_with_answers_in_hand_has_no_result(
+    stage: Stage, progress: Progress
+) -> None:
+    """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
+
+    rounds = RoundsConfig(num_rounds=3, broadcast=BroadcastConfig(values=ValueCoding.FP16))
+    overflowing = replace(stage, config=msgspec.structs.replace(stage.config, rounds=rounds))
+    own = StrategyConfig(name="tests.emulate.test_course:Overflowing", label="mine")
+    with pytest.raises(DataError, match=r"mine: the next global model cannot be kept: .* fp16"):
+        one_course(overflowing, own, False, crew_of(stage), None, progress)
+    given.clear()
+    assert not (stage.out / "models").exists()
+
+
 def test_a_strategy_that_there_is_not(stage: Stage, progress: Progress) -> None:
     course = course_of(stage, StrategyConfig(name="fedwhat"), False)
     with pytest.raises(ConfigError, match="fedwhat"):
@@ -200,6 +230,54 @@ def test_a_fleet_in_which_nothing_happens(stage: Stage, progress: Progress) -> N
     deaf = replace(stage, config=config)
     with pytest.raises(LinkError, match="nothing has happened for 60000 virtual seconds"):
         one_course(deaf, FEDOBP, False, crew_of(stage), None, progress)
+
+
+def test_devices_that_come_late_are_waited_for(stage: Stage, progress: Progress) -> None:
+    config = msgspec.structs.replace(
+        stage.config,
+        churn=ChurnConfig(join_within_s=20_000),
+        rounds=RoundsConfig(num_rounds=1, deadline_s=1),
+    )
+    late = replace(stage, config=config)
+    result = one_course(late, FEDOBP, False, crew_of(stage), None, progress)
+    assert result.rounds[0].opened_s > 1000
+
+
+def test_a_full_disk_of_this_host_is_named(
+    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(blobs: BlobFolder, length: int) -> None:
+        raise StorageError(f"disk full: needs {length} bytes")
+
+    lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
+    deaf = replace(stage, config=msgspec.structs.replace(stage.config, classes=(lossy,)))
+    monkeypatch.setattr(BlobFolder, "require_room", full)
+    with pytest.raises(LinkError, match="virtual seconds; disk full: needs 8012 bytes"):
+        one_course(deaf, FEDOBP, False, crew_of(stage), None, progress)
+
+
+def test_files_go_though_an_earlier_start_had_other_settings(
+    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for its jobs any more: this run has nothing to catch up with. More rounds it has."""
+    known: list[bool] = []
+
+    def forget(*arguments: object) -> None:
+        pass
+
+    def noted(folder: Path, live: bool, source: Shelf) -> HostDisk:
+        known.append(not live)
+        return HostDisk(folder, live, source)
+
+    monkeypatch.setattr(virtual_fleet, "HostDisk", noted)
+    monkeypatch.setattr(module, "keep", forget)
+    other = msgspec.structs.replace(FEDOBP, training=TrainingConfig(learning_rate=0.02))
+    longer = replace(
+        stage, config=msgspec.structs.replace(stage.config, rounds=RoundsConfig(num_rounds=3))
+    )
+    for each, strategy in ((stage, FEDOBP), (stage, FEDOBP), (stage, other), (longer, FEDOBP)):
+        one_course(each, strategy, True, crew_of(stage), None, progress)
+    assert known == [False, True, False, True]
 
 
 def test_real_devices_are_invited_before_the_fleet_begins(
@@ -225,7 +303,9 @@ def test_real_devices_are_invited_before_the_fleet_begins(
         assert url in text
         note = f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run"
         assert note.replace(" ", "") in "".join(screen.getvalue().split())
-    # Another fleet's folder is not taken over: its secret is the other coordinator's.
-    shutil.rmtree(stage.out / "state" / "fed-obp")
-    with pytest.raises(ConfigError, match="a folder that does not exist yet"):
+    # Begun anew into the same folder they have new secrets.
+    secret = (folder / "secret").read_text()
+    shutil.rmtree(stage.out / "state" / "runs")
+    with pytest.raises(Played):
         one_course(joined, FEDOBP, False, crew_of(stage), url, progress)
+    assert (folder / "secret").read_text() != secret

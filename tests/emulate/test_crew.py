@@ -192,6 +192,21 @@ def test_a_broken_pool_fails_every_job_and_none_waits_for_ever(pool: Pool, when:
     assert isinstance(crew.failure, LinkError)
 
 
+@pytest.mark.parametrize("when", ["at work", "between"])
+def test_a_broken_pool_fails_jobs_however_many_wait(pool: Pool, when: str) -> None:
+    """One after the other, and not each within the one before: Python's stack holds a thousand calls."""
+    crew = Crew(NO_SHOP, 1, hold=True)
+    jobs = submit(crew, [1] * 5000)
+    pool.broken = True
+    if when == "at work":
+        pool.answers[0].set_exception(BrokenProcessPool("a process has gone"))
+    else:  # this process sees it first, as it hands out what waits
+        pool.answer(0)
+    assert all(job.done() for job in jobs[2 * WIDTH :])
+    for job in jobs[2 * WIDTH :]:
+        assert isinstance(job.exception(), LinkError)
+
+
 def test_an_unknown_error_is_the_jobs(pool: Pool) -> None:
     crew = Crew(NO_SHOP, 1)
     (job,) = submit(crew, [1])

@@ -14,15 +14,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sedge_emulate.__main__ import main
+from sedge_emulate.config import StrategyConfig
+from sedge_emulate.course import one_course
 from sedge_emulate.data import digits
+from sedge_emulate.emulation import Stage
 from sedge_emulate.result import Result, StrategyResult, read_json
 from sedge_emulate.training.choice import NAMES
 from sedge_protocol.bundle import load, pack
+from sedge_protocol.errors import StorageError
 from sedge_protocol.loop import lock_folder
 
 DEVICES = 6
@@ -233,12 +238,13 @@ if __name__ == "__main__":
 def begin(folder: Path, text: str, *words: str) -> subprocess.Popen[str]:
     """Begin an emulation in a process group of its own."""
     (folder / "fleet.toml").write_text(text)
+    (folder / "tmp").mkdir()
     script = folder / "emulate.py"
     script.write_text(INTERRUPTIBLE)
     return subprocess.Popen(
         [sys.executable, script, "run", "fleet.toml", "--out", "out", *words], cwd=folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder / "tmp")},
     )  # fmt: skip
 
 
@@ -264,6 +270,23 @@ def living(group: int) -> list[str]:
     return found
 
 
+def parents() -> list[tuple[int, int]]:
+    """Every process and its parent."""
+    found: list[tuple[int, int]] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found.append(
+                (int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1]))
+            )
+        except OSError:
+            continue
+    return found
+
+
+def is_broker(pid: int) -> bool:
+    return b"mosquitto.conf" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     text = f'link = "mosquitto"\nreal = ["pi-1"]\n{ONE_STRATEGY}'
     home = tmp_path / "out" / "join" / "pi-1"
@@ -287,9 +310,18 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     assert f"run run: last round {ROUNDS + 1}, has a personal model" in status.stdout
 
 
-@pytest.mark.parametrize("link", ["memory", "mosquitto"])
-def test_ctrl_c_ends_every_process(link: str, virtual: Emulation, tmp_path: Path) -> None:
-    """As a terminal sends it: to the emulation and to its workers."""
+@pytest.mark.parametrize(
+    ("link", "number"),
+    [
+        ("memory", signal.SIGINT),
+        ("mosquitto", signal.SIGINT),
+        ("mosquitto", signal.SIGTERM),
+    ],
+)
+def test_ctrl_c_and_sigterm_end_every_process(
+    link: str, number: signal.Signals, virtual: Emulation, tmp_path: Path
+) -> None:
+    """As a terminal sends Ctrl-C, to the emulation and to its workers; as systemd sends SIGTERM."""
     said: list[str] = []
     with begin(tmp_path, ONE_STRATEGY, "--link", link, "--rounds", "60") as process:
         assert process.stdout is not None
@@ -297,7 +329,8 @@ def test_ctrl_c_ends_every_process(link: str, virtual: Emulation, tmp_path: Path
             said.append(line)
             if "round 1/60" in line:
                 break
-        os.killpg(process.pid, signal.SIGINT)
+        brokers = [pid for pid, parent in parents() if parent == process.pid and is_broker(pid)]
+        os.killpg(process.pid, number)
         rest, _ = process.communicate(timeout=30)
     output = "".join(said) + rest
     assert process.returncode == 130, output
@@ -305,10 +338,58 @@ def test_ctrl_c_ends_every_process(link: str, virtual: Emulation, tmp_path: Path
     assert "Traceback" not in output
     assert "leaked" not in output
     wait_until(lambda: not living(process.pid))
+    assert len(brokers) == (link == "mosquitto")  # it has a session of its own
+    assert not any(Path(f"/proc/{pid}").exists() for pid in brokers)
+    assert list((tmp_path / "tmp").glob("sedge-broker-*")) == []
     assert not (tmp_path / "out" / "result.json").exists()
     if link == "memory":  # and nothing is lost
         resumed = emulate(tmp_path, "--resume", text=ONE_STRATEGY)
         assert resumed.final_model("fedobp") == virtual.final_model("fedobp")
+
+
+TWO = ONE_STRATEGY + '[[strategies]]\nname = "fedavg"\nlabel = "B"\n'
+
+
+def test_nothing_is_cleared_away_before_the_results_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the disk refuses them a resumed start needs seconds and not the whole emulation again."""
+
+    def full(*arguments: object) -> None:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_emulate.__main__.write_json", full)
+        (tmp_path / "fleet.toml").write_text(ONE_STRATEGY)
+        out = tmp_path / "out"
+        assert "full" in error(capsys, str(tmp_path / "fleet.toml"), "--out", str(out))
+    assert (out / "state").exists()
+    emulate(tmp_path, "--resume", text=ONE_STRATEGY)
+    assert "FedOBP round" not in capsys.readouterr().out
+    assert not (out / "state").exists()
+
+
+def test_what_another_strategy_goes_on_from_is_not_cleared_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the second of two, and resumed with the first alone."""
+
+    def killed(
+        stage: Stage, strategy: StrategyConfig, resume: bool, *arguments: Any
+    ) -> StrategyResult:
+        if strategy.label == "B":
+            raise KeyboardInterrupt
+        return one_course(stage, strategy, resume, *arguments)
+
+    (tmp_path / "fleet.toml").write_text(TWO)
+    words = ["run", str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_emulate.__main__.one_course", killed)
+        assert main(words) == 130
+    emulate(tmp_path, "--resume", "--only", "FedOBP", text=TWO)
+    result = emulate(tmp_path, "--resume", text=TWO).result
+    assert [strategy.name for strategy in result.strategies] == ["FedOBP", "B"]
+    assert not (tmp_path / "out" / "state").exists()
 
 
 # What cannot be run.

@@ -140,6 +140,11 @@ def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
     assert len(names) == 3
 
 
+def test_widths_that_are_almost_the_same_have_folders_of_their_own() -> None:
+    close = changed(model=ModelConfig(widths=(0.0, 0.2500001, 0.2500002)))
+    assert len(set(module.narrower(close, Path()))) == 2
+
+
 def test_the_cache_is_where_the_user_wants_it(
     base: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,14 +172,27 @@ def test_a_split_is_described() -> None:
 
 
 def test_a_new_start_forgets_the_old_one(base: Path, out: Path) -> None:
-    (out / "state" / "fed-avg").mkdir()
+    (out / "state" / "runs" / "fed-avg").mkdir(parents=True)
     (out / "bundle" / "old.onnx").write_text("")
     (out / "models").mkdir()
     (out / "models" / "mine.bin").write_text("")
     set_up(CONFIG, base, out, resume=False, note=ignore)
-    assert not (out / "state" / "fed-avg").exists()
+    assert not (out / "state" / "runs").exists()
     assert not (out / "bundle" / "old.onnx").exists()
     assert (out / "models" / "mine.bin").exists()
+
+
+def test_real_devices_begin_anew_with_a_new_fleet_and_keep_their_data(
+    base: Path, out: Path
+) -> None:
+    """What they know of rounds is of a run that is no more."""
+    home = out / "join" / "pi-1"
+    (home / "state" / "blobs").mkdir(parents=True)
+    (home / "train.npz").write_text("mine")
+    set_up(CONFIG, base, out, resume=True, note=ignore)
+    assert (home / "state").exists()
+    set_up(CONFIG, base, out, resume=False, note=ignore)
+    assert [path.name for path in home.iterdir()] == ["train.npz"]
 
 
 # What a job's name depends on.
@@ -298,7 +316,7 @@ def course(base: Path, out: Path) -> tuple[Stage, Course]:
 
 def test_a_strategy_has_a_run_and_a_folder(course: tuple[Stage, Course]) -> None:
     stage, one = course
-    assert (one.title, one.folder) == ("Fed Avg!", stage.out / "state" / "fed-avg")
+    assert (one.title, one.folder) == ("Fed Avg!", stage.out / "state" / "runs" / "fed-avg")
     assert one.run == CONFIG.run(FEDAVG)
     assert isinstance(one.run, RunConfig)
 
@@ -337,8 +355,30 @@ def test_a_damaged_result_is_named(course: tuple[Stage, Course]) -> None:
 def test_in_the_end_only_results_are_left(course: tuple[Stage, Course]) -> None:
     stage, one = course
     keep(stage, one, result_of("Fed Avg!"), b"theta")
-    clear_away(stage)
+    clear_away(stage, [FEDAVG])
     assert {path.name for path in stage.out.iterdir()} == {"bundle", "models"}
+
+
+def test_state_stays_while_a_strategy_has_not_ended(course: tuple[Stage, Course]) -> None:
+    stage, one = course
+    keep(stage, one, result_of("Fed Avg!"), b"theta")
+    before = files(stage.out)
+    clear_away(stage, [FEDAVG, LOCAL])
+    assert files(stage.out) == before
+    keep(stage, course_of(stage, LOCAL, resume=True), result_of("local_only"), b"theta")
+    clear_away(stage, [FEDAVG, LOCAL])
+    assert not (stage.out / "state").exists()
+
+
+@pytest.mark.parametrize("label", ["data", "finished", "runs", "fleet.json"])
+def test_a_label_may_be_the_name_of_a_folder_of_ours(base: Path, out: Path, label: str) -> None:
+    strategy = StrategyConfig(name="fedavg", label=label)
+    stage = resumed(changed(strategies=(strategy,)), base, out)
+    one = course_of(stage, strategy, resume=True)
+    (one.folder / "memo").mkdir(parents=True)
+    keep(stage, one, result_of(label), b"theta")
+    assert finished(stage, one) == result_of(label)
+    assert len(Shares.open(stage.shop.data)) == 3
 
 
 def test_one_emulation_for_one_folder(tmp_path: Path) -> None:

@@ -187,3 +187,29 @@ def test_a_vector_that_is_let_go_of_can_be_written_over(host: HostDisk) -> None:
     disk.collect(set(), 0.0)
     assert files(host) == []
     assert [path.name for path in host.spare.iterdir()] == [name.hex()]
+
+
+def test_what_is_shared_goes_with_its_last_holder_and_leaves_no_spare(host: HostDisk) -> None:
+    """One version of the global for each round, and nothing is ever written over it."""
+    name = hashlib.sha256(b"version").digest()
+    (host.shared / name.hex()).write_bytes(b"version")
+    one, two = DeviceDisk(host), DeviceDisk(host)
+    one.take(name)
+    two.take(name)
+    one.collect(set(), 0.0)
+    assert (host.shared / name.hex()).exists()
+    two.collect(set(), 0.0)
+    assert list(host.shared.iterdir()) == list(host.spare.iterdir()) == []
+
+
+def test_what_nobody_is_going_to_take_goes_unless_somebody_has_it(tmp_path: Path) -> None:
+    host = HostDisk(tmp_path, live=False)
+    taken, given_up = bytes(32), bytes([1]) * 32
+    for name in (taken, given_up):
+        (host.vectors / name.hex()).write_bytes(b"vector")
+    DeviceDisk(host).take(taken)
+    host.drop(taken)
+    host.drop(given_up)
+    assert files(host) == [taken.hex(), given_up.hex()]  # no file goes yet
+    host.go_live()
+    assert files(host) == [taken.hex()]

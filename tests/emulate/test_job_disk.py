@@ -72,14 +72,16 @@ def test_versions_and_masks_are_named_by_content_and_written_once(desk: Desk) ->
     versions: dict[bytes, Theta] = {}
     vectors = JobVectors(desk.home, KEY, versions)
     vectors.keep_version(desk.theta, KEY)
-    path = desk.disk.vectors / KEY.hex()
+    path = desk.disk.shared / KEY.hex()
     before = path.stat()
     JobVectors(desk.home, b"o" * 32, {}).keep_version(desk.theta, KEY)
     assert path.stat() == before
     mask = vectors.keep_mask(b"bitmap")
     assert mask == hashlib.sha256(b"bitmap").digest()
     assert JobVectors(desk.home, b"o" * 32, {}).read_mask(mask) == b"bitmap"
-    assert {p.name for p in desk.disk.vectors.iterdir()} == {KEY.hex(), mask.hex()}
+    assert {p.name for p in desk.disk.shared.iterdir()} == {KEY.hex(), mask.hex()}
+    assert list(desk.disk.vectors.iterdir()) == []
+    np.testing.assert_array_equal(JobVectors(desk.home, KEY, {}).read(KEY, desk.layout), desk.theta)
 
 
 def test_only_the_newest_versions_stay_in_a_process(desk: Desk) -> None:
@@ -95,9 +97,9 @@ def test_a_version_in_memory_whose_file_has_gone_is_written_again(desk: Desk) ->
     """The device that used it is going to hold it, and its next job may be another process's."""
     versions: dict[bytes, Theta] = {}
     JobVectors(desk.home, KEY, versions).keep_version(desk.theta, KEY)
-    (desk.disk.vectors / KEY.hex()).unlink()
+    (desk.disk.shared / KEY.hex()).unlink()
     JobVectors(desk.home, b"o" * 32, versions).read(KEY, desk.layout)
-    found = np.fromfile(desk.disk.vectors / KEY.hex(), np.float32)
+    found = np.fromfile(desk.disk.shared / KEY.hex(), np.float32)
     np.testing.assert_array_equal(found, desk.theta)
 
 

@@ -107,6 +107,21 @@ def test_what_is_on_its_way_when_the_link_breaks_is_lost(net: Net) -> None:
     assert [frame for _, _, frame in net.cloud] == [b"will of a"]
 
 
+def test_a_new_connection_waits_for_nothing_that_the_old_one_had_on_its_way() -> None:
+    net = Net(LinkConfig(up_kbit_s=8, down_kbit_s=8))
+    port = net.ports["a"]
+    net.broker.connect(port, WILL)
+    net.broker.send_up(port, up(FLEET, "a"), bytes(100_000), 0)  # a hundred seconds
+    net.broker.send_down(down(FLEET, "a"), bytes(100_000), 0)
+    net.broker.cut(port)
+    net.broker.connect(port, WILL)
+    net.broker.send_up(port, up(FLEET, "a"), bytes(1000), 0)
+    net.broker.send_down(down(FLEET, "a"), bytes(1000), 0)
+    net.run()
+    assert net.cloud[-1][0] == pytest.approx(1 + BROKER_S)
+    assert [at for at, _, _ in net.devices["a"]] == pytest.approx([1 + BROKER_S])
+
+
 def test_the_broker_says_goodbye_for_a_device_that_vanished(net: Net) -> None:
     net.broker.cut(net.ports["a"])
     net.broker.cut(net.ports["a"])

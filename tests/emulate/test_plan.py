@@ -383,3 +383,9 @@ def test_churn_is_not_quiet() -> None:
     assert plan().quiet
     assert not plan(churn=ChurnConfig(join_within_s=1)).quiet
     assert not plan(churn=ChurnConfig(leave_every_s=1)).quiet
+
+
+def test_how_long_all_devices_may_be_away() -> None:
+    hours = ClassConfig("b", duty=DutyConfig(period_s=100, on_s=50))
+    assert plan().away_s == 0
+    assert plan(ClassConfig("a"), hours, churn=ChurnConfig(join_within_s=20)).away_s == 120

@@ -1,6 +1,6 @@
 """A cell through the whole engine, and after it was killed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +9,14 @@ import pytest
 from rich.console import Console
 from tests.emulate.tiny import TINY
 
+from sedge_cloud.baselines import FedAvg
 from sedge_cloud.events import Event, RoundClosed
+from sedge_cloud.strategy import State, Update
 from sedge_emulate.progress import Progress
+from sedge_emulate.reproduce.cells import Cell
 from sedge_emulate.reproduce.outcome import Outcome
 from sedge_emulate.reproduce.play import Log, Wish, play
+from sedge_protocol.errors import DataError
 
 WISH = Wish(TINY, TINY.cells[0], 42, 3)
 QUIET = Progress(Console(quiet=True))
@@ -31,6 +35,21 @@ def test_the_backend_that_was_asked_for(tmp_path: Path) -> None:
     assert (found.trainer, found.backend) == ("sequential", "sequential")
     assert found.file == "tiny-fedavg-seed42-1-sequential.json"
     assert played(tmp_path).backend == ""
+
+
+class Broken(FedAvg):
+    """A strategy that cannot do the second round's mean."""
+
+    def apply(self, state: State, updates: Iterable[Update]) -> State:
+        if state.round:
+            raise ValueError("no mean")
+        return super().apply(state, updates)
+
+
+def test_a_run_that_fails_gives_no_outcome(tmp_path: Path) -> None:
+    wish = replace(WISH, cell=Cell("broken", f"{__name__}:Broken"))
+    with pytest.raises(DataError, match=r"tiny broken seed 42: .*no mean"):
+        play(wish, tmp_path, 1, QUIET)
 
 
 def without_times(outcome: Outcome) -> Outcome:

@@ -76,6 +76,22 @@ def test_plain_lines_where_no_one_watches() -> None:
     ]
 
 
+def test_rounds_are_counted_and_not_called_by_their_numbers() -> None:
+    """Evaluations have numbers too, and two rounds had closed before this start."""
+    file = io.StringIO()
+    with Progress(Console(file=file, width=40), Clock()) as progress:
+        progress.strategy("fedobp", 4)
+        progress.round_remembered()
+        progress.round_remembered()
+        progress.round_opened(5, 10)
+        assert shown(progress)[-1] == "round 3: 0 of 10 devices have trained"
+        progress.round_closed(a_round(5))
+        assert shown(progress)[0].startswith("fedobp 3/4 ")
+    line = file.getvalue().splitlines()[1]
+    assert line.startswith("fedobp round 3/4: ")
+    assert line.endswith(", 4.0 s left")
+
+
 def test_a_line_says_who_was_late_and_what_went_twice() -> None:
     file = io.StringIO()
     with Progress(Console(file=file, width=40), Clock()) as progress:

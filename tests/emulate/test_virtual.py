@@ -127,7 +127,9 @@ class Lab:
             return
         for device in self.devices:
             for name in device._disk._names:
-                assert self.disk.has(name) or (self.disk.vectors / name.hex()).exists()
+                folders = (self.disk.vectors, self.disk.shared)
+                kept = any((folder / name.hex()).exists() for folder in folders)
+                assert kept or self.disk.has(name)
 
     def summaries(self) -> list[Summary]:
         return [event.summary for event in self.events if isinstance(event, RoundClosed)]
@@ -238,6 +240,22 @@ def test_the_job_of_an_order_that_was_cancelled_is_done_for_nothing(
     theta, summaries = lab.play()
     assert (theta, summaries) == undisturbed
     assert len(lab.crew.requests) == DEVICES * 4 + 2
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_job_that_is_given_up_leaves_no_vector_behind(lab: Lab, others: int) -> None:
+    """Nor where a worker ends it only afterwards, or where it is begun again after all, as it is here."""
+    device = lab.devices[0]
+    lab.until(lambda: device._begun is not None)
+    order = begun_order(device)
+    for seed in range(others):
+        device._begin(Job(msgspec.structs.replace(order, seed=seed), residual=None))
+    assert len(device._past) == others
+    lab.play()  # checks that what devices hold is there
+    assert device._past == []
+    held = set[bytes]().union(*(one._disk._names for one in lab.devices))
+    assert {bytes.fromhex(path.name) for path in lab.disk.vectors.iterdir()} <= held
+    assert list(lab.disk.spare.iterdir()) != []
 
 
 def test_a_round_of_newcomers_begins_from_the_whole_model(shop: Shop, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
@@ -58,17 +59,17 @@ def test_rounds_and_their_bytes(run: Run) -> None:
         watch.observe(UpdateReceived("s", 1, device, report(1), 1000, late))
     run.now = 10.0
     watch.observe(RoundClosed(summary(1)))
+    watch.observe(RoundOpened("s", 2, "evaluate", COHORT))
+    run.carry(99, 99)
+    watch.observe(RoundClosed(summary(2, "evaluate")))
     run.now = 11.0
-    watch.observe(RoundOpened("s", 2, "train", COHORT))
+    watch.observe(RoundOpened("s", 3, "train", COHORT))
     run.carry(300, 0)
     run.now = 30.0
-    watch.observe(RoundClosed(summary(2, count=3)))
-    watch.observe(RoundOpened("s", 3, "evaluate", COHORT))
-    run.carry(99, 99)
-    watch.observe(RoundClosed(summary(3, "evaluate")))
+    watch.observe(RoundClosed(summary(3, count=3)))
     first, second = watch.rounds
-    assert (first.bytes_up, first.bytes_down) == (2600, 20_700)  # joining counts to the first round
-    assert (second.bytes_up, second.bytes_down) == (300, 0)
+    assert (first.bytes_up, first.bytes_down) == (2100, 20_000)  # neither joining
+    assert (second.bytes_up, second.bytes_down) == (300, 0)  # nor an evaluation counts to a round
     assert (first.resent_bytes, second.resent_bytes) == (64, 0)
     assert (first.late, second.late) == (1, 0)
     assert (first.late_devices, second.late_devices) == (["device-2"], [])
@@ -88,3 +89,17 @@ def test_it_is_over_when_the_run_has_ended(run: Run) -> None:
     assert run.watch.failure == ""
     run.watch.observe(RunEnded("s", "failed", "no plan"))
     assert run.watch.failure == "no plan"
+
+
+def test_whoever_tells_why_a_run_has_failed_it_is_known(run: Run) -> None:
+    """The coordinator, the round that ended it, or nobody where it was before this start."""
+    run.watch.observe(RunEnded("s", "failed"))
+    assert run.watch.failure == "the run is failed; start it again without --resume"
+    run.watch.observe(RunEnded("s", "stopped"))
+    assert run.watch.failure == "the run is stopped; start it again without --resume"
+    run.watch.observe(RoundClosed(replace(summary(1), failure="not a finite number")))
+    run.watch.observe(RunEnded("s", "failed"))
+    assert run.watch.failure == "not a finite number"
+    run.watch.remember(replace(summary(2), failure="too few", declined=1))
+    run.watch.observe(RunEnded("s", "failed"))
+    assert run.watch.failure == "too few; each device's reason is in the log (--verbose)"

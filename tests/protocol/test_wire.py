@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from sedge_cloud import coordinator, inbox, ledger, store
+from sedge_cloud import coordinator, housekeeping, inbox, ledger, store
 from sedge_cloud.administration import ACL
 from sedge_cloud.config import CloudConfig
 from sedge_edge import state
@@ -212,7 +212,7 @@ NUMBERS: list[tuple[str, int]] = [
     ("backoff", int(transfer.RETRY_MAX_S)),
     ("report of a quiet", int(transfer.Intake.QUIET_S)),
     ("BUSY", inbox.RETRY_MS // 1000),
-    ("BUSY", int(coordinator.DISK_RETRY_S)),
+    ("BUSY", int(housekeeping.DISK_RETRY_S)),
     ("BUSY", int(state.DISK_RETRY_S)),
     ("an ORDER", int(coordinator.RESEND_S)),
     ("an upload", int(inbox.IDLE_S)),

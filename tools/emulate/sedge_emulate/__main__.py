@@ -5,9 +5,11 @@ import logging
 import os
 import platform
 import shlex
+import signal
 import sys
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,14 +17,15 @@ import msgspec
 from rich.console import Console
 
 from sedge_emulate.broker import open_broker
+from sedge_emulate.broker_fleet import invited_port
 from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
 from sedge_emulate.course import one_course
 from sedge_emulate.crew import Crew
-from sedge_emulate.emulation import clear_away, locked, set_up
+from sedge_emulate.emulation import Stage, clear_away, locked, set_up
 from sedge_emulate.progress import Progress
 from sedge_emulate.report import print_table, write_report
 from sedge_emulate.reproduce.command import add_arguments, reproduce
-from sedge_emulate.result import Machine, Result, write_json
+from sedge_emulate.result import Machine, Result, StrategyResult, write_json
 from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, SedgeError
 
@@ -34,13 +37,24 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
     try:
-        return int(arguments.call(arguments))
+        with _ended_by(signal.SIGTERM):
+            return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-emulate: {exc}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("sedge-emulate: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _ended_by(number: signal.Signals) -> Generator[None]:
+    """This signal is Ctrl-C: broker, workers and temporary folders end with this process."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    config = _overridden(load_emulation(arguments.fleet), arguments)
+    whole = load_emulation(arguments.fleet)
+    config = _overridden(whole, arguments)
     # In virtual time full disks and damaged frames are the plan's doing, and errors only to the device.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
@@ -80,9 +95,23 @@ def _run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     with translated("make folder", out):  # here, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        stage, result = _emulate(config, arguments, console)
+        write_json(result, out / "result.json")
+        write_report(result, out / "report.html")
+        # A start that is resumed may have been one of all strategies, whichever this one is to go on with.
+        clear_away(stage, whole.strategies if arguments.resume else config.strategies)
+    print_table(result, console, out / "report.html")
+    return 0
+
+
+def _emulate(
+    config: EmulationConfig, arguments: argparse.Namespace, console: Console
+) -> tuple[Stage, Result]:
+    """Every strategy to its end."""
+    out: Path = arguments.out
     with ExitStack() as stack:
-        stack.enter_context(locked(out))
-        url, kind = _link(config, stack)
+        url, kind = _link(config, stack, out if arguments.resume else None)
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note)
@@ -92,23 +121,24 @@ def _run(arguments: argparse.Namespace) -> int:
             for strategy in config.strategies
         ]
         progress.finished()
-        clear_away(stage)
-    result = Result(
+    return stage, _result(arguments, stage, kind, results)
+
+
+def _result(
+    arguments: argparse.Namespace, stage: Stage, link: str, strategies: list[StrategyResult]
+) -> Result:
+    return Result(
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=shlex.join(["sedge-emulate", *arguments.argv]),
         dataset=stage.dataset_name,
         split=stage.split,
-        devices=config.devices,
-        seed=config.seed,
+        devices=stage.config.devices,
+        seed=stage.config.seed,
         model=stage.model,
         machine=_machine(),
-        strategies=results,
-        link=kind,
+        strategies=strategies,
+        link=link,
     )
-    write_json(result, out / "result.json")
-    write_report(result, out / "report.html")
-    print_table(result, console, out / "report.html")
-    return 0
 
 
 def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> EmulationConfig:
@@ -134,15 +164,21 @@ def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emula
         ) from exc
 
 
-def _link(config: EmulationConfig, stack: ExitStack) -> tuple[str | None, str]:
-    """The broker's URL, None in virtual time, and what to call the link."""
+def _link(
+    config: EmulationConfig, stack: ExitStack, resumed: Path | None
+) -> tuple[str | None, str]:
+    """The broker's URL, None in virtual time, and what to call the link.
+
+    Real devices that have joined the emulation ``resumed`` look for a broker of ours where it was.
+    """
     if config.link == "memory":
         return None, config.link
     if config.classes or config.churn != ChurnConfig():
         expected = "memory: classes and churn happen in virtual time"
         raise ConfigError("link", config.link, expected)
     kind = "auto" if config.link == "broker" else config.link
-    broker = open_broker(kind)
+    port = None if resumed is None else invited_port(resumed / "join", config.real)
+    broker = open_broker(kind, port)
     stack.enter_context(broker)
     return broker.url, broker.kind
 

@@ -29,14 +29,16 @@ _STOP_S = 5.0
 class AmqttBroker:
     """An amqtt broker on a free port, for the time of a ``with``.
 
-    Entering raises ``LinkError`` where it does not start, and sets ``port`` and ``log_path``.
+    The port is ``wanted`` where that one is free. Entering raises ``LinkError`` where it does not start,
+    and sets ``port`` and ``log_path``.
     """
 
     kind: Literal["amqtt"] = "amqtt"
     port: int
     log_path: Path
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int | None = None) -> None:
+        self._wanted = wanted
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
@@ -51,7 +53,7 @@ class AmqttBroker:
         self.log_path = Path(tempfile.mkdtemp(prefix="sedge-broker-")) / "amqtt.log"
         self._divert_log()
         try:
-            self.port = on_free_port(self._start)
+            self.port = on_free_port(self._start, self._wanted)
         except BaseException:
             self._clean_up()
             raise

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
@@ -63,6 +64,7 @@ class Broker:
     """A Mosquitto of our own on a free port of the loopback interface, for the time of a ``with``.
 
     ``folder`` keeps its settings and its log; without one they lie in a temporary folder and go with it.
+    The port is ``wanted`` where that one is free.
     Entering raises ``ConfigError`` where no Mosquitto is installed, ``LinkError`` where it does not start,
     and sets ``port``, ``folder`` and ``log_path``.
     """
@@ -72,8 +74,9 @@ class Broker:
     folder: Path
     log_path: Path
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, wanted: int | None = None) -> None:
         self._given_folder = folder
+        self._wanted = wanted
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -90,7 +93,7 @@ class Broker:
         self.folder = self._given_folder or Path(tempfile.mkdtemp(prefix="sedge-broker-"))
         self.log_path = self.folder / "mosquitto.log"
         try:
-            self.port = on_free_port(self._start)
+            self.port = on_free_port(self._start, self._wanted)
         except BaseException:
             self.stop()
             self._clean_up()
@@ -186,21 +189,21 @@ class ExternalBroker:
 AnyBroker: TypeAlias = "Broker | AmqttBroker | ExternalBroker"
 
 
-def open_broker(choice: str = "auto") -> AnyBroker:
+def open_broker(choice: str = "auto", port: int | None = None) -> AnyBroker:
     """The chosen broker, started when it is entered.
 
     ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or ``auto``:
-    Mosquitto where it is found, else amqtt. Raises ``ConfigError`` where there is none, saying how to
-    install one.
+    Mosquitto where it is found, else amqtt. One of our own takes ``port`` where that is free. Raises
+    ``ConfigError`` where there is none, saying how to install one.
     """
     if choice == "mosquitto" or (choice == "auto" and find_mosquitto() is not None):
-        return Broker()
+        return Broker(wanted=port)
     if choice in ("auto", "amqtt"):
         try:
             from sedge_emulate.amqtt_broker import AmqttBroker
         except ImportError as exc:
             raise ConfigError("broker", choice, HOW_TO_INSTALL) from exc
-        return AmqttBroker()
+        return AmqttBroker(port)
     return ExternalBroker(choice)
 
 
@@ -209,11 +212,16 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path=os.pathsep.join(_FOLDERS))
 
 
-def on_free_port(start: Callable[[int], None]) -> int:
+def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int:
     """Start something on a port that was free a moment ago, and on another where it was taken since.
 
-    Returns the port. Raises the last ``LinkError`` where none of a few ports works.
+    Returns the port, which is ``wanted`` where that works. Raises the last ``LinkError`` where none of a
+    few ports works.
     """
+    if wanted is not None and _is_free(wanted):
+        with suppress(LinkError):
+            start(wanted)
+            return wanted
     for tries_left in reversed(range(_PORT_TRIES)):
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
@@ -242,6 +250,17 @@ def wait_until_accepting(
             return
         time.sleep(_POLL_S)
     raise LinkError(f"broker on {host}:{port}: accepts no connection after {timeout_s:.0f} s")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As brokers do: connections that have just ended keep nobody from listening again.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
 
 
 def _accepts(host: str, port: int) -> bool:

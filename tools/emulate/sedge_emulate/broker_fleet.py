@@ -5,8 +5,10 @@ may join: each is enrolled, and finds its edge.toml and its secret in ``out/join
 agents and coordinator always do after a crash: they go on from their disks.
 """
 
+import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from sedge_emulate.devices import Site, bring_up, enrol
 from sedge_emulate.emulation import Course, slug
 from sedge_emulate.shares import Shares
 from sedge_emulate.watch import Totals, Watch
+from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.loop import Loop
 from sedge_protocol.mqtt import BrokerSettings
@@ -34,6 +37,8 @@ GATHER_S = 1.0
 RUN = "run"
 # What a round may last beyond its deadline before the fleet counts as silent.
 SILENT_S = 120.0
+# A broker of our own in a device's edge.toml: its port is another at every start, unless asked for.
+_OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 
 class BrokerFleet:
@@ -76,12 +81,25 @@ class BrokerFleet:
         return counters.bytes_sent, counters.bytes_received
 
     def invite(self, device: str, folder: Path) -> None:
-        """Enrol a real device; what it needs is written into ``folder``."""
+        """Enrol a real device, once; what it needs is in ``folder``, beside files of the user's own.
+
+        Raises ``StorageError``.
+        """
         self._invited = True
-        if any(row.device == device for row in self.store.devices()):
-            return
-        broker = BrokerConfig(url=self._url)
-        add_device(self.store, CloudConfig(fleet=self.name, broker=broker), device, folder)
+        # A folder that is there may hold the device's data: what is new is made aside. Killed here, the
+        # next start goes on with it.
+        made = folder.with_name(f"{folder.name}.new")
+        if all(row.device != device for row in self.store.devices()):
+            shutil.rmtree(made, ignore_errors=True)
+            broker = BrokerConfig(url=self._url)
+            add_device(self.store, CloudConfig(fleet=self.name, broker=broker), device, made)
+        with translated("write the files of a device into", folder):
+            if made.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                for path in made.iterdir():
+                    path.replace(folder / path.name)
+                made.rmdir()
+            _point(folder / "edge.toml", self._url)
 
     def play(self, watch: Watch) -> None:
         """From the first hello to the end of the run.
@@ -138,6 +156,25 @@ class BrokerFleet:
                 f"the fleet has been silent for {silent_s:.0f} s; see the log (--verbose)"
             )
         return watch.ended
+
+
+def invited_port(join: Path, devices: Sequence[str]) -> int | None:
+    """The port of our own broker that these devices were told of, if any was. Raises ``StorageError``."""
+    for device in devices:
+        path = join / device / "edge.toml"
+        with translated("read", path):
+            told = _OURS.search(path.read_text()) if path.exists() else None
+        if told is not None:
+            return int(told[1])
+    return None
+
+
+def _point(path: Path, url: str) -> None:
+    """Have a device that was told of a broker of ours look for it at ``url``. Raises ``OSError``."""
+    text = path.read_text() if path.exists() else ""
+    pointed = _OURS.sub(f'url = "{url}"', text, count=1)
+    if pointed != text:
+        path.write_text(pointed)
 
 
 def _require_same(begun: RunConfig, wanted: RunConfig) -> None:

@@ -53,7 +53,7 @@ def run_course(
     """Run one strategy over the broker at ``url``, or (None) in virtual time.
 
     Raises ``LinkError`` for a fleet that stays silent, ``DataError`` when no device gave a result or the
-    run could not go on.
+    run did not come to its end.
     """
     began_s = time.monotonic()
     progress.strategy(course.title, course.run.num_rounds)
@@ -131,7 +131,7 @@ def _result(
         )
         (devices if found else absent).append(msgspec.structs.replace(one, **fleet.seen(number)))
     if not devices:
-        why = final.failure or f"no device answered in round {final.round}"
+        why = f"no device answered in round {final.round}"
         raise DataError(f"{course.title}: {why}; each device's reason is in the log (--verbose)")
     return StrategyResult(
         name=course.title,

@@ -169,6 +169,7 @@ class Crew:
             answers = done.result()
         except BaseException as exc:  # shown where the result is asked for
             self._give_up(group, exc)
+            self.flush()
             return
         with self._lock:
             self._busy -= 1
@@ -182,16 +183,18 @@ class Crew:
                 waiting.future.set_result(answer)
 
     def _give_up(self, group: list["_Waiting"], error: BaseException) -> None:
-        """A group that no worker will do."""
+        """A group that no worker will do; nor any that waits, where there is no worker left."""
         with self._lock:
             self._busy -= 1
             shown = self._known(error)
+            if self.failure is not None:
+                group = [*group, *self._waiting]
+                self._waiting, self._steps = [], 0
         for waiting in group:
             if self._closed:
                 waiting.future.cancel()
             else:
                 waiting.future.set_exception(shown)
-        self.flush()
 
     def _known(self, error: BaseException) -> BaseException:
         """The error as it is shown: that of the pool does not say what to do."""

@@ -3,14 +3,15 @@
     out/bundle        the exported model            out/models    each strategy's last global model
     out/join          what real devices need        out/state     what --resume goes on from
 
-``out/state`` is gone when everything has ended well. A model file is n float32 numbers, little endian.
+``out/state`` is gone when everything has ended well; what a strategy goes on from is in its ``runs``. A
+model file is n float32 numbers, little endian.
 """
 
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -125,7 +126,8 @@ def set_up(
         _require_same(mark, described)
     else:
         shutil.rmtree(state, ignore_errors=True)
-        for folder in (out / "bundle", *out.glob("bundle-*")):
+        # What real devices had of another fleet ends with it; files of the user's own beside it stay.
+        for folder in (out / "bundle", *out.glob("bundle-*"), *out.glob("join/*/state")):
             shutil.rmtree(folder, ignore_errors=True)
     dataset, shares = share_out(config.data, config.devices, config.seed, base)
     source = ModelSource.of(config.model, dataset, base)
@@ -153,9 +155,11 @@ def described_split(config: EmulationConfig, dataset: Dataset) -> str:
     return f"{len(dataset.targets):,} examples of {dataset.name} on {config.devices} devices, {how}"
 
 
-def clear_away(stage: Stage) -> None:
-    """Everything has ended well: nothing is left to go on from."""
-    shutil.rmtree(stage.out / "state", ignore_errors=True)
+def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
+    """Once all of these have ended well nothing is left to go on from; until then all of it stays."""
+    courses = (course_of(stage, strategy, resume=True) for strategy in strategies)
+    if all(finished(stage, course) is not None for course in courses):
+        shutil.rmtree(stage.out / "state", ignore_errors=True)
 
 
 @contextmanager
@@ -174,7 +178,7 @@ def export_forms(source: ModelSource, dataset: Dataset, config: EmulationConfig,
 
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
     """Where the bundles of the model's forms with fewer channels lie."""
-    return tuple(out / f"bundle-{rate:g}" for rate in config.model.widths[1:])
+    return tuple(out / f"bundle-{rate}" for rate in config.model.widths[1:])
 
 
 def slug(title: str) -> str:
@@ -202,7 +206,7 @@ def keep(stage: Stage, course: Course, result: StrategyResult, theta: bytes) -> 
 
 def course_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Course:
     """A strategy's run and the folder of its state."""
-    folder = stage.out / "state" / slug(strategy.title)
+    folder = stage.out / "state" / "runs" / slug(strategy.title)
     return Course(strategy.title, stage.config.run(strategy), folder, resume, stage.narrower)
 
 

@@ -1,13 +1,15 @@
 """The disk that all virtual devices of one host share: what several of them hold lies there once.
 
 Each device sees its own part of it (``DeviceDisk``, in the agent's place of a blob folder): it holds
-exactly the blobs that it has fetched, even in part, or made itself. Two kinds of files:
+exactly the blobs that it has fetched, even in part, or made itself. Three kinds of files:
 
     blobs/<hash>      what travels, named by its SHA-256: bundles, models, deltas, patches
-    vectors/<name>    what never travels: a device's own model, its residual, versions of the global
+    vectors/<name>    what one device keeps and never travels: its own model, its residual
+    shared/<hash>     what never travels and several devices may have: versions of the global, masks
 
 A file goes when the last device that held it lets go. A vector's then waits in spare/ to be written over:
-that takes a sixteenth of the time of a new file. Updates wait for their receipts in memory: they are
+that takes a sixteenth of the time of a new file. What is shared does not: nothing of it is ever written
+over another, and spare/ would grow without end. Updates wait for their receipts in memory: they are
 small. Worker processes read and write the same folders (job_disk.py).
 
 Workers may begin a job before its device has fetched what it needs: a blob is then brought here from
@@ -38,8 +40,9 @@ class HostDisk:
         self._released: set[bytes] = set()
         self.blobs = folder / "blobs"
         self.vectors = folder / "vectors"
+        self.shared = folder / "shared"
         self.spare = folder / "spare"
-        for path in (self.blobs, self.vectors, self.spare):
+        for path in (self.blobs, self.vectors, self.shared, self.spare):
             with translated("make folder", path):
                 path.mkdir(parents=True, exist_ok=True)
         with translated("read folder", self.blobs):
@@ -71,6 +74,11 @@ class HostDisk:
         else:
             self._released.add(name)
 
+    def drop(self, name: bytes) -> None:
+        """Nobody is going to take what a job has left here; whoever has taken it keeps it."""
+        self.hold(name)
+        self.release(name)
+
     def _remove(self, name: bytes) -> None:
         self._parts.pop(name, None)
         if self._memory.pop(name, None) is not None:
@@ -80,6 +88,9 @@ class HostDisk:
             with translated("remove", path):
                 path.unlink(missing_ok=True)
             self._files.remove(name)
+        shared = self.shared / name.hex()
+        with translated("remove", shared):
+            shared.unlink(missing_ok=True)
         vector = self.vectors / name.hex()
         with translated("set aside", vector), contextlib.suppress(FileNotFoundError):
             vector.rename(self.spare / vector.name)

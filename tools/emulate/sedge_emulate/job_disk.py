@@ -46,13 +46,14 @@ class JobBlobs:
 class JobVectors:
     """One job's view of the host's vectors.
 
-    What it keeps is named by the job and not by content: the same job makes the same vectors, and a
-    hash of each would take as long as coding the update. ``versions`` are this process's decoded
-    globals.
+    What only its device keeps is named by the job and not by content: the same job makes the same
+    vectors, and a hash of each would take as long as coding the update. ``versions`` are this process's
+    decoded globals.
     """
 
     def __init__(self, home: Path, key: bytes, versions: dict[bytes, Theta]) -> None:
         self._folder = home / "vectors"
+        self._shared = home / "shared"
         self._spare = home / "spare"
         self._key = key
         self._versions = versions
@@ -60,15 +61,15 @@ class JobVectors:
 
     def has(self, name: bytes) -> bool:
         """Whether a vector or mask is here."""
-        return name in self._versions or (self._folder / name.hex()).exists()
+        return name in self._versions or self._path(name).exists()
 
     def read(self, name: bytes, layout: Layout) -> Theta:
         """A vector (n,), not to be written to."""
-        path = self._folder / name.hex()
         if name in self._versions:
             # Another process may read it next, and its file may have gone with its last holder.
             self._share(name, self._versions[name].data)
             return self._versions[name]
+        path = self._path(name)
         with translated("read vector", path):
             theta = np.fromfile(path, np.float32)
         if theta.size != layout.size:
@@ -109,7 +110,7 @@ class JobVectors:
 
     def read_mask(self, name: bytes) -> bytes:
         """The bitmap of a mask."""
-        path = self._folder / name.hex()
+        path = self._shared / name.hex()
         with translated("read mask", path):
             return path.read_bytes()
 
@@ -119,12 +120,16 @@ class JobVectors:
         self._share(name, memoryview(bitmap))
         return name
 
+    def _path(self, name: bytes) -> Path:
+        own = self._folder / name.hex()
+        return own if own.exists() else self._shared / name.hex()
+
     def _share(self, name: bytes, data: memoryview) -> None:
         """Write what several jobs may name; each writes a whole file, and either is right."""
-        path = self._folder / name.hex()
+        path = self._shared / name.hex()
         if path.exists():
             return
-        partial = self._folder / f"{name.hex()}.{self._key.hex()[:16]}.part"
+        partial = self._shared / f"{name.hex()}.{self._key.hex()[:16]}.part"
         with translated("write vector", path):
             partial.write_bytes(data)
             partial.replace(path)

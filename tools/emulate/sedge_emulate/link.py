@@ -42,6 +42,13 @@ class Port:
         default_factory=lambda: {Direction.UP: 0.0, Direction.DOWN: 0.0}
     )
 
+    def opened(self) -> None:
+        """A new connection: it waits for nothing that the one before had on its way."""
+        self.session += 1
+        self.up = True
+        self.queue = Queue()
+        self._latest = {Direction.UP: 0.0, Direction.DOWN: 0.0}
+
     def arrivals(self, frame: bytes, way: Direction, now: float) -> list[tuple[float, bytes]]:
         """When copies of a frame arrive, and as what; never before one that was sent earlier."""
         self._number[way] += 1
@@ -76,9 +83,7 @@ class MemoryBroker:
     def connect(self, port: Port, will: tuple[str, bytes]) -> None:
         """The device has a new connection; the one before ends with its will."""
         self._publish_will(port)
-        port.session += 1
-        port.up = True
-        port.queue = Queue()
+        port.opened()
         self._wills[port.device] = will
         port.meter.connected(port.device, *will)
         port.meter.subscribed(topics.down(self._fleet, port.device))

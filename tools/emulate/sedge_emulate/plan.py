@@ -242,6 +242,12 @@ class Plan:
         steady = self._churn == ChurnConfig()
         return steady and not any(_is_faulty(kind) for kind in self._classes)
 
+    @property
+    def away_s(self) -> float:
+        """How long all devices may be away without anything wrong: until they join, and by their hours."""
+        periods = (kind.duty.period_s for kind in self._classes if kind.duty)
+        return self._churn.join_within_s + max(periods, default=0.0)
+
     def _class_of(self, number: int) -> ClassConfig:
         """Spread evenly over the numbers, so that small fleets have their share of each class, too."""
         at = (self._offset + number * _GOLDEN) % 1 * self._total

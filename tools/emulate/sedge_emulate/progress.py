@@ -34,7 +34,11 @@ _REDRAWS_PER_S = 4
 
 @dataclass
 class _Track:
-    """One strategy's course so far. ``round`` is the open one, 0 between rounds."""
+    """One strategy's course so far. ``round`` is the open one, 0 between rounds.
+
+    ``remembered`` rounds had closed before this start. Rounds are counted here, not called by their
+    numbers: those of an evaluation have numbers too.
+    """
 
     name: str
     num_rounds: int
@@ -45,6 +49,11 @@ class _Track:
     round_started_s: float = 0.0
     received: int = 0
     cohort: int = 0
+    remembered: int = 0
+
+    @property
+    def done(self) -> int:
+        return self.remembered + len(self.closed)
 
     @property
     def up(self) -> int:
@@ -57,7 +66,7 @@ class _Track:
     def left_s(self, now: float) -> float | None:
         in_round_s = now - self.round_started_s if self.round else 0.0
         recent = [r.seconds for r in self.closed[-_RECENT_ROUNDS:]]
-        return time_left_s(recent, self.num_rounds - len(self.closed), in_round_s)
+        return time_left_s(recent, self.num_rounds - self.done, in_round_s)
 
 
 def time_left_s(round_s: Sequence[float], rounds_left: int, in_round_s: float) -> float | None:
@@ -128,6 +137,10 @@ class Progress:
         track.round = 0
         self._plain(_line(track, track.left_s(self._clock())))
 
+    def round_remembered(self) -> None:
+        """A round had closed before this start."""
+        self._tracks[-1].remembered += 1
+
     def note(self, text: str) -> None:
         """One line for the user, above the live table."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -164,14 +177,13 @@ class Progress:
 
 
 def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
-    done = len(track.closed)
     last = track.closed[-1] if track.closed else None
     left_s = track.left_s(now) if track.ended_s is None else None
     ended = now if track.ended_s is None else track.ended_s
     return (
         Text(track.name, style="bold"),
-        ProgressBar(total=max(track.num_rounds, 1), completed=done),
-        f"{done}/{track.num_rounds}",
+        ProgressBar(total=max(track.num_rounds, 1), completed=track.done),
+        f"{track.done}/{track.num_rounds}",
         f"{percent(last.before_mean)} → {percent(last.after_mean)}" if last else "",
         f"↑ {size(track.up)}",
         f"↓ {size(track.down)}",
@@ -182,10 +194,10 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
 
 def _doing(track: _Track) -> str:
     if track.round:
-        return f"round {track.round}: {track.received} of {track.cohort} devices have trained"
-    if len(track.closed) >= track.num_rounds:
+        return f"round {track.done + 1}: {track.received} of {track.cohort} devices have trained"
+    if track.done >= track.num_rounds:
         return "evaluating every device"
-    return "waiting for devices" if not track.closed else "between rounds"
+    return "waiting for devices" if not track.done else "between rounds"
 
 
 def _line(track: _Track, left_s: float | None) -> str:
@@ -196,7 +208,7 @@ def _line(track: _Track, left_s: float | None) -> str:
     resent = f", {size(last.resent_bytes)} again" if last.resent_bytes else ""
     left = f", {duration(left_s)} left" if left_s else ""
     return (
-        f"{track.name} round {last.round}/{track.num_rounds}: {last.num_updates} devices{late}, accuracy "
+        f"{track.name} round {track.done}/{track.num_rounds}: {last.num_updates} devices{late}, accuracy "
         f"{percent(last.before_mean)} -> {percent(last.after_mean)}, loss {last.train_loss:.3f}, "
         f"up {size(last.bytes_up)}, down {size(last.bytes_down)}{resent}, {duration(last.seconds)}{left}"
     )

@@ -92,6 +92,7 @@ class VirtualDevice:
         self._covered = True
         self._life = 0
         self._begun: _Begun | None = None
+        self._past: list[_Begun] = []
         self._at_work = False
         self._orders: dict[str, Order] = {}
         self._alarm = Alarm(world.clock, self._poll)
@@ -221,9 +222,9 @@ class VirtualDevice:
         else:
             future = Future()
             future.set_result(known)
-        self._let_go()  # of another job, only now: both may need the same files
-        self._begun = _Begun(key, future, seconds, holds)
-        return self._begun
+        begun = _Begun(key, future, seconds, holds)
+        self._let_go(begun)
+        return begun
 
     def _require_model(self, order: Order) -> None:
         known = None if self._agent is None else self._agent.state.runs.get(order.run)
@@ -233,11 +234,31 @@ class VirtualDevice:
                 "which virtual devices keep only where every order asks for it"
             )
 
-    def _let_go(self) -> None:
-        if self._begun is not None:
-            for name in self._begun.holds:
-                self._world.disk.release(name)
-        self._begun = None
+    def _let_go(self, coming: "_Begun | None" = None) -> None:
+        """Another job, or none, takes the place of the one that was begun: what was for that alone goes.
+
+        A worker may still be at it: it then goes with a later one, once the worker has written its last.
+        """
+        past = self._past if self._begun is None else [*self._past, self._begun]
+        self._begun = coming
+        self._past = [begun for begun in past if not begun.future.done()]
+        busy = {begun.key for begun in (*self._past, coming) if begun is not None}
+        for begun in past:
+            if begun.future.done():
+                self._clear(begun, begun.key in busy)
+
+    def _clear(self, begun: "_Begun", again: bool) -> None:
+        """Let go of a job's files; not of those that it wrote where it is being done ``again``."""
+        disk, future = self._world.disk, begun.future
+        for name in begun.holds:
+            disk.release(name)
+        if again or future.cancelled() or future.exception() is not None:
+            return
+        outcome = future.result().outcome
+        # Not what is named by its content: another job may have found it here and count on it.
+        for vector in (outcome.model, outcome.residual, outcome.part, outcome.gradient):
+            if vector is not None:
+                disk.drop(vector)
 
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
         """The job's time is over: take its result, if the device that began it is still the same.

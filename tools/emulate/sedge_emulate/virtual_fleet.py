@@ -11,6 +11,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
+
 from sedge_cloud.administration import start_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event
@@ -31,7 +33,7 @@ from sedge_emulate.virtual import VirtualDevice, World
 from sedge_emulate.watch import Totals, Watch
 from sedge_protocol.bundle import load
 from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
-from sedge_protocol.errors import LinkError
+from sedge_protocol.errors import LinkError, StorageError
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Hello, Order
 
@@ -107,7 +109,8 @@ class VirtualFleet:
         self._plan = plan
         self._crew = crew
         self._home = course.folder / "disk"
-        self._batch_size = load(bundle)[0].manifest.batch_size
+        manifest = load(bundle)[0].manifest
+        self._batch_size, self._model_bytes = manifest.batch_size, 4 * manifest.layout.size
         self._name = name
         self._draw = draw
         self._devices: list[VirtualDevice] = []
@@ -122,7 +125,7 @@ class VirtualFleet:
         identities = [self._identity(number) for number in range(len(self._shares))]
         core = Coordinator("emulated", self.store, GATHER_S, 1, self._draw)
         cloud = self._cloud = VirtualCloud(self._clock, core, watch.observe)
-        memo = Memo(self._course.folder / "memo" / self._name.hex())
+        memo = Memo(self._course.folder / "memo" / self._memo_name())
         disk = HostDisk(self._home, memo.caught_up, self.store.blobs)
         world = World(
             self._clock, cloud.broker, self._crew, memo, disk, self._home, self._name, self._steps
@@ -132,15 +135,31 @@ class VirtualFleet:
             for number, identity in enumerate(identities)
         ]
         cloud.start()
-        longest_s = SILENT_DEADLINES * self._run.deadline_s
+        longest_s = SILENT_DEADLINES * self._run.deadline_s + self._plan.away_s
         while not watch.ended:
             if not self._clock.step() or self._clock.now - watch.last_event_s > longest_s:
                 raise LinkError(
                     f"virtual fleet: nothing has happened for {longest_s:.0f} virtual seconds; "
-                    "see the log (--verbose)"
+                    f"{self._cause()}"
                 )
         for device in self._devices:
             device.close()
+
+    def _cause(self) -> str:
+        """Why nothing happens: this host's disk, or what the log tells."""
+        try:
+            self.store.blobs.require_room(self._model_bytes)
+        except StorageError as exc:
+            return str(exc)
+        return "see the log (--verbose)"
+
+    def _memo_name(self) -> str:
+        """Other settings have a memo of their own: what nobody asks for again is never caught up with.
+
+        A run that is to have more rounds goes on from what it has.
+        """
+        settings = msgspec.json.encode(msgspec.structs.replace(self._run, num_rounds=1))
+        return hashlib.sha256(self._name + settings).hexdigest()
 
     def clock(self) -> float:
         """Virtual seconds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds import Summary
+from sedge_cloud.rounds import FINISHED, Summary
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import RoundResult
 from sedge_protocol.messages import TRAIN
@@ -28,7 +28,8 @@ class Totals:
 class Watch:
     """The coordinator's events, as they come.
 
-    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` the bytes so far.
+    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` the bytes so far. ``failure``
+    says why the run has ended otherwise than it should, and is empty where it has not.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Watch:
                 self._opened_s, self._opened_wall_s = self.last_event_s, time.monotonic()
                 self._received, self._cohort = 0, event.cohort
                 if event.task == TRAIN:
+                    self._counted = self._totals()
                     self._progress.round_opened(event.round, len(event.cohort))
             case UpdateReceived():
                 self._late += event.late
@@ -66,13 +68,23 @@ class Watch:
             case RoundClosed():
                 self._close(event.summary)
             case RunEnded():
-                self.ended, self.failure = True, event.why
+                self.ended, self.failure = True, self._failure(event)
 
     def remember(self, summary: Summary) -> None:
         """A round that had closed before the emulation was killed; its times and bytes are lost."""
         self.summaries.append(summary)
         if summary.task == TRAIN:
             self.rounds.append(_result(summary))
+            self._progress.round_remembered()
+
+    def _failure(self, ended: RunEnded) -> str:
+        if ended.status == FINISHED:
+            return ""
+        last = self.summaries[-1] if self.summaries else None
+        if last is None or not last.failure:
+            return ended.why or f"the run is {ended.status}; start it again without --resume"
+        hint = "; each device's reason is in the log (--verbose)" if last.declined else ""
+        return last.failure + hint
 
     def _close(self, summary: Summary) -> None:
         self.summaries.append(summary)
@@ -92,7 +104,7 @@ class Watch:
             late_devices=late,
             resent_bytes=totals.resent - self._counted.resent,
         )
-        self._late, self._counted = 0, totals
+        self._late = 0
         self.rounds.append(result)
         self._progress.round_closed(result)
 

@@ -26,6 +26,7 @@ from sedge_emulate.shares import Shares
 from sedge_emulate.virtual_fleet import VirtualFleet
 from sedge_emulate.watch import Watch
 from sedge_protocol.bundle import load
+from sedge_protocol.errors import DataError
 from sedge_protocol.messages import TRAIN
 from sedge_protocol.update import Metrics, Report
 
@@ -94,7 +95,10 @@ class Log(Watch):
 
 
 def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
-    """The cell's outcome. What ``home`` keeps of a start that was killed is not computed again."""
+    """The cell's outcome. What ``home`` keeps of a start that was killed is not computed again.
+
+    Raises ``DataError`` when the run did not come to its end.
+    """
     began = time.monotonic()
     stage = _stage(wish, home)
     streams = wish.table.setting.streams(wish.seed, wish.rounds)
@@ -110,6 +114,8 @@ def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
         with closing(fleet):
             log = Log(progress, fleet)
             fleet.play(log)
+            if log.failure:
+                raise DataError(f"{wish.title}: {log.failure}")
             totals, found = fleet.totals(), sizes(stage, fleet, log)
         trainer = crew.trainer
     shutil.rmtree(home, ignore_errors=True)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Plane = NDArray[np.uint8]
-Places = NDArray[np.uint32]
 
 # The sign says nothing about the next byte, and would double the groups.
 _EXPONENT = 0x7F
@@ -22,18 +21,18 @@ _PLACE_BITS = 25  # what 7 bits of exponent leave of 32
 _MIN_GROUP = 256
 
 
-def order(highest: Plane) -> Places:
+def order(highest: Plane) -> NDArray[np.intp]:
     """The places (k,) of a plane's bytes, exponent by exponent of ``highest``, equal ones as they were."""
     # Exponent and place as one number: vector instructions sort these in a third of the time that a stable
     # argsort takes.
     if highest.size <= 1 << _PLACE_BITS:
-        keys: Places = (highest & _EXPONENT).astype(np.uint32)
+        keys = (highest & _EXPONENT).astype(np.uint32)
         keys <<= _PLACE_BITS
         keys |= np.arange(highest.size, dtype=np.uint32)
         keys.sort()
         keys &= (1 << _PLACE_BITS) - 1
-        return keys
-    return np.argsort(highest & _EXPONENT, kind="stable").astype(np.uint32)
+        return keys.astype(np.intp)  # numpy's own type, with which it reads and writes faster
+    return np.argsort(highest & _EXPONENT, kind="stable")
 
 
 def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:

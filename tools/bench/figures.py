@@ -95,7 +95,9 @@ def compression(path: Path) -> list[Figure]:
             f"accuracy with updates as {s.name} ({smaller:.0f} times smaller than dense), "
             "against whole ones"
         )
-        measured = f"{before:+.1f} points before, {after:+.1f} after training"
+        # Adding 0.0 makes a -0.0 that rounding left a plain 0.0.
+        shown = [f"{round(points, 1) + 0.0:+.1f}" for points in (before, after)]
+        measured = f"{shown[0]} points before, {shown[1]} after training"
         return Figure(what, measured, short=True)
 
     return [figure(s) for s in others]

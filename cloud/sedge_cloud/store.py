@@ -30,14 +30,12 @@ from sedge_cloud.schema import (
 )
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.frame import next_boot
 
 # How long one process waits for another's transaction, in seconds.
 BUSY_S = 10.0
 # A device may be this many rounds late and still have its update understood.
 LATE_ROUNDS = 3
-# A start count has 4 bytes on the wire. A clock that is later than this, in 2105, is wrong, and to follow
-# it would leave no room for the starts after this one.
-LATEST_CLOCK_S = 2**32 - 2**24
 # How a file that cannot be read fails for good: it is not there, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
@@ -93,9 +91,7 @@ class Store:
         """Our own start count: larger than ever before, and at least a clock's seconds that can be true."""
         with self._transaction() as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone()
-            # A larger one, from before clocks were doubted, fits no frame: nobody has heard of it.
-            known = int(row[0]) if int(row[0]) < 2**32 else 0
-            boot = max(known + 1, clock if clock <= LATEST_CLOCK_S else 0)
+            boot = next_boot(int(row[0]), clock)
             db.execute("UPDATE meta SET value = ? WHERE key = 'boot'", (boot,))
         return boot
 

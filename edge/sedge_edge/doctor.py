@@ -11,9 +11,9 @@ from pathlib import Path
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.state import LATEST_CLOCK_S
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.frame import LATEST_CLOCK_S
 from sedge_protocol.mqtt import probe
 from sedge_protocol.topics import down
 

@@ -16,6 +16,7 @@ from sedge_edge.storage import Record
 from sedge_edge.versions import named, versions
 from sedge_edge.work import Outcome
 from sedge_protocol.errors import SedgeError
+from sedge_protocol.frame import next_boot
 from sedge_protocol.messages import EVALUATE, Order
 from sedge_protocol.transfer import DEFAULT_CHUNK_BYTES
 
@@ -27,10 +28,6 @@ DISK_RETRY_S = 30.0
 # An order that was under way in so many starts of the agent, and in none of them to its end, is given up:
 # once may be a power cut, three times are the job itself, most likely its need for memory.
 MAX_STARTS = 3
-# A frame has 32 bits for ``boot``. A clock within half a year of their end (2106) is wrong, or leaves too
-# few of the numbers that every start needs one of.
-MAX_BOOT = 2**32 - 1
-LATEST_CLOCK_S = MAX_BOOT - 2**24
 
 V = TypeVar("V")
 
@@ -159,10 +156,7 @@ class Memory:
 
     def start(self, clock_s: int) -> None:
         """A new start of the agent: its count grows, and is at least the clock's, if that can be right."""
-        # A larger one was never sent: an earlier version took it from a clock that was wrong.
-        last = self.state.boot if self.state.boot <= MAX_BOOT else 0
-        at_least = clock_s if clock_s <= LATEST_CLOCK_S else 0
-        self._save(boot=min(max(last + 1, at_least), MAX_BOOT))
+        self._save(boot=next_boot(self.state.boot, clock_s))
 
     def heard(self, coordinator_boot: int) -> None:
         """The coordinator's newest start."""

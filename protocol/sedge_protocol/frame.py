@@ -36,6 +36,10 @@ NO_TRANSFER = bytes(16)
 # inline patch. With the header it stays under 400,000 bytes, our brokers' max_packet_size, which is
 # itself far below the 1 MB default of EMQX and the 2 MB of Mosquitto 2.1.
 MAX_BODY_BYTES = 2**18
+# A frame has 32 bits for ``boot``. A clock within half a year of their end (2106) is wrong, or leaves too
+# few of the numbers that every start needs one of.
+MAX_BOOT = 2**32 - 1
+LATEST_CLOCK_S = MAX_BOOT - 2**24
 
 
 class Kind(IntEnum):
@@ -139,6 +143,15 @@ def _mac(key: bytes, topic: str, head: bytes, body: bytes) -> bytes:
     state.update(head)
     state.update(body)
     return state.digest()[:16]
+
+
+def next_boot(last: int, clock_s: int) -> int:
+    """A new start count: above ``last`` and at least the clock's Unix seconds, if these can be right.
+
+    It ends at ``MAX_BOOT``. A ``last`` above that fits no frame, so nobody has heard of it: it counts as 0.
+    """
+    known = last if last <= MAX_BOOT else 0
+    return min(max(known + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_BOOT)
 
 
 class ReplayWindow:

@@ -16,8 +16,9 @@ from tests.cloud.helper import as_nobody, mode, open_store
 
 from sedge_cloud.rows import MemoryRow, OrderRow, RoundRow, RunRow, UpdateRow
 from sedge_cloud.schema import SCHEMA, StepRow, steps_of
-from sedge_cloud.store import LATE_ROUNDS, LATEST_CLOCK_S, Store
+from sedge_cloud.store import LATE_ROUNDS, Store
 from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.frame import LATEST_CLOCK_S
 
 RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
 ROUND = RoundRow("run", 1, "train", True, b"M" * 32, b"H" * 32, None)

@@ -9,8 +9,6 @@ import pytest
 from tests.edge.desk import FullDisk
 
 from sedge_edge.state import (
-    LATEST_CLOCK_S,
-    MAX_BOOT,
     MAX_RUNS,
     MAX_STARTS,
     SCHEMA,
@@ -22,6 +20,7 @@ from sedge_edge.state import (
 )
 from sedge_edge.work import Job, Outcome
 from sedge_protocol.errors import StorageError
+from sedge_protocol.frame import LATEST_CLOCK_S, MAX_BOOT
 from sedge_protocol.journal import Journal
 from sedge_protocol.messages import Order, Step
 from sedge_protocol.transfer import DEFAULT_CHUNK_BYTES, describe

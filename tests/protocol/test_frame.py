@@ -11,12 +11,15 @@ import pytest
 from sedge_protocol.errors import FrameError, LocalError, VersionError
 from sedge_protocol.frame import (
     HEADER,
+    LATEST_CLOCK_S,
     MAC_OFFSET,
     MAX_BODY_BYTES,
+    MAX_BOOT,
     UNKEYED,
     Frame,
     Kind,
     ReplayWindow,
+    next_boot,
     open_frame,
     seal,
 )
@@ -291,3 +294,23 @@ def test_an_older_boot_is_refused_for_good() -> None:
     assert window.accept(Frame(Kind.HELLO, b"", 6, 1))
     assert not window.accept(Frame(Kind.HELLO, b"", 5, 2))
     assert window.boot == 6
+
+
+@pytest.mark.parametrize(
+    ("last", "clock_s", "expected"),
+    [
+        (0, 1_800_000_000, 1_800_000_000),
+        (1_800_000_000, 5, 1_800_000_001),
+        (7, LATEST_CLOCK_S, LATEST_CLOCK_S),
+        (7, LATEST_CLOCK_S + 1, 8),
+        (7, 7_300_000_000, 8),
+        (MAX_BOOT - 1, 5, MAX_BOOT),
+        (MAX_BOOT, 5, MAX_BOOT),
+        (MAX_BOOT + 1, 5, 5),
+    ],
+)
+def test_a_start_count_grows_and_fits_a_frame(last: int, clock_s: int, expected: int) -> None:
+    boot = next_boot(last, clock_s)
+    assert boot == expected
+    sealed = seal(Frame(Kind.GOODBYE, b"", boot, 1), UP, KEY)
+    assert open_frame(sealed, UP, KEY).boot == boot

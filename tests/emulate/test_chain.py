@@ -6,8 +6,9 @@ from tests.emulate.trainings import PLAIN, problem
 from torch import nn
 
 from sedge_emulate.training.chain import Chain, Plan
+from sedge_emulate.training.layers import HalvingPool, MaxPool
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import Unsupported
+from sedge_emulate.training.tasks import Precision, Unsupported
 from sedge_export import cross_entropy
 from sedge_protocol.bundle import TensorSpec
 
@@ -30,6 +31,25 @@ def test_the_first_layer_with_parameters() -> None:
     chain = Chain(of(pooled, (1, 4, 4)), "fp32", minimal=False)
     chain.start(chain.storage.read(chain.values), PLAIN)
     assert chain._first == 3
+
+
+@pytest.mark.parametrize(
+    ("pool", "precision", "layer"),
+    [
+        (nn.MaxPool2d(2), "bf16", HalvingPool),
+        (nn.MaxPool2d(2), "fp32", MaxPool),
+        (nn.MaxPool2d(2, ceil_mode=True), "bf16", MaxPool),
+        (nn.MaxPool2d(2, 1), "bf16", MaxPool),
+        (nn.MaxPool2d(2, padding=1), "bf16", MaxPool),
+        (nn.MaxPool2d(2, dilation=2), "bf16", MaxPool),
+        (nn.MaxPool2d((2, 3), 2), "bf16", MaxPool),
+    ],
+)
+def test_what_pools(pool: nn.Module, precision: Precision, layer: type) -> None:
+    model = nn.Sequential(pool, nn.Flatten(), nn.LazyLinear(3))
+    model(torch.zeros(1, 1, 6, 6))
+    chain = Chain(of(model, (1, 6, 6)), precision, minimal=False)
+    assert type(chain._layers[0]) is layer
 
 
 def test_start_forgets_the_training_before() -> None:

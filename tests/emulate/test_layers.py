@@ -1,6 +1,7 @@
 """Each layer's two passes against autograd, in both precisions."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from sedge_emulate.training.layers import (
     DirectConvolution,
     Explicit,
     FlattenLayer,
+    HalvingPool,
     LinearLayer,
     MaxPool,
     MinimalConvolution,
@@ -21,6 +23,7 @@ from sedge_emulate.training.layers import (
 SETTINGS = graph.Convolution("w", "b", (1, 1), (1, 1), (1, 1), 1)
 STRIDED = graph.Convolution("w", "b", (2, 1), (0, 2), (1, 2), 2)
 POOL = graph.Pool((3, 2), (2, 2), (1, 0), (1, 1), True)
+HALVING = graph.Pool((2, 2), (2, 2), (0, 0), (1, 1), False)
 
 
 def parameter(value: Tensor, kind: torch.dtype) -> Parameter:
@@ -121,6 +124,7 @@ def flat(x: Tensor) -> Tensor:
     ("make", "function"),
     [
         (lambda: MaxPool(POOL), pooled),
+        (HalvingPool, partial(torch.max_pool2d, kernel_size=2)),
         (ReluLayer, torch.relu),
         (FlattenLayer, flat),
     ],
@@ -145,11 +149,27 @@ def test_layers_without_parameters(
     assert layer.backward(gradient, False) is None
 
 
-def test_the_first_of_equal_elements_counts() -> None:
-    pool = MaxPool(graph.Pool((2, 2), (2, 2), (0, 0), (1, 1), False))
-    _, back = passes(pool, torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 1, 1))
+@pytest.mark.parametrize("make", [lambda: MaxPool(HALVING), HalvingPool])
+def test_the_first_of_equal_elements_counts(make: Callable[[], Explicit]) -> None:
+    _, back = passes(make(), torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 1, 1))
     assert back is not None
     assert back.flatten().tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sides", [(6, 8), (7, 6), (5, 7)])
+def test_both_pools_of_squares_are_one(sides: tuple[int, int], kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, *sides).mul(2).round().to(kind)  # many are equal
+    x = x.contiguous(memory_format=torch.channels_last)
+    gradient = torch.randn(3, 4, sides[0] // 2, sides[1] // 2).to(kind)
+    found = passes(HalvingPool(), x, gradient)
+    wanted = passes(MaxPool(HALVING), x, gradient.contiguous(memory_format=torch.channels_last))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine is not None
+        assert theirs is not None
+        assert torch.equal(mine, theirs)
+        assert mine.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_flat_inputs_stay() -> None:

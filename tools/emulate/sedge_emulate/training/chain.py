@@ -15,6 +15,7 @@ from sedge_emulate.training.layers import (
     DirectConvolution,
     Explicit,
     FlattenLayer,
+    HalvingPool,
     LinearLayer,
     MaxPool,
     MinimalConvolution,
@@ -43,7 +44,7 @@ class Chain:
         if minimal and precision != "fp32":
             raise Unsupported("minimal filtering loses too many digits in bf16")
         layout = problem.network.layout
-        plan = Plan(problem, minimal)
+        plan = Plan(problem, minimal, precision)
         self._loss = problem.loss
         self._half = precision == "bf16"
         self._values, self._gradient = torch.zeros(layout.size), torch.zeros(layout.size)
@@ -140,7 +141,8 @@ class Plan:
     Raises ``Unsupported`` for what is no chain, or a chain of layers that do not fit together.
     """
 
-    def __init__(self, problem: Problem, minimal: bool) -> None:
+    def __init__(self, problem: Problem, minimal: bool, precision: Precision = "fp32") -> None:
+        self._half = precision == "bf16"
         self._found = graph.chain(problem.module)
         self._shapes = {t.name: t.shape for t in problem.network.layout.tensors}
         self.orders: dict[str, Order] = {}
@@ -173,7 +175,7 @@ class Plan:
                     bias = parameter(found.bias) if found.bias else None
                     return LinearLayer(parameter(found.weight), bias)
                 case graph.Pool():
-                    return MaxPool(found)
+                    return HalvingPool() if self._half and _is_halving(found) else MaxPool(found)
                 case graph.Relu():
                     return ReluLayer()
                 case graph.Flatten():
@@ -225,6 +227,11 @@ class Plan:
                     return x.flatten(1)
         except RuntimeError as exc:
             raise Unsupported(f"{layer} on {tuple(x.shape)}: {exc}") from exc
+
+
+def _is_halving(pool: graph.Pool) -> bool:
+    twos = {*pool.kernel, *pool.stride} == {2}
+    return twos and {*pool.padding} == {0} and {*pool.dilation} == {1} and not pool.ceil_mode
 
 
 def _is_minimal(layer: graph.Convolution, shape: tuple[int, ...], height: int) -> bool:

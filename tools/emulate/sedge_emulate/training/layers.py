@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sedge_emulate.training import graph
+from sedge_emulate.training.products import by_transposed
 from sedge_emulate.training.winograd import Winograd
 
 _aten = torch.ops.aten
@@ -92,19 +93,15 @@ class LinearLayer:
 
     def forward(self, x: Tensor) -> Tensor:
         self._x = x
-        if self._bias is None:
-            return torch.mm(x, self._weight.value.t())
-        return torch.addmm(self._bias.value, x, self._weight.value.t())
+        return by_transposed(
+            x, self._weight.value, None if self._bias is None else self._bias.value
+        )
 
     def backward(self, gradient: Tensor, wants_input: bool) -> Tensor | None:
         if self._bias is not None:
             torch.sum(gradient, 0, dtype=torch.float32, out=self._bias.gradient)
-        into = self._weight.gradient
-        if gradient.dtype == into.dtype:
-            torch.mm(gradient.t(), self._x, out=into)
-        else:
-            into.copy_(torch.mm(gradient.t(), self._x))
-        return torch.mm(gradient, self._weight.value) if wants_input else None
+        self._weight.gradient.copy_(by_transposed(gradient.t(), self._x.t()))
+        return by_transposed(gradient, self._weight.value.t()) if wants_input else None
 
 
 class MaxPool:
@@ -128,6 +125,42 @@ class MaxPool:
             gradient, self._x, *self._settings, self._indices
         )
         return found
+
+
+class HalvingPool:
+    """Max-pooling of squares of 2 x 2, whole rows at a time; of equal elements the first counts.
+
+    For bfloat16, whose elements torch's own converts one by one: both passes of (32, 32, 24, 24) take 0.30
+    ms instead of 0.50 on one Zen 4 core. In float32 there is nothing to win. What makes no whole square is
+    left out.
+    """
+
+    def __init__(self) -> None:
+        # 1 where the second element counts: the right one of each row, then the lower row. As numbers of
+        # the gradient's own type; booleans would be converted at every use.
+        self._right = self._lower = torch.empty(0)
+        self._shape: tuple[int, ...] = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.permute(0, 2, 3, 1)
+        self._shape = tuple(images.shape)
+        left, right = _squares(images).unbind(4)
+        rows = torch.maximum(left, right)
+        self._right = torch.gt(right, left, out=torch.empty_like(rows))
+        upper, lower = rows.unbind(2)
+        self._lower = torch.gt(lower, upper, out=torch.empty_like(lower))
+        return torch.maximum(upper, lower).permute(0, 3, 1, 2)
+
+    def backward(self, gradient: Tensor, wants_input: bool) -> Tensor | None:
+        if not wants_input:
+            return None
+        is_whole = not any(side % 2 for side in self._shape[1:3])
+        make = gradient.new_empty if is_whole else gradient.new_zeros
+        found = make(self._shape)
+        rows = torch.empty_like(self._right)
+        _deal(gradient.permute(0, 2, 3, 1), self._lower, rows.unbind(2))
+        _deal(rows, self._right, _squares(found).unbind(4))
+        return found.permute(0, 3, 1, 2)
 
 
 class ReluLayer:
@@ -163,3 +196,17 @@ class FlattenLayer:
             return None
         found = gradient.view(self._shape)
         return found.permute(0, 3, 1, 2) if len(self._shape) == 4 else found
+
+
+def _squares(images: Tensor) -> Tensor:
+    """The squares of images (b, h, w, c) as a view, (b, h', 2, w', 2, c)."""
+    count, height, width, channels = images.shape
+    whole = images[:, : height - height % 2, : width - width % 2]
+    return whole.view(count, height // 2, 2, width // 2, 2, channels)
+
+
+def _deal(gradient: Tensor, to_second: Tensor, into: tuple[Tensor, ...]) -> None:
+    """Give each element of a gradient to the first or, where that is 1, the second of a pair."""
+    first, second = into
+    torch.mul(gradient, to_second, out=second)
+    torch.sub(gradient, second, out=first)

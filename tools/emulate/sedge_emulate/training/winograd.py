@@ -24,6 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sedge_emulate.training.products import by_transposed
+
 TILE = 4
 # Small and distinct, so that powers stay near 1; the last point of every set is infinity. Found by trying
 # the usual sets: these lose the fewest digits.
@@ -85,7 +87,7 @@ class Winograd:
         products = rows.new_empty(len(self._a), tiles * images * width, self._outputs)
         # Point by point, so that what belongs to one stays in the cache.
         for point, into in enumerate(products):
-            torch.mm(self._windows(point, width), self._points[point].t(), out=into)
+            into.copy_(by_transposed(self._windows(point, width), self._points[point]))
         if self._bias is not None:
             products[_ONE] += self._bias
         y = torch.mm(self._a.t(), products.flatten(1))
@@ -107,9 +109,9 @@ class Winograd:
             torch.sum(products[_ONE], 0, out=bias)
         points = torch.empty_like(self._points)
         for point, into in enumerate(points):
-            torch.mm(products[point].t(), self._windows(point, width), out=into)
+            into.copy_(by_transposed(products[point].t(), self._windows(point, width).t()))
             if wants_input:
-                self._spread(torch.mm(products[point], self._points[point]), point, width)
+                self._spread(by_transposed(products[point], self._points[point].t()), point, width)
         torch.mm(self._g.t(), points.flatten(1), out=filters.flatten(1))
         return self._input_gradient() if wants_input else None
 

@@ -161,9 +161,8 @@ def _write_device(
     url, ca = cloud.broker.device_url or cloud.broker.url, ""
     with translated("write the files of a device into", folder):
         if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
-            authority = Path(cloud.broker.ca_file)
-            ca = f'ca_file = "{authority.name}"\n'
-            shutil.copyfile(authority, folder / authority.name)
+            ca = f'ca_file = "{DEVICE_CA}"\n'
+            shutil.copyfile(cloud.broker.ca_file, folder / DEVICE_CA)
         text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
         (folder / "edge.toml").write_text(text)
         write_private(folder / "secret", secret.hex() + "\n")
@@ -232,6 +231,8 @@ def initialise(folder: Path, fleet: str, url: str) -> None:
         (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
 
 
+# Whatever the file is called here: its name need not suit TOML, nor differ from those of the others.
+DEVICE_CA = "ca.pem"
 OWN_PATHS = {"secret_file": "secret", "state_dir": "state"}
 SERVICE_PATHS = {
     "secret_file": "$CREDENTIALS_DIRECTORY/sedge-secret",

@@ -270,8 +270,22 @@ def test_the_authority_comes_along_where_there_is_tls(
     folder = add_device(store, cloud, "pi-1", tmp_path / "pi-1")
     settings = load_config(folder / "edge.toml").broker_settings()
     assert settings.url == (device_url or url)
-    assert settings.ca_file == (str(folder / "fleet-ca.crt") if with_ca else None)
-    assert (folder / "fleet-ca.crt").exists() == with_ca
+    assert settings.ca_file == (str(folder / "ca.pem") if with_ca else None)
+    assert (folder / "ca.pem").exists() == with_ca
+
+
+@pytest.mark.parametrize("name", ['our "own".crt', "secret", "edge.toml", "b\udcfc.crt"])
+def test_the_authority_may_have_any_name(store: Store, tmp_path: Path, name: str) -> None:
+    authority = tmp_path / "etc" / name
+    authority.parent.mkdir()
+    authority.write_text("PEM")
+    url = "mqtts://broker.example"
+    cloud = CloudConfig("bench", broker=BrokerConfig(url, ca_file=str(authority)))
+    folder = add_device(store, cloud, "pi-1", tmp_path / "pi-1")
+    config = load_config(folder / "edge.toml")
+    assert config.broker_settings().ca_file == str(folder / "ca.pem")
+    assert (folder / "ca.pem").read_text() == "PEM"
+    assert config.keys() == DeviceKeys.of(store.devices()[0].secret)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
     "sedge_cloud.events": ("tests/cloud/test_service.py", "four records without a line of code"),
     "sedge_cloud.strategy": ("tests/cloud/test_strategies.py", "records and a protocol"),
+    "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
+    "sedge_emulate.reproduce.arguments": ("tests/emulate/test_command.py", "the command line"),
     "sedge_emulate.reproduce.setting": ("tests/emulate/test_play.py", "a record and a protocol"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),

@@ -8,8 +8,9 @@ from tests.emulate.tiny import TINY
 
 from sedge_emulate.__main__ import main
 from sedge_emulate.reproduce import command, tables
+from sedge_emulate.reproduce.arguments import add_arguments
 from sedge_emulate.reproduce.cells import SHORT, TABLES
-from sedge_emulate.reproduce.command import add_arguments, wanted
+from sedge_emulate.reproduce.command import wanted
 from sedge_emulate.reproduce.outcome import read
 from sedge_protocol.errors import ConfigError
 

@@ -359,7 +359,7 @@ def test_nothing_is_cleared_away_before_the_results_are_written(
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sedge_emulate.__main__.write_json", full)
+        patch.setattr("sedge_emulate.run.write_json", full)
         (tmp_path / "fleet.toml").write_text(ONE_STRATEGY)
         out = tmp_path / "out"
         assert "full" in error(capsys, str(tmp_path / "fleet.toml"), "--out", str(out))
@@ -384,7 +384,7 @@ def test_what_another_strategy_goes_on_from_is_not_cleared_away(
     (tmp_path / "fleet.toml").write_text(TWO)
     words = ["run", str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
-        patch.setattr("sedge_emulate.__main__.one_course", killed)
+        patch.setattr("sedge_emulate.run.one_course", killed)
         assert main(words) == 130
     emulate(tmp_path, "--resume", "--only", "FedOBP", text=TWO)
     result = emulate(tmp_path, "--resume", text=TWO).result
@@ -565,9 +565,17 @@ def test_interrupted(
     def interrupt(*args: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sedge_emulate.__main__.load_emulation", interrupt)
+    monkeypatch.setattr("sedge_emulate.run.load_emulation", interrupt)
     assert main(["run", str(fleet)]) == 130
     assert capsys.readouterr().err == "sedge-emulate: interrupted\n"
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    script = "import sys\nfrom sedge_emulate.__main__ import main\ntry:\n    main(['--help'])\n"
+    script += "finally:\n    print(sorted({'torch', 'matplotlib', 'onnx'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.stdout.startswith("usage: sedge-emulate")
+    assert found.stdout.endswith("[]\n")
 
 
 @pytest.mark.parametrize("words", [[], ["run"], ["walk"], ["run", "x.toml", "--devices", "many"]])

@@ -1,35 +1,18 @@
-"""``sedge-emulate``: a fleet of virtual devices on one host, trained for real."""
+"""``sedge-emulate``: a fleet of virtual devices on one host, trained for real.
+
+torch takes seconds to import, so a command's code is imported when it is called: help and a mistyped
+option need none of it, and Ctrl-C meanwhile is Ctrl-C.
+"""
 
 import argparse
-import logging
-import os
-import platform
-import shlex
 import signal
 import sys
-import time
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-from rich.console import Console
-
-from sedge_emulate.broker import open_broker
-from sedge_emulate.broker_fleet import invited_port
-from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
-from sedge_emulate.course import one_course
-from sedge_emulate.crew import Crew
-from sedge_emulate.emulation import Stage, clear_away, locked, set_up
-from sedge_emulate.progress import Progress
-from sedge_emulate.report import print_table, write_report
-from sedge_emulate.reproduce.command import add_arguments, reproduce
-from sedge_emulate.result import Machine, Result, StrategyResult, write_json
-from sedge_protocol.disk import translated
-from sedge_protocol.errors import ConfigError, SedgeError
-
-PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "zstandard", "msgspec")
+from sedge_emulate.reproduce.arguments import add_arguments
+from sedge_protocol.errors import SedgeError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,116 +63,20 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(call=_run)
     again = commands.add_parser("reproduce", help="play published experiments again")
     add_arguments(again)
-    again.set_defaults(call=reproduce)
+    again.set_defaults(call=_reproduce)
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    whole = load_emulation(arguments.fleet)
-    config = _overridden(whole, arguments)
-    # In virtual time full disks and damaged frames are the plan's doing, and errors only to the device.
-    quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
-    level = logging.INFO if arguments.verbose else quiet
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    console = Console()
-    out: Path = arguments.out
-    with translated("make folder", out):  # here, not after minutes of work
-        out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        stage, result = _emulate(config, arguments, console)
-        write_json(result, out / "result.json")
-        write_report(result, out / "report.html")
-        # A start that is resumed may have been one of all strategies, whichever this one is to go on with.
-        clear_away(stage, whole.strategies if arguments.resume else config.strategies)
-    print_table(result, console, out / "report.html")
-    return 0
+    from sedge_emulate.run import run
+
+    return run(arguments)
 
 
-def _emulate(
-    config: EmulationConfig, arguments: argparse.Namespace, console: Console
-) -> tuple[Stage, Result]:
-    """Every strategy to its end."""
-    out: Path = arguments.out
-    with ExitStack() as stack:
-        url, kind = _link(config, stack, out if arguments.resume else None)
-        progress = stack.enter_context(Progress(console))
-        base = arguments.fleet.absolute().parent
-        stage = set_up(config, base, out, arguments.resume, progress.note)
-        crew = stack.enter_context(closing(Crew(stage.shop, stage.workers, hold=url is None)))
-        results = [
-            one_course(stage, strategy, arguments.resume, crew, url, progress)
-            for strategy in config.strategies
-        ]
-        progress.finished()
-    return stage, _result(arguments, stage, kind, results)
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from sedge_emulate.reproduce.command import reproduce
 
-
-def _result(
-    arguments: argparse.Namespace, stage: Stage, link: str, strategies: list[StrategyResult]
-) -> Result:
-    return Result(
-        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        command=shlex.join(["sedge-emulate", *arguments.argv]),
-        dataset=stage.dataset_name,
-        split=stage.split,
-        devices=stage.config.devices,
-        seed=stage.config.seed,
-        model=stage.model,
-        machine=_machine(),
-        strategies=strategies,
-        link=link,
-    )
-
-
-def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> EmulationConfig:
-    """The fleet file with the command line's changes. Raises ``ConfigError``."""
-    changes: dict[str, object] = {}
-    for key in ("devices", "seed", "link"):
-        if getattr(arguments, key) is not None:
-            changes[key] = getattr(arguments, key)
-    if arguments.rounds is not None:
-        changes["rounds"] = msgspec.structs.replace(config.rounds, num_rounds=arguments.rounds)
-    if arguments.only:
-        titles = [strategy.title for strategy in config.strategies]
-        unknown = [title for title in arguments.only if title not in titles]
-        if unknown:
-            raise ConfigError("--only", unknown[0], f"one of {', '.join(titles)}")
-        changes["strategies"] = tuple(s for s in config.strategies if s.title in arguments.only)
-    changed = msgspec.structs.replace(config, **changes)
-    try:  # the limits of the file hold for the command line too
-        return msgspec.convert(msgspec.to_builtins(changed), EmulationConfig).check("command line")
-    except msgspec.ValidationError as exc:
-        raise ConfigError(
-            "command line", str(exc), "values within the limits of fleet.toml"
-        ) from exc
-
-
-def _link(
-    config: EmulationConfig, stack: ExitStack, resumed: Path | None
-) -> tuple[str | None, str]:
-    """The broker's URL, None in virtual time, and what to call the link.
-
-    Real devices that have joined the emulation ``resumed`` look for a broker of ours where it was.
-    """
-    if config.link == "memory":
-        return None, config.link
-    if config.classes or config.churn != ChurnConfig():
-        expected = "memory: classes and churn happen in virtual time"
-        raise ConfigError("link", config.link, expected)
-    kind = "auto" if config.link == "broker" else config.link
-    port = None if resumed is None else invited_port(resumed / "join", config.real)
-    broker = open_broker(kind, port)
-    stack.enter_context(broker)
-    return broker.url, broker.kind
-
-
-def _machine() -> Machine:
-    return Machine(
-        cpus=os.cpu_count() or 1,
-        platform=platform.platform(),
-        python=platform.python_version(),
-        versions={package: version(package) for package in PACKAGES},
-    )
+    return reproduce(arguments)
 
 
 if __name__ == "__main__":

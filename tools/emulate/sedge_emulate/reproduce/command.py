@@ -3,7 +3,6 @@
 import argparse
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,36 +13,10 @@ from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.cells import SHORT, SHORT_ROUNDS, TABLES, Table
 from sedge_emulate.reproduce.outcome import Outcome, read, write
 from sedge_emulate.reproduce.page import page
-from sedge_emulate.reproduce.play import AUTO, Wish, play
+from sedge_emulate.reproduce.play import Wish, play
 from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.result import write_whole
 from sedge_protocol.errors import ConfigError
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="tables; --list names them")
-    parser.add_argument("--list", action="store_true", help="name all tables and their methods")
-    parser.add_argument(
-        "--short", action="store_true", help=f"{SHORT_ROUNDS} rounds of a few methods: ten minutes"
-    )
-    parser.add_argument("--all", action="store_true", help="every table in its long form: hours")
-    parser.add_argument("--only", action="append", help="only this method of the tables")
-    parser.add_argument("--seed", type=int, action="append", help="instead of the table's seeds")
-    parser.add_argument("--rounds", type=int, help="instead of the table's")
-    parser.add_argument(
-        "--backend",
-        default=AUTO,
-        help="what trains, instead of the fastest: another one shows what float rounding is worth",
-    )
-    parser.add_argument("--workers", type=int, default=0, help="processes that train; 0: all cores")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("runs/reproduce/results"),
-        help="where outcomes are kept",
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="for the report")
 
 
 def reproduce(arguments: argparse.Namespace) -> int:

@@ -111,7 +111,7 @@ class SparseVector:
         if self.indices is None:
             theta += self.values
         else:
-            theta[_places(self.indices)] += self.values
+            np.add.at(theta, _places(self.indices), self.values)  # += copies what was there
 
     def scatter_into(self, theta: Theta) -> None:
         """Write the values over theta (n,) in place. Raises ``LocalError`` for another shape."""

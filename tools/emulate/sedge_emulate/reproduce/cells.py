@@ -105,6 +105,7 @@ _SUBFLOT = "SubFLOT and its ablation, 20,000 images of Fashion-MNIST, Dir(0.1)"
 _ABLATION = "an order: full > without OTP, without SAR > without OTA (CIFAR-10, Digit-5)"
 _DEALT: dict[str, Option] = {"rates": list(RATES)}
 _SIZED = (
+    Cell("local", "local_only"),
     Cell("whole", "fedavg"),
     Cell("smallest", "heterofl", {"rates": [RATES[-1]]}),
     Cell("heterofl", "heterofl", _DEALT),
@@ -163,7 +164,11 @@ TABLES: Mapping[str, Table] = {
         Table(
             "fedobp-dir01", "FedOBP as printed, Fashion-MNIST, Dir(0.1)", _PRINTED,
             ReleasedSetting(0.1), rounds=400, tolerance=0.15,
-            cells=(Cell("fedobp", "fedobp", {"quantile": 0.99993, "cold_start": "init"}, best=96.89),),
+            cells=(
+                Cell("fedobp", "fedobp", {"quantile": 0.99993, "cold_start": "init"}, best=96.89),
+                # Our own protocol: no size is given, nothing is picked on test data.
+                Cell("chosen", "fedobp", {"prefixes": True, "cold_start": "init"}),
+            ),
         ),
         Table(
             "fedobp-dir05", "FedOBP as printed, Fashion-MNIST, Dir(0.5)", _PRINTED,

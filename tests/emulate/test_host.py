@@ -126,6 +126,17 @@ def test_what_was_let_go_of_while_played_again_goes_when_it_is_over(tmp_path: Pa
     assert files(again) == []
 
 
+def test_updates_do_not_pile_up_while_a_run_is_played_again(tmp_path: Path) -> None:
+    again = HostDisk(tmp_path, live=False)
+    disk = DeviceDisk(again)
+    name = disk.write(b"update")
+    disk.collect(set(), 0.0)
+    assert not again.has(name)
+    assert disk.write(b"update") == name
+    again.go_live()
+    assert disk.read(name) == b"update"
+
+
 def test_a_blob_stays_for_a_device_that_has_part_of_it(host: HostDisk) -> None:
     """Its other chunks may still be on their way when everyone else has let go."""
     slow, fast = DeviceDisk(host), DeviceDisk(host)

@@ -16,7 +16,8 @@ Workers may begin a job before its device has fetched what it needs: a blob is t
 ``source``, the coordinator's own, and the device fetches what this host has already.
 
 While a run is played again up to where it was killed, no job writes anything anew, so no file may go
-either: one that was let go of and then made again would be missing. ``go_live`` ends that.
+either: one that was let go of and then made again would be missing. ``go_live`` ends that. Updates come
+from the memo then, and go as ever: all of a run together do not fit into memory.
 """
 
 import contextlib
@@ -69,7 +70,7 @@ class HostDisk:
         if self._holders[name] > 0:
             return
         del self._holders[name]
-        if self._live:
+        if self._live or name in self._memory:
             self._remove(name)
         else:
             self._released.add(name)

@@ -180,7 +180,7 @@ class Update:
             if isinstance(where, slice):
                 total += added
             else:
-                np.add.at(total, where, added)  # twice as fast as by +=, which copies what was there
+                np.add.at(total, where, added)  # += copies what was there
 
     def change(self, theta: Theta, part: slice) -> NDArray[np.float32]:
         """The way from theta (n,) to ``trained`` within ``part`` of the n elements, as a new vector.

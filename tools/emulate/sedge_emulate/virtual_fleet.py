@@ -4,6 +4,7 @@ The whole run is a function of its description. It keeps nothing of its own: kil
 again, it finds the finished jobs in the memo and comes to the same bytes.
 """
 
+import gc
 import hashlib
 import logging
 import math
@@ -121,6 +122,7 @@ class VirtualFleet:
 
         Raises ``LinkError`` when nothing happens any more.
         """
+        gc.freeze()  # torch's modules are here to stay: a collection would look through all of them
         start_run(self.store, "run", self._bundle, self._run, self._course.narrower)
         identities = [self._identity(number) for number in range(len(self._shares))]
         core = Coordinator("emulated", self.store, GATHER_S, 1, self._draw)

@@ -14,7 +14,7 @@ demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
 
 test: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not arm64 and not gpu" $(LONGEST) tests
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not gpu" $(LONGEST) tests
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"

@@ -29,6 +29,7 @@ from sedge_cloud.schema import (
     steps_of,
 )
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.disk import hand_over
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.frame import next_boot
 
@@ -60,6 +61,7 @@ class Store:
             # Before SQLite opens it: the -wal and -shm files get the database's own mode.
             self._path.touch(mode=0o600)
             self._path.chmod(0o600)
+            hand_over(self._path)
             self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
         try:
             with self._errors():

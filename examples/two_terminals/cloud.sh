@@ -1,13 +1,16 @@
 #!/bin/sh
 # Terminal 1: a broker and a coordinator, waiting for two devices. Ctrl-C ends both.
 #
-#   pip install 'sedge-fl[all]' && apt-get install mosquitto
-#   sh cloud.sh                       # here
-#   sh device.sh pi-1                 # in terminal 2; on a real device, copy its folder there first
+#   pip install '../..[all]' && apt-get install mosquitto dataset-fashion-mnist
+#   sh cloud.sh                       # here; once more: rm -r fleet first
+#   sh device.sh pi-1                 # in terminal 2
 #   sh device.sh pi-2                 # in terminal 3
+#
+# Debian starts a broker of its own on the same port: stop it, or take another, PORT=1884 sh cloud.sh. For real
+# devices HOST=192.168.1.10 sh cloud.sh, this machine's address; copy fleet/pi-1 there and, in it: sedge-edge run
 set -eu
 cd "$(dirname "$0")"
-url=mqtt://127.0.0.1:${PORT:-1883}
+url=mqtt://${HOST:-127.0.0.1}:${PORT:-1883}
 
 sedge-cloud init fleet --fleet home --url "$url"
 for device in pi-1 pi-2; do

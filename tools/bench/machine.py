@@ -20,7 +20,7 @@ def main() -> None:
         "cpu": processor(Path("/proc/cpuinfo").read_text()),
         "cores": os.cpu_count(),
         "memory_gib": round(memory_bytes(Path("/proc/meminfo").read_text()) / 2**30),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
     }

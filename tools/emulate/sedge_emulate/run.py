@@ -131,7 +131,7 @@ def _link(
 def _machine() -> Machine:
     return Machine(
         cpus=os.cpu_count() or 1,
-        platform=platform.platform(),
+        platform=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         versions={package: version(package) for package in PACKAGES},
     )

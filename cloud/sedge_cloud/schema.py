@@ -72,10 +72,11 @@ LARGE_PATCHES = tuple(
     )
     for table in ("orders", "memory")
 )
-# The updates that a device's memory builds on, and those of open rounds.
+# The updates that a device's memory builds on, and those of open rounds. A cross join looks rounds up first:
+# SQLite might else go through all updates there ever were.
 NAMED_UPDATES = (
-    "SELECT blob FROM memory UNION SELECT u.blob FROM updates u"
-    " JOIN rounds r ON u.run = r.run AND u.round = r.round WHERE r.open = 1"
+    "SELECT blob FROM memory UNION SELECT u.blob FROM rounds r"
+    " CROSS JOIN updates u ON u.run = r.run AND u.round = r.round WHERE r.open = 1"
 )
 
 
@@ -86,23 +87,26 @@ def named_blobs_sql(late_rounds: int) -> str:
     name: they go into a device's memory when its late update comes.
     """
     live = (
-        f"(r.open = 1 OR r.round + {late_rounds} >="
-        " (SELECT MAX(round + 1 - open) FROM rounds WHERE run = r.run))"
+        "WITH coming(run, round) AS MATERIALIZED"
+        " (SELECT run, MAX(round + 1 - open) FROM rounds GROUP BY run),"
+        " live(run, round, model) AS MATERIALIZED"
+        " (SELECT r.run, r.round, r.model FROM rounds r JOIN coming c ON c.run = r.run"
+        f" WHERE r.open = 1 OR r.round + {late_rounds} >= c.round) "
     )
     of_orders = ("arrays", "context", "model", "patch_blob", "patch_context")
     of_memory = ("model", "arrays", "mask", "context", "patch_blob", "patch_context")
     parts = [
         NAMED_UPDATES,
         "SELECT bundle FROM runs",
-        f"SELECT model FROM rounds r WHERE {live}",
+        "SELECT model FROM live",
         *(f"SELECT {column} FROM memory" for column in of_memory),
         *(
-            f"SELECT o.{column} FROM orders o JOIN rounds r ON o.run = r.run AND o.round = r.round"
-            f" WHERE {live}"
+            f"SELECT o.{column} FROM live l"
+            " CROSS JOIN orders o ON o.run = l.run AND o.round = l.round"
             for column in of_orders
         ),
     ]
-    return " UNION ".join(parts)
+    return live + " UNION ".join(parts)
 
 
 class StepRow(msgspec.Struct, frozen=True):

@@ -162,8 +162,15 @@ class Store:
                 self._insert(db, "orders", order)
 
     def close_round(self, run: str, number: int, summary: bytes, state: bytes, status: str) -> None:
-        """End a round: its summary, and the run's next state and status, together."""
+        """End a round: its summary, and the run's next state and status, together.
+
+        Of an order that no update can come for any more it is enough to know that there was one.
+        """
         with self._transaction() as db:
+            db.execute(
+                "UPDATE orders SET patch = x'', details = x'' WHERE run = ? AND round = ?",
+                (run, number - LATE_ROUNDS - 1),
+            )
             db.execute(
                 "UPDATE rounds SET open = 0, summary = ? WHERE run = ? AND round = ?",
                 (summary, run, number),

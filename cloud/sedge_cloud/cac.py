@@ -15,6 +15,7 @@ G. What partial participation means: overlap.py. FedPURIN is the same with spars
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class FedCAC:
 
     Raises ``ConfigError`` for a value out of range.
     """
+
+    absolute: ClassVar[bool] = True
 
     fraction: float = 0.5
     """tau, above 0 to 1: the share of each tensor that is critical."""

@@ -52,6 +52,12 @@ class Guarded:
         with self._step("coordinate_rules"):
             return bool(getattr(self.inner, "coordinate_rules", False))
 
+    @property
+    def absolute(self) -> bool:
+        """Whether its next global model does not count from the present one."""
+        with self._step("absolute"):
+            return bool(getattr(self.inner, "absolute", False))
+
     def init(self, layout: Layout, theta: Theta) -> State:
         """The state before the first round."""
         with self._step("init"):

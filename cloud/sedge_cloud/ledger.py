@@ -166,8 +166,9 @@ class Ledger(Vectors):
     def write_state(self, run: Run, state: State) -> RunState:
         """Store a strategy state; what comes back names it.
 
-        Where the broadcast is not whole, the next global is what the devices make of it (broadcast.py).
-        A pure function of ``run.state`` and ``state``. Raises ``LocalError`` when it is not finite.
+        Where the broadcast is not whole, the next global is what the devices make of it (broadcast.py), and
+        what it leaves out is owed unless the strategy is ``absolute``. A pure function of ``run.state`` and
+        ``state``. Raises ``LocalError`` when it is not finite.
         """
         known, broadcast = run.state, run.config.broadcast
         known = msgspec.structs.replace(
@@ -182,9 +183,11 @@ class Ledger(Vectors):
                 return known
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
             return msgspec.structs.replace(known, model=model, model_hash=model_hash)
-        owed = self.read_vector(known.owed) if known.owed else None
+        absolute = getattr(run.strategy, "absolute", False)
+        owed = self.read_vector(known.owed) if known.owed and not absolute else None
         version = next_version(state.theta, current, owed, broadcast)
-        known = msgspec.structs.replace(known, owed=self.write_vector(version.owed))
+        left = b"" if absolute else self.write_vector(version.owed)
+        known = msgspec.structs.replace(known, owed=left)
         model, model_hash, size = self.write_model(version.theta, broadcast.compression)
         if model_hash == known.model_hash:
             return known

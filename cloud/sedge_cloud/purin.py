@@ -23,7 +23,7 @@ place of G, has no global model and is not here. n = parameters, k = elements se
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class FedPURIN:
 
     Raises ``ConfigError`` for a value out of range.
     """
+
+    absolute: ClassVar[bool] = True
 
     fraction: float = 0.5
     """tau, above 0 to 1: the share of each tensor that a device sends."""

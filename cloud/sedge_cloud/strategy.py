@@ -232,6 +232,9 @@ class Strategy(Protocol):
 
     One whose ``apply`` is ``aggregate.average``, and so follows ``State.robust``, says so by a class
     attribute ``coordinate_rules = True``; a run with such a rule is refused for any other.
+
+    One whose next global model is made of the devices' whole values, and not of changes to the present one,
+    says so by ``absolute = True``: what a coded broadcast leaves out is then not owed (broadcast.py).
     """
 
     @property

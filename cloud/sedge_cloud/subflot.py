@@ -45,6 +45,7 @@ class SubFLOT(Sized):
     """
 
     coordinate_rules: ClassVar[bool] = False
+    absolute: ClassVar[bool] = True
 
     mix: float = 0.5
     """a, 0 to 1: the share of the global model in a device's start."""

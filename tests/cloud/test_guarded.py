@@ -108,7 +108,7 @@ def test_what_goes_well_is_what_it_would_be() -> None:
     inner = Wrong()
     guarded = Guarded(inner)
     assert guarded.name == "wrong"
-    assert guarded.coordinate_rules
+    assert guarded.coordinate_rules and not guarded.absolute
     state, plan, after = steps(guarded)
     assert state == inner.init(LAYOUT, THETA)
     assert plan == inner.plan(STATE, Memory(), Training())

@@ -1,0 +1,87 @@
+"""Strategies whose next global model does not count from the present one, with a coded broadcast."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
+
+from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.strategies import STRATEGIES
+from sedge_edge.critical import critical
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Order
+from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, encode
+from sedge_protocol.update import encode_update
+
+NAMES = ("a", "b", "c", "d")
+ROUNDS = 24
+# A tenth of the way from where it starts to where it would be best.
+PACE = np.float32(0.1)
+
+
+class Fleet:
+    """Devices that go towards a place of their own, near one that they have in common."""
+
+    def __init__(self, folder: Path, strategy: str, broadcast: BroadcastConfig) -> None:
+        config = RunConfig(
+            strategy=strategy,
+            options={"beta": ROUNDS} if strategy != "fedavg" else {},
+            num_rounds=ROUNDS,
+            min_available_devices=len(NAMES),
+            min_train_devices=len(NAMES),
+            broadcast=broadcast,
+            evaluate=False,
+        )
+        self.cloud = Cloud(folder, config, devices=NAMES)
+        self.cloud.hello(*NAMES, codecs=("context", "select", "remember"))
+        self.places = {name: 2 * random_theta(seed) for seed, name in enumerate(NAMES, start=1)}
+
+    def play(self) -> list[float]:
+        """The root mean square of the global model after each round."""
+        found: list[float] = []
+        for _ in range(ROUNDS):
+            shared = self.shared()
+            for name in NAMES:
+                order = self.cloud.order(name)
+                self.cloud.upload(name, self._update(name, order, shared), 2**16)
+            self.cloud.poll()
+            found.append(float(np.sqrt(np.square(self.shared()).mean())))
+        return found
+
+    def shared(self) -> Theta:
+        """The global model (n,)."""
+        return self.cloud.model(self.cloud.state().model)
+
+    def _update(self, name: str, order: Order, shared: Theta) -> bytes:
+        start = shared.copy()
+        row = self.cloud.store.order(RUN, order.round, name)
+        patch = None if row is None else self.cloud.core.ledger.patch(row, LAYOUT.size)
+        if patch is not None:
+            patch.scatter_into(start)
+        delta = PACE * (self.places[name] - start)
+        sent = SparseVector(LAYOUT.size, None, delta)
+        if order.select is not None:
+            chosen = critical(start + delta, delta, LAYOUT, order.keep, order.select)
+            sent = SparseVector(LAYOUT.size, chosen, delta[chosen.astype(np.intp)])
+        return encode_update(report_for(order), encode(sent, ValueCoding.FP32, Compression.NONE))
+
+
+@pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
+def test_what_a_broadcast_leaves_out_is_not_counted_twice(tmp_path: Path, strategy: str) -> None:
+    whole = Fleet(tmp_path / "whole", strategy, BroadcastConfig()).play()
+    coded = Fleet(tmp_path / "coded", strategy, BroadcastConfig(fraction=0.12))
+    # On its way there still, but not beyond it.
+    assert 0.8 * whole[-1] < coded.play()[-1] < 1.05 * whole[-1]
+    assert not coded.cloud.state().owed
+
+
+def test_what_it_leaves_out_of_a_change_is_owed(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, "fedavg", BroadcastConfig(fraction=0.12))
+    fleet.play()
+    assert fleet.cloud.state().owed
+
+
+def test_who_is_absolute() -> None:
+    found = {name for name, kind in STRATEGIES.items() if getattr(kind, "absolute", False)}
+    assert found == {"fedpurin", "fedcac", "subflot"}

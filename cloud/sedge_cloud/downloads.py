@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from sedge_cloud.cache import Cache
 from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.errors import FrameError
+from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.transfer import Manifest, Serving, describe
 
 # Manifests kept: making one hashes the whole blob. That of 2.3 MB has 36 digests of 16 bytes: there is room
@@ -70,7 +70,7 @@ class Downloads:
             self._waiting(owner)[key] = serving
 
     def poll(self, now: float, room: int) -> list[Chunk]:
-        """Up to ``room`` chunks to send now."""
+        """Up to ``room`` chunks to send now. Raises ``StorageError`` for one that the disk has damaged."""
         found: list[Chunk] = []
         for key, serving in list(self._shared.items()):
             found += self._chunks(key, serving, now, room - len(found))
@@ -104,6 +104,9 @@ class Downloads:
         for index in serving.poll(now, room):
             offset, length = manifest.span(index)
             data = self._blobs.read_span(manifest.sha256, offset, length)
+            if not manifest.matches(index, data):  # every device would drop it without a word
+                name = manifest.sha256.hex()
+                raise StorageError(f"read blob {name}: chunk {index} does not have its digest")
             found.append((owner, transfer, index, data))
         if serving.timer() is None:
             self._waiting(owner).pop(key, None)

@@ -272,7 +272,7 @@ def summarise(run: Run, ledger: Ledger, current: OpenRound, rows: Sequence[Updat
         cohort=len(current.orders),
         declined=len(declined),
         devices=devices,
-        train_loss=sum(report.train_loss for _, report in reports) / count,
+        train_loss=math.fsum(report.train_loss / count for _, report in reports),
         before=sum(device.before for device in devices) / count,
         after=sum(device.after for device in devices) / count,
         update_bytes=sum(device.update_bytes for device in devices),

@@ -96,7 +96,9 @@ def _by_program(cost: Matrix) -> Matrix:
     variable = np.tile(np.arange(cost.size), 2)
     sums = csc_array((np.ones(both.size), (both, variable)))  # (M + m, M m)
     units = np.repeat([targets, sources], [sources, targets])
-    found = linprog(cost.ravel(), A_eq=sums, b_eq=units, bounds=(0, None), method="highs-ds")
+    # The solver's tolerances are absolute: of costs below 1e-7 it would find one plan as good as another.
+    scaled = cost.ravel() / (cost.max() or 1.0)
+    found = linprog(scaled, A_eq=sums, b_eq=units, bounds=(0, None), method="highs-ds")
     if not found.success:
         raise LocalError(f"transport of {sources} to {targets} neurons: {found.message}")
     plan: Matrix = np.rint(found.x).reshape(cost.shape) / cost.size

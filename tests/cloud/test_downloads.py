@@ -50,6 +50,19 @@ def test_requests_are_gathered_and_answered_once(downloads: Downloads) -> None:
     assert downloads.poll(99.0, 9) == [] and downloads.timer() is None
 
 
+def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
+    """Devices drop what does not have its digest, and would ask for it for ever."""
+    (path,) = tmp_path.glob(f"blobs/*/{SHARED.sha256.hex()}")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    ask(downloads, "a", {0, 3}, 1, now=10.0)
+    with pytest.raises(StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not have its digest"):
+        downloads.poll(10.0, 9)
+    ask(downloads, "a", {0}, 1, now=11.0)
+    assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]
+
+
 def test_nobody_waits_when_all_have_asked(downloads: Downloads) -> None:
     ask(downloads, "a", {0}, 2, now=10.0)
     assert downloads.poll(10.0, 9) == []

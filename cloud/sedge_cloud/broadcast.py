@@ -5,10 +5,10 @@
     global_r+1 = global_r + sent                     float32, on every device and here
     owed_r+1  = d - sent                             error feedback, so that nothing is lost for good
 
-Where theta' is made of whole values and not of changes to global_r, d of the next round has what was left out
-in it already: nothing is owed. Counted twice it would be sent twice, and FedPURIN's model grew 18 times in
-20 rounds. theta' is what the strategy wants. The cloud adopts global_r+1, so it computes with the bits that the
-devices hold. Nothing here knows of blobs or rounds. n = parameters of the model.
+Where theta' is made of whole values and not of changes to global_r, d of the next round has what was left
+out in it already: nothing is owed. Counted twice it would be sent twice, and FedPURIN's model grew 18 times
+in 20 rounds. theta' is what the strategy wants. The cloud adopts global_r+1, so it computes with the bits
+that the devices hold. Nothing here knows of blobs or rounds. n = parameters of the model.
 """
 
 from collections.abc import Sequence

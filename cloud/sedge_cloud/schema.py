@@ -72,8 +72,8 @@ LARGE_PATCHES = tuple(
     )
     for table in ("orders", "memory")
 )
-# The updates that a device's memory builds on, and those of open rounds. A cross join looks rounds up first:
-# SQLite might else go through all updates there ever were.
+# The updates that a device's memory builds on, and those of open rounds. A cross join looks rounds up
+# first: SQLite might else go through all updates there ever were.
 NAMED_UPDATES = (
     "SELECT blob FROM memory UNION SELECT u.blob FROM rounds r"
     " CROSS JOIN updates u ON u.run = r.run AND u.round = r.round WHERE r.open = 1"

@@ -1,4 +1,9 @@
-"""Updates on their way to the coordinator: offered until there is a receipt, chunk by chunk."""
+"""Updates on their way to the coordinator: offered until there is a receipt, chunk by chunk.
+
+All are offered, so that those which the coordinator no longer wants are answered at once; but only one of a
+run sends its chunks. Side by side on a link that takes longer for an update than a round lasts, none would
+arrive in time.
+"""
 
 import logging
 
@@ -63,12 +68,13 @@ class Outbox:
         for waiting in self._not_before.keys() - set(pending):
             del self._not_before[waiting]
         found: list[Effect] = []
+        sending = self._sending()
         for waiting in pending:
             if now < self._not_before.get(waiting, now):
                 continue
             self._not_before.pop(waiting, None)
             try:
-                found += self._push(waiting, now)
+                found += self._push(waiting, now, waiting in sending)
             except StorageError as exc:
                 found += self._wait_for_disk(waiting, exc, now)
         return found
@@ -78,6 +84,19 @@ class Outbox:
         due: list[float | None] = list(self._not_before.values())
         due += [u.timer() for w, u in self._uploads.items() if w not in self._not_before]
         return min((at for at in due if at is not None), default=None)
+
+    def _sending(self) -> set[Pending]:
+        """Of each run the update that has begun to arrive, else the newest; none waits for the disk."""
+
+        def rank(waiting: Pending) -> tuple[bool, int]:
+            upload = self._uploads.get(waiting)
+            return upload is not None and upload.begun, waiting.round
+
+        first: dict[str, Pending] = {}
+        for waiting in sorted(self._memory.state.outbox, key=rank):
+            if waiting not in self._not_before:
+                first[waiting.run] = waiting
+        return set(first.values())
 
     def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
         """Try again in half a minute; an update that is gone for good would block its round for ever."""
@@ -94,7 +113,7 @@ class Outbox:
         self._not_before[waiting] = now + DISK_RETRY_S
         return found
 
-    def _push(self, waiting: Pending, now: float) -> list[Effect]:
+    def _push(self, waiting: Pending, now: float, sends: bool) -> list[Effect]:
         upload = self._uploads.get(waiting)
         if upload is not None and upload.wants_smaller_chunks:
             self._memory.cut(upload.manifest.chunk_bytes // 2)
@@ -105,6 +124,9 @@ class Outbox:
             self._uploads[waiting] = upload
             if self._connected:
                 upload.connected(now)
+        due = upload.timer()
+        if not sends and (due is None or now < due):
+            return []
         return [self._frame(waiting, upload, index) for index in upload.poll(now)]
 
     def _frame(self, waiting: Pending, upload: Upload, index: int | None) -> Send:

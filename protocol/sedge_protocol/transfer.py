@@ -161,6 +161,11 @@ class Upload:
         return self.fruitless >= 2 and self.manifest.chunk_bytes > MIN_CHUNK_BYTES
 
     @property
+    def begun(self) -> bool:
+        """Whether the receiver is known to hold a part of it."""
+        return bool(self._have)
+
+    @property
     def inline(self) -> bool:
         """Whether the offer at hand carries the whole blob: the first one does, when it is small.
 

@@ -17,7 +17,7 @@ from sedge_protocol.update import encode_update
 NAMES = ("a", "b", "c", "d")
 ROUNDS = 24
 # A tenth of the way from where it starts to where it would be best.
-PACE = np.float32(0.1)
+PACE = 0.1
 
 
 class Fleet:
@@ -35,7 +35,7 @@ class Fleet:
         )
         self.cloud = Cloud(folder, config, devices=NAMES)
         self.cloud.hello(*NAMES, codecs=("context", "select", "remember"))
-        self.places = {name: 2 * random_theta(seed) for seed, name in enumerate(NAMES, start=1)}
+        self.places = {name: random_theta(seed) for seed, name in enumerate(NAMES, start=1)}
 
     def play(self) -> list[float]:
         """The root mean square of the global model after each round."""
@@ -59,7 +59,7 @@ class Fleet:
         patch = None if row is None else self.cloud.core.ledger.patch(row, LAYOUT.size)
         if patch is not None:
             patch.scatter_into(start)
-        delta = PACE * (self.places[name] - start)
+        delta = np.multiply(self.places[name] - start, PACE, dtype=np.float32)
         sent = SparseVector(LAYOUT.size, None, delta)
         if order.select is not None:
             chosen = critical(start + delta, delta, LAYOUT, order.keep, order.select)

@@ -57,7 +57,9 @@ def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Pa
     data[-1] ^= 1
     path.write_bytes(data)
     ask(downloads, "a", {0, 3}, 1, now=10.0)
-    with pytest.raises(StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not have its digest"):
+    with pytest.raises(
+        StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not have its digest"
+    ):
         downloads.poll(10.0, 9)
     ask(downloads, "a", {0}, 1, now=11.0)
     assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]

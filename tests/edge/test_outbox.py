@@ -108,6 +108,40 @@ def test_chunk_after_chunk(bench: Bench) -> None:
     assert b"".join(received[i] for i in range(manifest.count)) == bench.blobs.read(waiting.blob)
 
 
+def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
+    """Side by side none would come in time; and which of them is wanted, the answers tell."""
+    old, new = bench.add(20 * 4096, number=1), bench.add(20 * 4096, number=2)
+    offers = bench.offers(bench.connect(0.0, 5_000))
+    transfers = {offer.round: offer.manifest.transfer for offer in offers}
+    assert transfers.keys() == {1, 2}
+
+    def answer(number: int, held: set[int], now: float) -> set[int]:
+        """The rounds that send chunks when round ``number`` is told what is held."""
+        have = Have(offers[number - 1].number, to_bitmap(held, 20), 2)
+        bench.outbox.have(transfers[number], have, now)
+        sent = [frame for frame, message in bench.frames(bench.outbox.poll(now)) if not message]
+        return {number for number in transfers for f in sent if f.transfer == transfers[number]}
+
+    assert answer(1, set(), 1.0) == set()
+    assert answer(2, set(), 1.1) == {2}
+    # What has begun to arrive goes on, whatever is newer.
+    bench.memory.deliver(new)
+    assert {frame.transfer for frame, _ in bench.frames(bench.outbox.poll(1.2))} == {transfers[1]}
+    assert answer(1, {0, 1}, 1.3) == {1}
+    newest = bench.add(20 * 4096, number=3)
+    (offer,) = bench.offers(bench.outbox.poll(1.4))
+    assert offer.round == 3 and bench.memory.state.outbox == (old, newest)
+    have = Have(offer.number, to_bitmap(set(), 20), 2)
+    bench.outbox.have(offer.manifest.transfer, have, 1.5)
+    assert bench.frames(bench.outbox.poll(1.5)) == []
+    # One that only offers does so again when there is no answer, like any other.
+    (again,) = bench.offers(bench.outbox.poll(bench.outbox.timer() or 0.0))
+    assert (again.round, again.number) == (1, 2)
+    bench.memory.deliver(old)
+    sent = bench.frames(bench.outbox.poll(3.0))
+    assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
+
+
 def test_a_receipt_ends_it(bench: Bench) -> None:
     waiting = bench.add(100)
     bench.connect(0.0)

@@ -28,7 +28,8 @@ Written by `tools/bench/reproduced.py` from the JSON files that `sedge-emulate r
 virtual time. Accuracies are per cent of all test examples of all devices, before and after local training;
 "worst 10 %" is the mean of the tenth of the devices that does worst before it; bytes are of all devices
 over the whole run. A "best" after training is over the rounds that trained, a checkpoint's accuracy after
-training is one training later. A figure in bold is further from the published one than the table's tolerance.
+training is one training later. A figure in bold is further from the published one than the table's
+tolerance.
 """
 
 

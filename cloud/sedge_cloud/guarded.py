@@ -79,7 +79,7 @@ class Guarded:
             yield
         except (ConfigError, LocalError, StorageError):  # those that a run can end or wait with
             raise
-        except Exception as exc:  # whatever the user's own code raises
+        except (Exception, SystemExit) as exc:  # whatever the user's own code raises
             kind = type(self.inner)
             where = f"{kind.__module__}:{kind.__qualname__}.{step}"
             raise LocalError(f"{where}: {type(exc).__name__}: {exc}") from exc

@@ -103,7 +103,7 @@ def _own(name: str) -> type[Strategy]:
     module, _, attribute = name.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), attribute)
-    except Exception as exc:  # whatever the user's own code raises
+    except (Exception, SystemExit) as exc:  # whatever the user's own code raises
         why = f"module:Class that can be imported ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
     if not isinstance(found, type) or not is_dataclass(found):

@@ -57,6 +57,14 @@ class Wrong(FedAvg):
 
 
 @dataclass(frozen=True)
+class Leaving(FedAvg):
+    """Ends the process, if it may."""
+
+    def apply(self, state: State, updates: Iterable[Update]) -> State:
+        raise SystemExit(0)
+
+
+@dataclass(frozen=True)
 class Forgetful(FedAvg):
     """Gives back nothing."""
 
@@ -114,6 +122,11 @@ def test_what_goes_well_is_what_it_would_be() -> None:
     assert plan == inner.plan(STATE, Memory(), Training())
     assert isinstance(after, State)
     np.testing.assert_array_equal(after.theta, THETA)
+
+
+def test_it_does_not_end_the_process() -> None:
+    with pytest.raises(LocalError, match=r":Leaving\.apply: SystemExit: 0"):
+        steps(Guarded(Leaving()))
 
 
 @pytest.mark.parametrize("step", ["init", "plan", "apply"])

@@ -59,6 +59,11 @@ def test_the_short_form() -> None:
         (["--short", "logs-dir01"], "reproduce"),
         (["logs-dir01", "--only", "fedx"], "--only"),
         (["logs-dir01", "--rounds", "0"], "--rounds"),
+        (["logs-dir01", "--seed", "-1"], "--seed"),
+        (["logs-dir01", "--seed", str(2**32)], "--seed"),
+        (["logs-dir01", "--workers", "-1"], "--workers"),
+        (["logs-dir01", "--backend", "../elsewhere"], "--backend"),
+        (["--short", "--only", "lg-fedavg"], "--only"),
     ],
 )
 def test_words_that_make_no_sense(words: list[str], key: str) -> None:

@@ -213,6 +213,14 @@ def test_a_dataset_is_sound(shape: tuple[int, ...], targets: list[int], message:
         Dataset("mine", np.zeros(shape, np.float32), np.array(targets, np.int64), 3)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_example_that_no_device_could_train_on_is_named(value: float) -> None:
+    inputs = np.zeros((5, 1, 3, 3), np.float32)
+    inputs[3, 0, 1, 2] = value
+    with pytest.raises(DataError, match="mine: example 3 holds NaN or inf"):
+        Dataset("mine", inputs, np.zeros(5, np.int64), 3)
+
+
 def test_the_real_fashion_mnist() -> None:
     if not _FASHION.is_dir() and os.environ.get("CI") != "true":
         pytest.skip("Fashion-MNIST is not installed: apt-get install dataset-fashion-mnist")

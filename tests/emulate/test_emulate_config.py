@@ -124,17 +124,23 @@ def test_how_far_devices_are_trusted(tmp_path: Path) -> None:
     assert [config.run(s).robust.clip for s in config.strategies] == [2.0, 2.0]
 
 
-def test_a_strategy_lies_beside_its_file(tmp_path: Path) -> None:
+def test_a_strategy_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
     source = "from sedge_cloud.baselines import FedAvg\nclass Beside(FedAvg): ...\n"
     (tmp_path / "strategy_beside.py").write_text(source)
     own = GOOD.replace('name = "fedavg"', 'name = "strategy_beside:Beside"')
     path = list(sys.path)
     config = load(tmp_path, own)
     assert config.strategies[1].name == "strategy_beside:Beside"
-    assert sys.path == path
+    assert sys.path == [
+        *path,
+        str(tmp_path),
+    ]  # last: what it imports later is found, and hides nothing
+    load(tmp_path, own)
+    assert len(sys.path) == len(path) + 1
     with pytest.raises(ConfigError, match="strategy: found 'strategy_elsewhere:Beside'"):
         load(tmp_path, own.replace("strategy_beside", "strategy_elsewhere"))
-    assert sys.path == path
+    assert len(sys.path) == len(path) + 1
 
 
 def test_a_fleet_of_one(tmp_path: Path) -> None:

@@ -316,12 +316,13 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
         ("memory", signal.SIGINT),
         ("mosquitto", signal.SIGINT),
         ("mosquitto", signal.SIGTERM),
+        ("mosquitto", signal.SIGHUP),
     ],
 )
-def test_ctrl_c_and_sigterm_end_every_process(
+def test_what_ends_it_ends_every_process(
     link: str, number: signal.Signals, virtual: Emulation, tmp_path: Path
 ) -> None:
-    """As a terminal sends Ctrl-C, to the emulation and to its workers; as systemd sends SIGTERM."""
+    """As a terminal sends Ctrl-C, to emulation and workers, or tells its end; as systemd sends SIGTERM."""
     said: list[str] = []
     with begin(tmp_path, ONE_STRATEGY, "--link", link, "--rounds", "60") as process:
         assert process.stdout is not None

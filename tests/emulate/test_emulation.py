@@ -34,7 +34,7 @@ from sedge_emulate.emulation import (
 from sedge_emulate.result import Spread, StrategyResult, Traffic
 from sedge_emulate.shares import Shares
 from sedge_protocol.bundle import load
-from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.errors import ConfigError, DataError, StorageError
 
 FEDAVG = StrategyConfig(name="fedavg", label="Fed Avg!")
 LOCAL = StrategyConfig(name="local_only")
@@ -189,10 +189,49 @@ def test_real_devices_begin_anew_with_a_new_fleet_and_keep_their_data(
     home = out / "join" / "pi-1"
     (home / "state" / "blobs").mkdir(parents=True)
     (home / "train.npz").write_text("mine")
+    (home / "edge.toml").write_text("ours")
     set_up(CONFIG, base, out, resume=True, note=ignore)
     assert (home / "state").exists()
     set_up(CONFIG, base, out, resume=False, note=ignore)
-    assert [path.name for path in home.iterdir()] == ["train.npz"]
+    assert {path.name for path in home.iterdir()} == {"train.npz", "edge.toml"}
+
+
+@pytest.mark.parametrize("name", ["state/sedge.sqlite", "bundle/weights.bin"])
+def test_what_is_somebody_elses_is_not_replaced(base: Path, tmp_path: Path, name: str) -> None:
+    """``sedge-cloud init`` calls its folder "state", too: a coordinator's database would be gone."""
+    other = tmp_path / name
+    other.parent.mkdir()
+    other.write_text("secrets")
+    for resume in (False, True):
+        with pytest.raises(ConfigError, match=rf"--out: found '{other.parent}'"):
+            set_up(CONFIG, base, tmp_path, resume, ignore)
+    assert files(tmp_path) == {name: b"secrets"}
+
+
+def test_what_only_has_a_name_like_ours_stays(base: Path, out: Path) -> None:
+    theirs = [
+        out / "bundle-of-joy" / "x",
+        out / "bundle-2" / "x",
+        out / "join" / "x" / "state" / "x",
+    ]
+    for path in theirs:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    set_up(CONFIG, base, out, resume=False, note=ignore)
+    assert all(path.read_text() == "mine" for path in theirs)
+
+
+def test_a_start_that_fails_leaves_what_was_there(base: Path, out: Path) -> None:
+    before = files(out)
+    with pytest.raises(DataError):
+        set_up(changed(data=DataConfig(dataset="nothing.npz")), base, out, False, ignore)
+    assert files(out) == before
+
+
+def test_a_start_that_was_killed_while_it_set_up_may_be_made_again(base: Path, out: Path) -> None:
+    (out / "state" / "fleet.json").unlink()
+    set_up(CONFIG, base, out, resume=False, note=ignore)
+    assert (out / "state" / "fleet.json").exists()
 
 
 # What a job's name depends on.
@@ -261,6 +300,20 @@ def test_another_fleet_is_not_resumed(
         resumed(config, base, out)
     assert caught.value.found == keys
     assert files(out) == before
+
+
+def test_another_model_is_not_resumed(base: Path, tmp_path: Path) -> None:
+    own = tmp_path / "a_model_of_mine.py"
+    own.write_text("from torch import nn\ndef build(): return nn.Linear(6, 3)\n")
+    shutil.copy(base / "mine.npz", tmp_path)
+    config = changed(model=ModelConfig(factory="a_model_of_mine:build", batch_size=8))
+    out = tmp_path / "out"
+    set_up(config, tmp_path, out, resume=False, note=ignore)
+    resumed(config, tmp_path, out)
+    own.write_text(own.read_text().replace("nn.Linear(6, 3)", "nn.Sequential(nn.Linear(6, 3))"))
+    with pytest.raises(ConfigError, match="--resume") as caught:
+        resumed(config, tmp_path, out)
+    assert caught.value.found == "model's code"
 
 
 def test_there_is_nothing_to_resume(base: Path, tmp_path: Path) -> None:

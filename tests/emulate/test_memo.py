@@ -54,12 +54,14 @@ def test_a_job_is_what_its_outcome_depends_on() -> None:
     assert job_key(b"fleet", "device-1", Job(later)) == KEY
 
 
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_job_whose_file_was_cut_short_is_done_again(tmp_path: Path) -> None:
     Memo(tmp_path).keep(KEY, DONE)
     path = next(p for p in tmp_path.rglob("*") if p.is_file())
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(StorageError, match="start without --resume"):
-        Memo(tmp_path).find(KEY)
+    memo = Memo(tmp_path)
+    assert memo.find(KEY) is None
+    memo.keep(KEY, DONE)
+    assert memo.find(KEY) == DONE and memo.caught_up
 
 
 def test_a_half_written_file_is_not_there(tmp_path: Path) -> None:

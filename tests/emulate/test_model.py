@@ -23,6 +23,7 @@ import beside
 
 def build(): return nn.Linear(6, beside.OUTPUTS)
 def three(): return 3
+def leaves(): raise SystemExit(0)
 """
 
 
@@ -115,6 +116,7 @@ def test_the_users_own_may_use_what_lies_beside_it(base: Path) -> None:
     [
         ("own_model:nothing", "AttributeError"),
         ("no_such_module:build", "ModuleNotFoundError"),
+        ("own_model:leaves", "SystemExit"),
         ("own_model:three", "expected module:function that gives a torch.nn.Module, not int"),
     ],
 )
@@ -124,6 +126,19 @@ def test_a_factory_that_gives_no_model(base: Path, factory: str, why: str) -> No
     with pytest.raises(ConfigError, match=why) as caught:
         source.build(0)
     assert (caught.value.key, caught.value.found) == ("model.factory", factory)
+    assert sys.path == path
+
+
+def test_other_code_has_another_name(base: Path) -> None:
+    def code(factory: str) -> str:
+        return ModelSource.of(ModelConfig(factory=factory), dataset(6), base).code
+
+    path = list(sys.path)
+    before = code("own_model:build")
+    assert before == code("own_model:three") != ""
+    (base / "own_model.py").write_text(OWN.replace("nn.Linear", "nn.Bilinear"))
+    assert code("own_model:build") not in (before, "")
+    assert code("") == code("no_such_module:build") == code("no.such.module:build") == ""
     assert sys.path == path
 
 

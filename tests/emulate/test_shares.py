@@ -87,6 +87,11 @@ def test_names_sort_as_numbers(devices: int, names: list[str]) -> None:
         (msgspec.structs.replace(DIRICHLET, dataset="nothing.npz"), 2, r"nothing\.npz"),
         (msgspec.structs.replace(DIRICHLET, dataset="nothing:load"), 2, "No module named"),
         (PATHOLOGICAL, 1, "pathological"),
+        (
+            msgspec.structs.replace(PATHOLOGICAL, min_examples=500),
+            6,
+            r"pathological: a device with \d+ examples, expected data.min_examples = 500 or more",
+        ),
     ],
 )
 def test_what_cannot_be_shared_out(config: DataConfig, devices: int, message: str) -> None:

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
     try:
-        with _ended_by(signal.SIGTERM):
+        with _ended_by(signal.SIGTERM), _ended_by(signal.SIGHUP):
             return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-emulate: {exc}", file=sys.stderr)
@@ -32,8 +32,13 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextmanager
 def _ended_by(number: signal.Signals) -> Generator[None]:
-    """This signal is Ctrl-C: broker, workers and temporary folders end with this process."""
-    before = signal.signal(number, signal.default_int_handler)
+    """This signal is Ctrl-C: broker, workers and temporary folders end with this process.
+
+    One that is ignored stays so: nohup lets a closed terminal pass.
+    """
+    before = signal.getsignal(number)
+    if before is not signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:

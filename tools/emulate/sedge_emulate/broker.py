@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
+from sedge_emulate.last_will import LastWill
 from sedge_protocol.errors import ConfigError, LinkError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Broker:
         self._given_folder = folder
         self._wanted = wanted
         self._process: subprocess.Popen[bytes] | None = None
+        self._will: LastWill | None = None
 
     @property
     def url(self) -> str:
@@ -113,6 +115,7 @@ class Broker:
         """Ask the broker to end, and end it if it does not; nothing where it is down already."""
         if self._process is None:
             return
+        self._revoke()
         self._process.terminate()
         try:
             self._process.wait(_STOP_S)
@@ -124,9 +127,15 @@ class Broker:
     def kill(self) -> None:
         """End the broker as a power cut would: no goodbye to anyone."""
         if self._process is not None:
+            self._revoke()
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def _revoke(self) -> None:
+        if self._will is not None:
+            self._will.revoke()
+            self._will = None
 
     def restart(self) -> None:
         """Stop the broker where it runs, and start it, empty, on the same port."""
@@ -152,6 +161,7 @@ class Broker:
                 start_new_session=True,
             )
         self._process = process
+        self._will = LastWill(process.pid, *([] if self._given_folder else [self.folder]))
         try:
             wait_until_accepting(LOOPBACK, port, _START_S, lambda: process.poll() is None)
         except LinkError as exc:

@@ -258,7 +258,10 @@ _MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
 
 
 def load_emulation(path: Path) -> EmulationConfig:
-    """Read and check a fleet file; strategies of one's own lie beside it. Raises ``ConfigError``."""
+    """Read and check a fleet file; strategies of one's own lie beside it. Raises ``ConfigError``.
+
+    What they import later is found there as well.
+    """
     found = config.load(path, EmulationConfig)
     beside = str(path.absolute().parent)
     sys.path.insert(0, beside)
@@ -266,6 +269,8 @@ def load_emulation(path: Path) -> EmulationConfig:
         return found.check(str(path))
     finally:
         sys.path.remove(beside)
+        if beside not in sys.path:
+            sys.path.append(beside)
 
 
 def _wrong(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:

@@ -65,6 +65,12 @@ class Dataset:
             raise DataError(
                 f"{self.name}: labels {low} to {high}, expected 0 to {self.num_classes - 1}"
             )
+        # By the extremes of each row: a mask of every element would be a quarter of the data again.
+        flat = self.inputs.reshape(len(self.inputs), -1)
+        finite = np.isfinite(flat.max(axis=1, initial=0)) & np.isfinite(flat.min(axis=1, initial=0))
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise DataError(f"{self.name}: example {row} holds NaN or inf, expected finite numbers")
 
 
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:

@@ -31,6 +31,8 @@ from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.loop import lock_folder
 
+# In ``out/state``: whose it is. One without it belongs to somebody else, perhaps a coordinator.
+OWN = "emulation"
 # What a job's outcome depends on beside its order: another version may compute other bits.
 VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime", "zstandard")
 
@@ -110,8 +112,9 @@ def set_up(
 ) -> Stage:
     """Data shared out and mapped from disk, the model exported: once, also for a resumed emulation.
 
-    Raises ``ConfigError`` when ``resume`` is asked for another fleet than the one in ``out``, for labels
-    that make the same file name, and for several strategies where real devices join.
+    Raises ``ConfigError`` when ``resume`` is asked for another fleet or model than the one in ``out``, for
+    an ``out`` in which there is something else, for labels that make the same file name, and for several
+    strategies where real devices join.
     """
     if config.real and len(config.strategies) > 1:
         expected = (
@@ -120,17 +123,15 @@ def set_up(
         raise ConfigError("strategies", len(config.strategies), expected)
     _require_names(config)
     state = out / "state"
-    described = msgspec.json.encode(_what_matters(config))
     mark = state / "fleet.json"
+    _require_own(out)
+    dataset, shares = share_out(config.data, config.devices, config.seed, base)
+    source = ModelSource.of(config.model, dataset, base)
+    described = msgspec.json.encode({**_what_matters(config), "model's code": source.code})
     if resume:
         _require_same(mark, described)
     else:
-        shutil.rmtree(state, ignore_errors=True)
-        # What real devices had of another fleet ends with it; files of the user's own beside it stay.
-        for folder in (out / "bundle", *out.glob("bundle-*"), *out.glob("join/*/state")):
-            shutil.rmtree(folder, ignore_errors=True)
-    dataset, shares = share_out(config.data, config.devices, config.seed, base)
-    source = ModelSource.of(config.model, dataset, base)
+        _clear(out)
     split = described_split(config, dataset)
     note(f"{split}; link: {config.link}")
     if not mark.exists():
@@ -226,14 +227,47 @@ def _require_names(config: EmulationConfig) -> None:
             raise ConfigError("strategies.label", strategy.title, expected)
 
 
-def _what_matters(config: EmulationConfig) -> EmulationConfig:
+def _what_matters(config: EmulationConfig) -> dict[str, object]:
     """The description without what may change when an emulation is resumed."""
-    return msgspec.structs.replace(
+    kept = msgspec.structs.replace(
         config,
         workers=0,
         rounds=msgspec.structs.replace(config.rounds, num_rounds=1),
         strategies=config.strategies[:0],
     )
+    found: dict[str, object] = msgspec.to_builtins(kept)
+    return found
+
+
+def _require_own(out: Path) -> None:
+    """Raise ``ConfigError`` for folders that an emulation would replace and has not made."""
+    state = out / "state"
+    with translated("look into", out):
+        own = (state / OWN).exists() or (state / "fleet.json").exists()
+        if state.exists() and not own and any(state.iterdir()):
+            expected = "a folder whose state is an emulation's, or none"
+            raise ConfigError("--out", str(state), expected)
+        bundle = out / "bundle"
+        if bundle.exists() and not (bundle / "manifest.json").exists() and any(bundle.iterdir()):
+            raise ConfigError("--out", str(bundle), "a folder whose bundle is a bundle, or none")
+
+
+def _clear(out: Path) -> None:
+    """Begin anew: the state of an earlier emulation goes, and so do its bundles.
+
+    What real devices had of another fleet ends with it; files of the user's own beside it stay.
+    """
+    state = out / "state"
+    shutil.rmtree(state, ignore_errors=True)
+    bundles = [out / "bundle", *out.glob("bundle-[0-9]*")]
+    joined = [
+        folder for folder in out.glob("join/*/state") if (folder.parent / "edge.toml").exists()
+    ]
+    for folder in (*(one for one in bundles if (one / "manifest.json").exists()), *joined):
+        shutil.rmtree(folder, ignore_errors=True)
+    with translated("make folder", state):
+        state.mkdir(parents=True)
+        (state / OWN).touch()
 
 
 def _require_same(mark: Path, described: bytes) -> None:

@@ -18,7 +18,6 @@ import msgspec
 from sedge_edge.work import Job
 from sedge_emulate.worker import Finished
 from sedge_protocol.disk import translated
-from sedge_protocol.errors import StorageError
 
 
 def job_key(fleet: bytes, device: str, job: Job) -> bytes:
@@ -53,7 +52,10 @@ class Memo:
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:
-        """The outcome of a job, or None. Raises ``StorageError`` for a file that cannot be read."""
+        """The outcome of a job, or None; a damaged one is gone, and the job is done again.
+
+        Raises ``StorageError`` for a file that cannot be read.
+        """
         path = self._path(key)
         with translated("read", path):
             if not path.exists():
@@ -61,8 +63,10 @@ class Memo:
             data = path.read_bytes()
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError as exc:
-            raise StorageError(f"{path}: {exc}; start without --resume") from exc
+        except msgspec.MsgspecError:  # it was not flushed when the power went
+            with translated("remove", path):
+                path.unlink()
+            return None
 
     def keep(self, key: bytes, done: Finished) -> None:
         """Store an outcome, whole or not at all; nothing where it is stored already."""

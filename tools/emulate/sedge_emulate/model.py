@@ -1,6 +1,8 @@
 """The fleet's model: built by name in any process, and exported once. Imports torch when asked to build."""
 
+import hashlib
 import importlib
+import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,22 @@ class ModelSource:
         dtype = str(dataset.inputs.dtype)
         size = config.batch_size
         return cls(name, config.factory, base, shape, dataset.num_classes, size, dtype)
+
+    @property
+    def code(self) -> str:
+        """What tells the user's own code from another: a hash of its file, empty without one."""
+        if not self.factory:
+            return ""
+        sys.path.insert(0, str(self.base))
+        try:
+            found = importlib.util.find_spec(self.factory.partition(":")[0])
+        except (ImportError, ValueError):  # told when the model is built
+            return ""
+        finally:
+            sys.path.remove(str(self.base))
+        if found is None or found.origin is None or not Path(found.origin).is_file():
+            return ""
+        return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
     def build(self, seed: int, rate: float = 0.0) -> "nn.Module":
         """The model with its first weights, or its form that lacks the share ``rate`` of the channels.
@@ -83,7 +101,7 @@ class ModelSource:
         sys.path.insert(0, str(self.base))
         try:
             found: object = getattr(importlib.import_module(module), function)()
-        except Exception as exc:  # whatever the user's own code raises
+        except (Exception, SystemExit) as exc:  # whatever the user's own code raises
             why = f"{expected} ({type(exc).__name__}: {exc})"
             raise ConfigError("model.factory", self.factory, why) from exc
         finally:

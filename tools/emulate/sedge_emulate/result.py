@@ -251,9 +251,11 @@ def headline(strategy: StrategyResult) -> Headline:
     """The strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
     if not strategy.devices:
         raise LocalError(f"{strategy.name}: a result without devices")
-    up = sum(r.bytes_up for r in strategy.rounds)
-    down = sum(r.bytes_down for r in strategy.rounds)
-    dense = strategy.bytes.dense_update * sum(r.num_updates + r.late for r in strategy.rounds)
+    # What rounds took that had closed before an emulation over a broker was resumed is not known.
+    known = [r for r in strategy.rounds if r.bytes_up or r.bytes_down]
+    up = sum(r.bytes_up for r in known)
+    down = sum(r.bytes_down for r in known)
+    dense = strategy.bytes.dense_update * sum(r.num_updates + r.late for r in known)
     return Headline(
         name=strategy.name,
         before=strategy.before,

@@ -74,7 +74,10 @@ def _result(
 ) -> Result:
     return Result(
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        command=shlex.join(["sedge-emulate", *arguments.argv]),
+        # A path need not be UTF-8, a result is.
+        command=shlex.join(["sedge-emulate", *arguments.argv])
+        .encode(errors="backslashreplace")
+        .decode(),
         dataset=stage.dataset_name,
         split=stage.split,
         devices=stage.config.devices,

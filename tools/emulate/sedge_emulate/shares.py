@@ -15,6 +15,7 @@ from sedge_emulate.config import DataConfig
 from sedge_emulate.data import Dataset, load
 from sedge_emulate.split import Indices, dirichlet, pathological, subsample, train_test
 from sedge_protocol.disk import translated
+from sedge_protocol.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
         parts = dirichlet(dataset.targets, devices, config.alpha, rng, config.min_examples)
     else:
         parts = pathological(dataset.targets, devices, config.classes_per_device, rng)
+        smallest = min(len(part) for part in parts)
+        if smallest < config.min_examples:
+            expected = f"data.min_examples = {config.min_examples} or more on each"
+            raise DataError(f"pathological: a device with {smallest} examples, expected {expected}")
     return dataset, Shares.of(
         dataset, [train_test(part, config.test_fraction, rng) for part in parts]
     )

@@ -47,7 +47,7 @@ class Watch:
         self._counted = Totals(0, 0)
         self._cohort: tuple[str, ...] = ()
         self._opened_s = 0.0
-        self._opened_wall_s = 0.0
+        self._opened_wall_s = time.monotonic()  # of a round that was open already when we started
         self._received = 0
         self._late = 0
 

@@ -135,7 +135,7 @@ def _model(path: str) -> nn.Module:
         for part in attribute.split("."):
             found = getattr(found, part)
         model = cast(Callable[[], object], found)()
-    except Exception as exc:  # the user's own code: anything can come out of it
+    except (Exception, SystemExit) as exc:  # the user's own code: anything can come out of it
         expected = "module:function that gives an nn.Module without arguments"
         raise ConfigError("model", path, f"{expected} ({exc})") from exc
     if not isinstance(model, nn.Module):

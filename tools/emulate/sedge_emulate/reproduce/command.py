@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,7 +16,12 @@ from sedge_emulate.reproduce.page import page
 from sedge_emulate.reproduce.play import Wish, play
 from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.result import write_whole
+from sedge_emulate.training.choice import AUTO, NAMES
+from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError
+
+# The released runs' own generator takes no larger one.
+MAX_SEED = 2**32
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
@@ -28,7 +33,8 @@ def reproduce(arguments: argparse.Namespace) -> int:
             console.print(f"    {', '.join(cell.name for cell in table.cells)}", highlight=False)
         return 0
     wishes = list(wanted(arguments))
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    with translated("make folder", arguments.out):
+        arguments.out.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     with locked(arguments.out), Progress(console) as progress:
         for wish in wishes:
@@ -48,9 +54,8 @@ def reproduce(arguments: argparse.Namespace) -> int:
 
 
 def wanted(arguments: argparse.Namespace) -> Iterable[Wish]:
-    """The cells to play. Raises ``ConfigError`` for a name that is none."""
-    if arguments.rounds is not None and arguments.rounds < 1:
-        raise ConfigError("--rounds", arguments.rounds, "1 or more")
+    """The cells to play. Raises ``ConfigError`` for names that are none, or of nothing to play."""
+    _require_numbers(arguments)
     if arguments.short + arguments.all + bool(arguments.tables) != 1:
         expected = "names of tables (--list), --short or --all"
         raise ConfigError("reproduce", arguments.tables, expected)
@@ -60,7 +65,28 @@ def wanted(arguments: argparse.Namespace) -> Iterable[Wish]:
     for name in arguments.only or ():
         if name not in cells:
             raise ConfigError("--only", name, f"one of {', '.join(sorted(cells))}")
-    for table in {table.name: table for table in chosen}.values():
+    found = list(_cells(arguments, {table.name: table for table in chosen}.values()))
+    if not found:
+        expected = f"one of {', '.join(cell for _, cell in SHORT)} with --short"
+        raise ConfigError("--only", ", ".join(arguments.only), expected)
+    return found
+
+
+def _require_numbers(arguments: argparse.Namespace) -> None:
+    if arguments.rounds is not None and arguments.rounds < 1:
+        raise ConfigError("--rounds", arguments.rounds, "1 or more")
+    if arguments.workers < 0:
+        raise ConfigError("--workers", arguments.workers, "0 or more")
+    for seed in arguments.seed or ():
+        if not 0 <= seed < MAX_SEED:
+            raise ConfigError("--seed", seed, f"0 to {MAX_SEED - 1}")
+    if arguments.backend not in (AUTO, *NAMES):
+        expected = f"one of {', '.join((AUTO, *NAMES))}"
+        raise ConfigError("--backend", arguments.backend, expected)
+
+
+def _cells(arguments: argparse.Namespace, chosen: Iterable[Table]) -> Iterator[Wish]:
+    for table in chosen:
         rounds = arguments.rounds or (SHORT_ROUNDS if arguments.short else table.rounds)
         for cell in table.cells:
             if arguments.short and (table.name, cell.name) not in SHORT:

@@ -143,7 +143,22 @@ def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "manifest.json" in capsys.readouterr().err
 
 
-def test_bad_shape_is_a_usage_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sample_shape": "1,x"},
+        {"tolerance": "inf"},
+        {"tolerance": "0"},
+        {"tolerance": "nan"},
+        {"seed": "-1"},
+        {"seed": str(2**63)},
+        {"vocabulary": "-1"},
+        {"out": ""},
+    ],
+    ids=str,
+)
+def test_words_that_are_no_values(changes: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(arguments(tmp_path, sample_shape="1,x"))
+        main(arguments(tmp_path / "b", **changes))
     assert caught.value.code == 2
+    assert not list(tmp_path.iterdir())

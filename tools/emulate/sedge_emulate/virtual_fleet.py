@@ -34,7 +34,7 @@ from sedge_emulate.virtual import VirtualDevice, World
 from sedge_emulate.watch import Totals, Watch
 from sedge_protocol.bundle import load
 from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
-from sedge_protocol.errors import LinkError, StorageError
+from sedge_protocol.errors import LinkError
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Hello, Order
 
@@ -120,7 +120,7 @@ class VirtualFleet:
     def play(self, watch: Watch) -> None:
         """From the first power-on to the end of the run.
 
-        Raises ``LinkError`` when nothing happens any more.
+        Raises ``LinkError`` when nothing happens any more, ``StorageError`` when that is this host's disk.
         """
         gc.freeze()  # torch's modules are here to stay: a collection would look through all of them
         start_run(self.store, "run", self._bundle, self._run, self._course.narrower)
@@ -138,22 +138,20 @@ class VirtualFleet:
         ]
         cloud.start()
         longest_s = SILENT_DEADLINES * self._run.deadline_s + self._plan.away_s
+        looked_s = 0.0
         while not watch.ended:
-            if not self._clock.step() or self._clock.now - watch.last_event_s > longest_s:
+            is_over = not self._clock.step()
+            silent_s = self._clock.now - watch.last_event_s
+            if is_over or silent_s > longest_s:
                 raise LinkError(
-                    f"virtual fleet: nothing has happened for {longest_s:.0f} virtual seconds; "
-                    f"{self._cause()}"
+                    f"virtual fleet: nothing has happened for {longest_s:.0f} virtual seconds, with "
+                    f"{core.devices.present} of {len(identities)} devices online; see the log (--verbose)"
                 )
+            if silent_s > self._run.deadline_s and self._clock.now > looked_s:
+                self.store.blobs.require_room(self._model_bytes)
+                looked_s = self._clock.now + self._run.deadline_s
         for device in self._devices:
             device.close()
-
-    def _cause(self) -> str:
-        """Why nothing happens: this host's disk, or what the log tells."""
-        try:
-            self.store.blobs.require_room(self._model_bytes)
-        except StorageError as exc:
-            return str(exc)
-        return "see the log (--verbose)"
 
     def _memo_name(self) -> str:
         """Other settings have a memo of their own: what nobody asks for again is never caught up with.

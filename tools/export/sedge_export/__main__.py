@@ -11,6 +11,7 @@ of every axis to ``folder-0.25``, and so on; each is verified as any bundle is.
 
 import argparse
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,26 @@ def _rates(text: str) -> tuple[float, ...]:
     return rates
 
 
+def _tolerance(text: str) -> float:
+    tolerance = float(text)
+    if not 0 < tolerance < math.inf:
+        raise ValueError(text)
+    return tolerance
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**63:  # torch takes no larger one
+        raise ValueError(text)
+    return number
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
 def _export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sedge-export",
@@ -168,12 +189,15 @@ def _export_parser() -> argparse.ArgumentParser:
         "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
     )
     parser.add_argument(
-        "--vocabulary", type=int, default=0, help="inputs are int64 below this (default: float32)"
+        "--vocabulary",
+        type=_number,
+        default=0,
+        help="inputs are int64 below this (default: float32)",
     )
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--num-classes", type=int, required=True, help="0 for regression")
     parser.add_argument("--name", required=True, help="name of the bundle")
-    parser.add_argument("--out", required=True, help="folder to write")
+    parser.add_argument("--out", type=_folder, required=True, help="folder to write")
     parser.add_argument(
         "--widths",
         type=_rates,
@@ -181,9 +205,14 @@ def _export_parser() -> argparse.ArgumentParser:
         help="shares of channels to leave out, rising from 0 to below 1: 0,0.25,0.5,0.75",
     )
     parser.add_argument(
-        "--tolerance", type=float, default=TOLERANCE, help="largest error (default %(default)s)"
+        "--tolerance",
+        type=_tolerance,
+        default=TOLERANCE,
+        help="largest error (default %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of initial values and test batches")
+    parser.add_argument(
+        "--seed", type=_number, default=0, help="of initial values and test batches"
+    )
     return parser
 
 

@@ -217,10 +217,8 @@ class Upload:
 
     def busy(self, retry_s: float, now: float) -> None:
         """The receiver cannot take it now: offer again after ``retry_s``."""
-        if self._due is None:
-            return
-        self._credit = 0
-        self._due = now + retry_s
+        if self._due is not None:
+            self._credit, self._due = 0, now + retry_s
 
     def poll(self, now: float) -> list[int | None]:
         """What to send now."""

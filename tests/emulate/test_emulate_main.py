@@ -230,7 +230,8 @@ import signal, sys
 from sedge_emulate.__main__ import main
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it,
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup's this
     sys.exit(main(sys.argv[1:]))
 """
 

@@ -60,7 +60,11 @@ EMULATOR = {
             "devices": 10_000, "cohort": 100, "cost_ms": 4.5, "device_rounds_per_s": 12.0,
             "peak_rss_bytes": 2_000_000_000,
         }
-    ]
+    ],
+    "example": {
+        "device_rounds": 3000, "wall_s": 100.2, "device_rounds_per_s": 29.9, "overhead": 0.081,
+        "peak_rss_bytes": 2_600_000_000,
+    },
 }  # fmt: skip
 FOUND = {
     "broker": BROKER, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
@@ -96,6 +100,7 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met", "limit: **missed**"]),
         ("| 100 devices at a time on CUDA", ["avgcnn 1,000,000 examples/s"]),
         ("| emulated devices, 10,000", ["4.5 ms", "2.00 GB", "5 ms: met"]),
+        ("| examples/thousand.toml, 3,000", ["100 s", "8.1%", "5% beside training: **missed**"]),
         ("| ten devices of 256 images, one round of FedAvg by sedge", ["0.80 s", "5 ms: met"]),
         ("| ten devices of 256 images, one round of FedAvg by flower (flwr", ["is 2.5 times as fast"]),
         ("| ten devices of 256 images, one round of FedAvg by fedjax", ["exit status 1"]),

@@ -3,9 +3,10 @@
     python tools/bench/emulator.py [--rounds 5] [--devices 100 1000 10000] [--cohorts 10 100]
 
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
-updates of the largest 1 % in bfloat16, in virtual time. "cost" is what a device's round takes of a core
-outside training and evaluation: (wall x workers - training) / device rounds; frameworks.py measures
-what other frameworks take. Memory is the peak of all processes together.
+updates of the largest 1 % in bfloat16, in virtual time; the last is examples/thousand.toml as it stands,
+20 rounds long. "overhead" is the share of the workers' time that is not training or evaluation, "cost" what
+a device's round takes of it: (wall x workers - training) / device rounds; frameworks.py measures what
+other frameworks take. Memory is the peak of all processes together.
 
 A virtual machine is given its memory by its host page by page, when it first uses it. Where that is slow
 (5 s a GiB have been seen, .9 s the second time) it would be whichever run came first that paid for it, by
@@ -47,6 +48,9 @@ name = "fedobp"
 options = {{ quantile = 0.9995 }}
 """
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
+EXAMPLE_DEVICES, EXAMPLE_COHORT = 1000, 100
+
 Row = dict[str, int | float | str]
 # The share of the free memory that is used once before the first run.
 WARMED = 0.8
@@ -59,32 +63,29 @@ def warm_memory() -> None:
     subprocess.run([sys.executable, "-c", code, str(int(WARMED * 1024 * int(line)))], check=True)
 
 
-def emulate(devices: int, cohort: int, rounds: int) -> Engine:
+def emulate(fleet: Path) -> Engine:
     """One emulation in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
-        folder = Path(name)
-        fleet = folder / "fleet.toml"
-        fleet.write_text(FLEET.format(devices=devices, rounds=rounds, fraction=cohort / devices))
-        words = [
-            sys.executable,
-            "-m",
-            "sedge_emulate",
-            "run",
-            str(fleet),
-            "--out",
-            str(folder / "out"),
-        ]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        engine = read_json(folder / "out" / "result.json").strategies[0].engine
+        out = Path(name) / "out"
+        command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        engine = read_json(out / "result.json").strategies[0].engine
     assert engine is not None
     return engine
 
 
 def measure(devices: int, cohort: int, rounds: int) -> Row:
     """One row of the table."""
-    engine = emulate(devices, cohort, rounds)
+    with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
+        fleet = Path(name) / "fleet.toml"
+        fleet.write_text(FLEET.format(devices=devices, rounds=rounds, fraction=cohort / devices))
+        return row(devices, cohort, emulate(fleet))
+
+
+def row(devices: int, cohort: int, engine: Engine) -> Row:
+    """What an emulation cost, printed and as JSON has it."""
     beside_s = engine.wall_s * engine.workers - engine.train_s
-    row: Row = {
+    found: Row = {
         "devices": devices,
         "cohort": cohort,
         "device_rounds": engine.device_rounds,
@@ -96,11 +97,11 @@ def measure(devices: int, cohort: int, rounds: int) -> Row:
         "trainer": engine.trainer,
     }
     print(
-        f"{devices:>7} devices, {cohort:>5} a round: {row['wall_s']:>7} s, "
-        f"{row['device_rounds_per_s']:>6} device rounds/s, overhead {engine.overhead:.1%}, "
-        f"{row['cost_ms']:>6} ms a device round, {size(engine.peak_rss_bytes)}, {engine.trainer}"
+        f"{devices:>7} devices, {cohort:>5} a round: {found['wall_s']:>7} s, "
+        f"{found['device_rounds_per_s']:>6} device rounds/s, overhead {engine.overhead:.1%}, "
+        f"{found['cost_ms']:>6} ms a device round, {size(engine.peak_rss_bytes)}, {engine.trainer}"
     )
-    return row
+    return found
 
 
 def main() -> None:
@@ -117,7 +118,9 @@ def main() -> None:
         for cohort in arguments.cohorts
         if cohort <= devices
     ]
-    print(json.dumps({"emulator": rows}))
+    warm_memory()
+    example = row(EXAMPLE_DEVICES, EXAMPLE_COHORT, emulate(EXAMPLE))
+    print(json.dumps({"emulator": rows, "example": example}))
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     With ``values`` fp32 and ``fraction`` 1 it travels whole and exact. Otherwise each round sends the
     change: the ``fraction`` (0 to 1, a share of the n elements) that is largest in magnitude, in the
     precision ``values``, and what that leaves out is owed to the next rounds, or part of the next change
-    where a strategy is ``absolute``. The cloud adopts what the
-    devices decode, so both hold the same model whatever is lost. A device that has missed too many
-    changes gets the model whole and exact. ``compression`` is of both: a device that cannot decompress
-    it, or does not know ``values``, takes no part in the run.
+    where a strategy is ``absolute``. The cloud adopts what the devices decode, so both hold the same model
+    whatever is lost. A device that has missed too many changes gets the model whole and exact.
+    ``compression`` is of both: a device that cannot decompress it, or does not know ``values``, takes no
+    part in the run.
     """
 
     values: ValueCoding = ValueCoding.FP32

@@ -128,9 +128,15 @@ def _check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
     if inputs.shape[1:] != manifest.input.shape:
         found = f"rows of shape {inputs.shape[1:]}"
         raise DataError(f"{name} has {found}, the model expects {manifest.input.shape}")
+    require_finite(inputs, name)
+
+
+def require_finite(inputs: Inputs, name: str) -> None:
+    """Raise ``DataError`` for NaN or inf in inputs (N, ...), which it calls ``name``."""
     # By the extremes of each row: a mask of every element would be a quarter of the data again.
     flat = inputs.reshape(len(inputs), -1)
-    finite = np.isfinite(flat.max(axis=1)) & np.isfinite(flat.min(axis=1))  # (N,)
+    highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
+    finite = np.isfinite(highest) & np.isfinite(lowest)
     if not finite.all():
         row = int(np.argmin(finite))
         raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers")

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from sedge_emulate.config import load_emulation
 from sedge_emulate.human import size
 from sedge_emulate.result import Engine, read_json
 
@@ -49,7 +50,6 @@ options = {{ quantile = 0.9995 }}
 """
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
-EXAMPLE_DEVICES, EXAMPLE_COHORT = 1000, 100
 
 Row = dict[str, int | float | str]
 # The share of the free memory that is used once before the first run.
@@ -119,7 +119,9 @@ def main() -> None:
         if cohort <= devices
     ]
     warm_memory()
-    example = row(EXAMPLE_DEVICES, EXAMPLE_COHORT, emulate(EXAMPLE))
+    config = load_emulation(EXAMPLE)
+    cohort = round(config.rounds.fraction_train * config.devices)
+    example = row(config.devices, cohort, emulate(EXAMPLE))
     print(json.dumps({"emulator": rows, "example": example}))
 
 

@@ -259,11 +259,10 @@ def _clear(out: Path) -> None:
     """
     state = out / "state"
     shutil.rmtree(state, ignore_errors=True)
-    bundles = [out / "bundle", *out.glob("bundle-[0-9]*")]
-    joined = [
-        folder for folder in out.glob("join/*/state") if (folder.parent / "edge.toml").exists()
-    ]
-    for folder in (*(one for one in bundles if (one / "manifest.json").exists()), *joined):
+    manifests = (*out.glob("bundle/manifest.json"), *out.glob("bundle-[0-9]*/manifest.json"))
+    bundles = [manifest.parent for manifest in manifests]
+    joined = [config.parent / "state" for config in out.glob("join/*/edge.toml")]
+    for folder in (*bundles, *joined):
         shutil.rmtree(folder, ignore_errors=True)
     with translated("make folder", state):
         state.mkdir(parents=True)

@@ -55,7 +55,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
 
 def wanted(arguments: argparse.Namespace) -> Iterable[Wish]:
     """The cells to play. Raises ``ConfigError`` for names that are none, or of nothing to play."""
-    _require_numbers(arguments)
+    _require_values(arguments)
     if arguments.short + arguments.all + bool(arguments.tables) != 1:
         expected = "names of tables (--list), --short or --all"
         raise ConfigError("reproduce", arguments.tables, expected)
@@ -72,7 +72,7 @@ def wanted(arguments: argparse.Namespace) -> Iterable[Wish]:
     return found
 
 
-def _require_numbers(arguments: argparse.Namespace) -> None:
+def _require_values(arguments: argparse.Namespace) -> None:
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ConfigError("--rounds", arguments.rounds, "1 or more")
     if arguments.workers < 0:

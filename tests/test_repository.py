@@ -61,10 +61,10 @@ SHELLS: dict[str, set[str]] = {
 PURE = {
     "sedge_protocol": "axes compression effects errors frame importance keys layout levels messages peer "
     "positions selection sparse topics transfer update values zstd",
-    "sedge_cloud": "aggregate alignment apfl baselines cac cohorts coordinator ditto downloads events "
-    "fedbn fedper fedprox fedrep fedrolex fedselect fleet guarded heterofl housekeeping inbox ledger "
-    "memories obp orders overlap parts personal plans prefixes purin robust rounds rows schema sizes "
-    "strategies strategy subflot submodel transport updates vectors vetting widths",
+    "sedge_cloud": "aggregate alignment allowance apfl baselines cac cohorts coordinator ditto downloads "
+    "events fedbn fedper fedprox fedrep fedrolex fedselect fleet guarded heterofl housekeeping inbox "
+    "ledger memories obp orders overlap parts personal plans prefixes purin robust rounds rows schema "
+    "sizes strategies strategy subflot submodel transport updates vectors vetting widths",
     "sedge_edge": "agent batches critical descent fetching lesson outbox start state trainer work",
 }
 # Modules without a test file of their own name, and where they are tested.

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sedge_cloud import rounds
+from sedge_cloud.allowance import Allowance
 from sedge_cloud.cohorts import plan_cohort
 from sedge_cloud.downloads import Downloads
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded, UpdateReceived
@@ -57,6 +58,7 @@ class Coordinator:
         self._house = Housekeeping(self.ledger, self.counters)
         self._inbox = Inbox(store, self.ledger, self.open)
         self._downloads = Downloads(store.blobs, gather_s)
+        self._strangers = Allowance()
         self._resend_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._drawn_at: dict[str, int] = {}
@@ -135,20 +137,19 @@ class Coordinator:
             device = self.devices.sender(topic)
         except RemoteError as exc:
             self.counters["foreign"] += 1
-            return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")]
+            heard = self._strangers.spend(now)
+            return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")] if heard else []
         try:
             opened = device.peer.open(payload, topic)
             if opened is None:
                 return [*self.devices.unheard(device, payload, now)]
+            if opened[1] is not None and not device.allowance.spend(now):
+                self.counters["flood"] += 1
+                return [*self.devices.too_many(device, now)]
             return self._dispatch(device, *opened, now)
-        except VersionError as exc:
-            self.counters["version"] += 1
-            return [
-                device.peer.message(messages.Refusal("version", str(exc))),
-                self._dropped(device, exc),
-            ]
         except RemoteError as exc:
-            return [self._dropped(device, exc)]
+            self.counters["version" if isinstance(exc, VersionError) else "refused"] += 1
+            return [*self.devices.refuse(device, exc, now)]
         except StorageError as exc:
             return [self._house.trouble(exc)]
 
@@ -418,7 +419,3 @@ class Coordinator:
             return []
         row = next((row for row in self.store.runs() if row.run == name), None)
         return [] if row is None else self._take_over(row, now)
-
-    def _dropped(self, device: Device, error: RemoteError) -> Note:
-        self.counters["refused"] += 1
-        return Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")

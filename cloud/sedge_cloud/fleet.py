@@ -2,20 +2,21 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
+from sedge_cloud.allowance import RATE, Allowance
 from sedge_cloud.ledger import Run
 from sedge_cloud.orders import COMMON_VALUES
 from sedge_cloud.plans import CONTEXT
 from sedge_cloud.rows import DeviceRow
 from sedge_protocol import topics
 from sedge_protocol.effects import Effect, Note, Send
-from sedge_protocol.errors import RemoteError
+from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.frame import HEADER, Frame, Kind, seal
 from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import Hello, Welcome
+from sedge_protocol.messages import Hello, Refusal, Welcome
 from sedge_protocol.peer import Peer
 from sedge_protocol.sparse import Compression
 
@@ -40,6 +41,7 @@ class Device:
     hello: Hello | None = None
     online: bool = False
     warn_at: float = 0.0
+    allowance: Allowance = field(default_factory=Allowance)
 
     @property
     def has_context(self) -> bool:
@@ -128,6 +130,25 @@ class Fleet:
             f"device {name} is not heard: its start count {boot} is below {known}, which it had before. "
             "If its state was wiped, set its clock and restart it, or enrol it under a new id; "
             "else somebody repeats old frames"
+        )
+        return [Note(logging.WARNING, text)]
+
+    def refuse(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
+        """A frame that is no use to us: noted, and a device of another version is told."""
+        if not device.allowance.spend(now):
+            return self.too_many(device, now)
+        note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
+        if isinstance(error, VersionError):
+            return [device.peer.message(Refusal("version", str(error))), note]
+        return [note]
+
+    def too_many(self, device: Device, now: float) -> list[Effect]:
+        """A message above what one device is given: dropped, which is said now and then."""
+        if not device.allowance.warns(now):
+            return []
+        text = (
+            f"device {device.row.device} says more than {RATE:.0f} messages a second: what is above that "
+            "is dropped. Is it broken, or has somebody its key (`sedge-cloud device revoke`)?"
         )
         return [Note(logging.WARNING, text)]
 

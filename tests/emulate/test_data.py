@@ -213,6 +213,13 @@ def test_a_dataset_is_sound(shape: tuple[int, ...], targets: list[int], message:
         Dataset("mine", np.zeros(shape, np.float32), np.array(targets, np.int64), 3)
 
 
+def test_a_label_that_is_no_class_number_is_named(tmp_path: Path) -> None:
+    labels = np.array([0, 10**12], np.int64)
+    np.savez(tmp_path / "own.npz", x=np.zeros((2, 1, 3, 3), np.float32), y=labels)
+    with pytest.raises(DataError, match=r"own\.npz: y holds the label 1000000000000, expected"):
+        load("own.npz", base=tmp_path)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_an_example_that_no_device_could_train_on_is_named(value: float) -> None:
     inputs = np.zeros((5, 1, 3, 3), np.float32)

@@ -351,8 +351,10 @@ def test_strategies_must_not_write_over_each_others_files(base: Path, tmp_path: 
     [
         ("FedOBP", "fedobp"),
         ("Fed Avg!", "fed-avg"),
-        ("  \u03b3 = 0.5 ", "0-5"),
-        ("\u03b4", "fleet"),
+        ("  \u03b3 = 0.5 ", "0-5-cfef21"),
+        ("\u03b4", "302712"),
+        ("?", "fleet"),
+        ("\u03b4" + "x" * 50, "x" * 33 + "-da3234"),
         ("x" * 50, "x" * 40),
         ("a/../../b", "a-b"),
     ],

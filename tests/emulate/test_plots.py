@@ -168,6 +168,11 @@ def test_of_many_tensors_the_largest_have_a_colour() -> None:
     assert sorted(named) == ["4 others", "layer0", "layer1", "layer2", "layer3", "layer4"]
 
 
+def test_tensors_with_an_underscore_first_are_named() -> None:
+    [panel] = personal_round_panels(by_round([{"_scale": 1.0, "w": 2.0}, {"_scale": 1.0}]))
+    assert {"_scale", "w"} <= set(texts(panel))
+
+
 def test_rounds_without_personal_parameters_have_no_panel() -> None:
     assert personal_round_panels(by_round([{}, {}])) == []
     assert personal_round_panels(by_round([])) == []

@@ -38,6 +38,8 @@ FILES = (
 FASHION_MEAN, FASHION_STD = 0.286, 0.3205
 # The same of the 1,797 digits (0.30526, 0.37600 over x / 16).
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
+# Of a user's own data: a model gets an output for each label up to the largest.
+MAX_CLASSES = 2**20
 _UNSIGNED_BYTE = 0x08
 # The largest file, the train images, is 47,040,016 bytes; a header that claims more than this is not read.
 _MAX_IDX_BYTES = 64 * 2**20
@@ -76,7 +78,13 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
     """
     if name not in ("auto", "fashion-mnist", "digits"):
         own = load_source(name, base or Path.cwd())
-        return Dataset(name, own.inputs, own.targets, int(own.targets.max(initial=0)) + 1)
+        classes = int(own.targets.max(initial=0)) + 1
+        if classes > MAX_CLASSES:
+            raise DataError(
+                f"{name}: y holds the label {classes - 1}, expected labels that count from 0, "
+                f"at most {MAX_CLASSES - 1}"
+            )
+        return Dataset(name, own.inputs, own.targets, classes)
     if name == "digits" or (name == "auto" and find_fashion_mnist(folder) is None):
         return digits()
     return fashion_mnist(folder)

@@ -27,7 +27,7 @@ from sedge_emulate.result import Model, StrategyResult, write_whole
 from sedge_emulate.shares import Shares, share_out
 from sedge_emulate.worker import Shop
 from sedge_protocol.bundle import load
-from sedge_protocol.disk import translated
+from sedge_protocol.disk import make_folder, translated
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.loop import lock_folder
 
@@ -76,10 +76,9 @@ class Stage:
     @property
     def shop(self) -> Shop:
         """What worker processes are told."""
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        cache = Path(home) / "sedge"
+        state = self.out / "state"
         return Shop(
-            self.out / "state" / "data", self.bundle, self.source, self.config.trainer, cache
+            state / "data", self.bundle, self.source, self.config.trainer, _cache(state / "cache")
         )
 
     @property
@@ -182,9 +181,23 @@ def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
     return tuple(out / f"bundle-{rate}" for rate in config.model.widths[1:])
 
 
+def _cache(own: Path) -> Path:
+    """Where the choice of a trainer is kept: the user's cache or, where that is closed to us, ``own``."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sedge"
+    try:
+        make_folder(cache)
+    except StorageError:
+        return own
+    return cache
+
+
 def slug(title: str) -> str:
-    """A title as a fleet id and a folder's name."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40] or "fleet"
+    """A title as a fleet id and a folder's name; titles that differ in other scripts alone differ here."""
+    name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
+    if title.isascii():
+        return name or "fleet"
+    digest = hashlib.sha256(title.encode()).hexdigest()[:6]
+    return f"{name[:33]}-{digest}".lstrip("-")
 
 
 def finished(stage: Stage, course: Course) -> StrategyResult | None:

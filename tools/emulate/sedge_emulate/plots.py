@@ -114,12 +114,17 @@ def personal_round_panels(result: Result) -> list[Panel]:
         with new_axes(f"Personal parameters of strategy {i + 1}, by round") as (axes, drawing):
             numbers = [r.round for r in strategy.rounds]
             colours = [series(layer) for layer in range(len(names))]
-            axes.stackplot(numbers, layers, colors=colours, labels=names, step="mid", linewidth=0)
+            # A legend leaves out what is named with an underscore first, as tensors may be: these are
+            # numbered, and get their names once they stand in it.
+            places = map(str, range(len(names)))
+            axes.stackplot(numbers, layers, colors=colours, labels=places, step="mid", linewidth=0)
             axes.set_ylim(0, 1.02 * float(layers.sum(axis=0).max()))
             axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
             round_axis(axes, result)
-            axes.legend(frameon=False, fontsize=11, loc="upper center", bbox_to_anchor=(0.5, -0.16),
-                        ncols=2)  # fmt: skip
+            legend = axes.legend(frameon=False, fontsize=11, loc="upper center",
+                                 bbox_to_anchor=(0.5, -0.16), ncols=2)  # fmt: skip
+            for text in legend.get_texts():
+                text.set_text(names[int(text.get_text())])
         panels.append(Panel(f"{strategy.name}: parameters per device, by round", drawing.svg))
     return panels
 

@@ -83,7 +83,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
 MAX_LINES = 400
 # Longer than that, and why they are not two files.
 LONG: dict[str, int] = {
-    "sedge_protocol.mqtt": 460,  # the one file that owns paho
+    "sedge_protocol.mqtt": 480,  # the one file that owns paho
     "sedge_cloud.coordinator": 430,  # one state machine, one method for each message
 }
 PUBLIC = {

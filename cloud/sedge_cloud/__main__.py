@@ -204,6 +204,9 @@ def _device_add(arguments: argparse.Namespace) -> int:
         print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
     if cloud.broker.device_password_file is not None:
         print("Send the broker a SIGHUP, so that it reads its password file again.")
+    if cloud.broker.cert_file is not None:
+        print(f"If the broker asks devices for certificates: one with CN={arguments.device}, its key and "
+              "their lines in edge.toml belong there as well.")  # fmt: skip
     return 0
 
 

@@ -163,6 +163,8 @@ def _write_device(
         if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
             ca = f'ca_file = "{DEVICE_CA}"\n'
             shutil.copyfile(cloud.broker.ca_file, folder / DEVICE_CA)
+        if cloud.broker.cert_file is not None and url.startswith("mqtts://"):
+            ca += CERTIFICATE.format(device=device)
         text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
         (folder / "edge.toml").write_text(text)
         write_private(folder / "secret", secret.hex() + "\n")
@@ -238,6 +240,12 @@ SERVICE_PATHS = {
     "secret_file": "$CREDENTIALS_DIRECTORY/sedge-secret",
     "state_dir": "/var/lib/sedge",
 }
+
+CERTIFICATE = """\
+# The coordinator shows the broker a certificate. If devices are to show one, too, with CN={device}:
+# cert_file = "device.pem"
+# key_file = "device.key"
+"""
 
 EDGE_TOML = """\
 # The Sedge agent of {device}. Every key: share/sedge/edge.toml.

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from traceback import walk_tb
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -82,7 +83,19 @@ class Guarded:
         except (Exception, SystemExit) as exc:  # whatever the user's own code raises
             kind = type(self.inner)
             where = f"{kind.__module__}:{kind.__qualname__}.{step}"
-            raise LocalError(f"{where}: {type(exc).__name__}: {exc}") from exc
+            raise LocalError(
+                f"{where}: {type(exc).__name__}: {exc}{_place(exc, kind.__module__)}"
+            ) from exc
+
+
+def _place(error: BaseException, module: str) -> str:
+    """Where in a strategy's own file an error comes from; empty where none of its lines took part."""
+    frames = [
+        (frame.f_code.co_filename.rpartition("/")[2], line)
+        for frame, line in walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__") == module
+    ]
+    return " ({}, line {})".format(*frames[-1]) if frames else ""
 
 
 def _expected(found: object, kind: type[R]) -> R:

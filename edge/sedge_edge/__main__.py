@@ -23,7 +23,7 @@ from sedge_edge.runtime import Programs, in_pool
 from sedge_edge.state import SCHEMA, AgentState
 from sedge_edge.work import CODECS
 from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
 from sedge_protocol.journal import Journal
 from sedge_protocol.loop import Loop, lock_folder
 from sedge_protocol.messages import Hello
@@ -83,9 +83,12 @@ def _once(arguments: argparse.Namespace) -> int:
         raise ConfigError("--timeout-s", timeout_s, "a finite number of seconds, from 0")
     deadline = time.monotonic() + timeout_s
     quiet_since: list[float] = []
+    was_heard = False
 
     def done(agent: Agent) -> bool:
+        nonlocal was_heard
         now = time.monotonic()
+        was_heard = was_heard or agent.welcomed
         if now > deadline:
             return True
         if not (agent.welcomed and agent.idle):
@@ -94,7 +97,12 @@ def _once(arguments: argparse.Namespace) -> int:
         quiet_since.append(now)
         return now - quiet_since[0] > 2.0  # an order follows a welcome at once
 
-    return _work(arguments.config, done)
+    status = _work(arguments.config, done)
+    if not was_heard:
+        raise LinkError(
+            f"no coordinator has answered within {timeout_s:.0f} s; what waits is kept for the next time"
+        )
+    return status
 
 
 def _work(path: Path, done: Callable[[Agent], bool]) -> int:

@@ -106,7 +106,7 @@ class Agent:
         self._hello_due: float | None = None
         self._hello_attempt = 0
         self._greeted = False
-        self._working: tuple[str, int] | None = None
+        self._working: Order | None = None
         self._not_before = 0.0
         self._work_at: float | None = None
         self._rest_s = 0.0
@@ -206,15 +206,18 @@ class Agent:
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
             return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")]
-        except StorageError as exc:
-            return self._wait_for_disk(exc, now)
+        except StorageError as exc:  # once for all the chunks that are on their way
+            return [] if now < self._not_before else self._wait_for_disk(exc, now)
 
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
-        """The job at hand is done: commit what it left, then offer the update."""
-        order = self.state.orders.get(outcome.run)
-        self._working = self._needed = None
+        """The job at hand is done: commit what it left, then offer the update.
+
+        A newer order of its run may have come meanwhile. What is done then comes late, and counts for
+        less; but else a device that needs longer than a round would never come to anything.
+        """
+        order, self._working, self._needed = self._working, None, None
         try:
-            if order is not None and order.round == outcome.round:
+            if order is not None and self.state.succeeds(order):
                 self._memory.finish(order, outcome)
         except StorageError as exc:  # the order stands, and is done again when the disk is back
             return self._rest(exc, now)
@@ -223,13 +226,13 @@ class Agent:
 
     def failed(self, error: SedgeError, now: float) -> list[AgentEffect]:
         """The job at hand cannot be done: tell the coordinator, unless the disk may yet recover."""
-        run, number = self._working or ("", 0)
-        self._working = self._needed = None
+        done, self._working, self._needed = self._working, None, None
         if isinstance(error, StorageError):
             return self._rest(error, now)
-        found: list[AgentEffect] = [Note(logging.ERROR, f"run {run}, round {number}: {error}")]
-        order = self.state.orders.get(run)
-        if order is not None and order.round == number:
+        where = f"run {done.run}, round {done.round}: " if done else ""
+        found: list[AgentEffect] = [Note(logging.ERROR, f"{where}{error}")]
+        order = self.state.orders.get(done.run) if done else None
+        if done is not None and order is not None and order.round == done.round:
             try:
                 found += self._give_up(order, error)
             except StorageError as exc:
@@ -238,10 +241,10 @@ class Agent:
 
     def interrupted(self) -> list[AgentEffect]:
         """The job at hand was stopped on purpose; the order is still there for the next start."""
-        run, _ = self._working or ("", 0)
-        self._working = self._needed = None
+        order, self._working, self._needed = self._working, None, None
         try:
-            self._memory.interrupt(run)
+            if order is not None:
+                self._memory.interrupt(order.run)
         except StorageError as exc:
             return [Note(logging.ERROR, str(exc))]
         return []
@@ -359,7 +362,7 @@ class Agent:
                 found += self._refuse(order)
             elif all(self.blobs.has(m.sha256) for m in needed(order, self.vectors.has)):
                 self._memory.begin(order)
-                self._working = (order.run, order.round)
+                self._working = order
                 return [*found, *self._job(order)]
         return found
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from sedge_edge.state import DISK_RETRY_S
 from sedge_edge.storage import Blobs
 from sedge_edge.versions import named, needed
 from sedge_protocol import topics
@@ -13,7 +14,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.frame import Frame
 from sedge_protocol.messages import Get, Order
 from sedge_protocol.peer import Peer
-from sedge_protocol.transfer import Fetch
+from sedge_protocol.transfer import Fetch, Manifest
 
 OWNER = "fleet"
 
@@ -39,6 +40,7 @@ class Fetches:
         self._rng = rng
         self._active: dict[bytes, Fetch] = {}
         self._listening: set[bytes] = set()
+        self._no_room: dict[bytes, float] = {}  # until when it is not tried again
         self._connected = False
 
     def connected(self, now: float) -> list[Effect]:
@@ -56,7 +58,7 @@ class Fetches:
             fetch.disconnected()
 
     def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
-        """Fetch what these orders need, and nothing else."""
+        """Fetch what these orders need, and nothing else; what there is no room for, a while later."""
         wanted = {
             m.transfer: m
             for order in orders
@@ -65,17 +67,28 @@ class Fetches:
         }
         for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
-        for transfer, manifest in wanted.items():
-            if transfer not in self._active:
-                fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
-                self._active[transfer] = fetch
-                if self._connected:
-                    fetch.connected(now)
+        self._no_room = {t: at for t, at in self._no_room.items() if t in wanted and at > now}
         found: list[Effect] = []
+        for transfer, manifest in wanted.items():
+            if transfer not in self._active and transfer not in self._no_room:
+                found += self._begin(transfer, manifest, now)
         for transfer, fetch in list(self._active.items()):
             if fetch.complete:  # a crash or a full disk came between the last chunk and the whole
                 found += self._complete(transfer, fetch, now)
         return [*found, *self._listen()]
+
+    def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
+        """One more download. No room for it is no reason not to fetch what other orders need."""
+        try:
+            fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
+        except StorageError as exc:
+            self._no_room[transfer] = now + DISK_RETRY_S
+            self._peer.counters["storage_errors"] += 1
+            return [Note(logging.ERROR, str(exc))]
+        self._active[transfer] = fetch
+        if self._connected:
+            fetch.connected(now)
+        return []
 
     def chunk(self, frame: Frame, now: float) -> list[Effect]:
         """A chunk has come; nothing for a blob that is not being fetched.
@@ -111,7 +124,7 @@ class Fetches:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = [fetch.timer() for fetch in self._active.values()]
+        due = [*self._no_room.values(), *(fetch.timer() for fetch in self._active.values())]
         return min((at for at in due if at is not None), default=None)
 
     def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:

@@ -133,6 +133,10 @@ class Outbox:
         manifest = upload.manifest
         if index is not None:
             data = self._blobs.read_span(manifest.sha256, *manifest.span(index))
+            if not manifest.matches(index, data):
+                # The disk has changed it, and nobody would take it: reading the whole sets that aside.
+                offset, length = manifest.span(index)
+                data = self._blobs.read(waiting.blob)[offset : offset + length]
             return self._peer.chunk(manifest.transfer, index, data)
         data = self._blobs.read(waiting.blob) if upload.inline else b""
         offer = Offer(waiting.run, waiting.round, manifest, upload.number, data)

@@ -10,7 +10,7 @@ from threading import Event, Lock
 from sedge_edge.agent import Agent, AgentEffect, Work
 from sedge_edge.data import Examples
 from sedge_edge.storage import Shelf
-from sedge_edge.trainer import Trainer, open_trainer
+from sedge_edge.trainer import Trainer, TrainingStopped, open_trainer
 from sedge_edge.work import Job, Outcome, Workplace, perform
 from sedge_protocol.bundle import Bundle, unpack
 from sedge_protocol.effects import Note, Send, Subscribe
@@ -64,6 +64,7 @@ class Runtime:
         self._wake = wake
         self._stop = stop
         self._job: Future[Outcome] | None = None
+        self._closing = False
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
 
     def fileno(self) -> int | None:
@@ -99,11 +100,15 @@ class Runtime:
         self._do(self.agent.poll(time.monotonic()))
 
     def close(self) -> None:
-        """Stop the job at hand, say goodbye, close the link."""
+        """Stop the job at hand, say goodbye, close the link. One that is done by then is kept."""
         self._stop()
+        self._closing = True
+        job = self._job
         # One that has not begun need not begin; the order is still on disk.
-        if self._job is not None and (self._job.cancel() or _expected(self._job.exception())):
+        if job is not None and (job.cancel() or isinstance(job.exception(), TrainingStopped)):
             self._do(self.agent.interrupted())
+        elif job is not None and _expected(job.exception()):
+            self._finish(job)
         self._do(self.agent.goodbye())
         self.link.close()
 
@@ -127,6 +132,8 @@ class Runtime:
                     self.link.subscribe(effect.topic, 0)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
+                case Work() if self._closing:  # the order is still on disk
+                    self._do(self.agent.interrupted())
                 case Work():
                     self._job = self._work(effect.job)
                     self._job.add_done_callback(lambda _: self._wake())

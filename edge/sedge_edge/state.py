@@ -116,6 +116,16 @@ class AgentState(msgspec.Struct, frozen=True):
             return {}
         return run.kept
 
+    def succeeds(self, order: Order) -> bool:
+        """Whether what an order's job has left is still of use: for it, or for a newer one that came since.
+
+        Not once the run was cancelled, or goes on with another bundle.
+        """
+        now = self.orders.get(order.run)
+        if now is None or now.round < order.round:
+            return False
+        return now.round == order.round or now.bundle.sha256 == order.bundle.sha256
+
     def attempt(self, order: Order) -> Attempt | None:
         """What is known of this very order's starts; another coordinator may use its run's name again."""
         found = self.attempts.get(order.run)
@@ -207,7 +217,7 @@ class Memory:
         self._save(orders=_without(self.state.orders, run))
 
     def finish(self, order: Order, outcome: Outcome) -> None:
-        """An order is done: what it left is the device's now, its update waits.
+        """An order is done: what it left is the device's now, its update waits, a newer order stays.
 
         An evaluation with another bundle leaves all as it was: the last training's is the run's own.
         """
@@ -229,8 +239,9 @@ class Memory:
         runs = {**_without(self.state.runs, order.run), order.run: known}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]
+        done = (order.run, order.round)
         self._save(
-            orders=_without(self.state.orders, order.run),
+            orders={run: o for run, o in self.state.orders.items() if (run, o.round) != done},
             runs=runs,
             outbox=(*others, waiting),
             attempts=_without(self.state.attempts, order.run),

@@ -13,6 +13,7 @@ know which blobs are wanted; ``collect`` is told.
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -186,7 +187,7 @@ class BlobFolder:
 
         That is: blobs that are not in ``keep``, parts of such blobs or of blobs that are here already,
         temporary files and corrupt blobs. The age protects what its writer has yet to mention
-        elsewhere; a clock that jumps back only makes files look younger.
+        elsewhere; a clock that jumps back only makes files look younger. An age of 0 protects nothing.
         """
         names = {sha256.hex() for sha256 in keep}
         now = time.time()
@@ -199,7 +200,7 @@ class BlobFolder:
             for paths, age_s in ages:
                 for path in list(paths()):
                     if not self._is_kept(path, names):
-                        freed += _remove_if_older(path, now - age_s)
+                        freed += _remove_if_older(path, now - age_s if age_s else math.inf)
         return freed
 
     def _is_kept(self, path: Path, names: Set[str]) -> bool:

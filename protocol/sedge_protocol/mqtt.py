@@ -46,6 +46,7 @@ CLOSE_S = 2.0
 # How often paho must look at its keepalive; a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
+TAKEN_OVER = "Session taken over"
 _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 
@@ -69,10 +70,18 @@ class BrokerSettings:
             port = parts.port
         except ValueError:
             raise ConfigError("broker.url", self.url, expected) from None
+        if parts.username is not None:  # a password in it is not to be printed, here or in any log
+            shown = f"{parts.scheme}://...@{parts.hostname}"
+            raise ConfigError(
+                "broker.url", shown, f"{expected}; the password has a setting of its own"
+            )
         if (
             parts.scheme not in ("mqtt", "mqtts")
             or not parts.hostname
             or parts.path not in ("", "/")
+            or parts.query
+            or parts.fragment
+            or port == 0
         ):
             raise ConfigError("broker.url", self.url, expected)
         tls = parts.scheme == "mqtts"
@@ -146,7 +155,7 @@ class MqttLink:
         self._serve_at = 0.0
         self._connack_by = 0.0
         self._version = MQTTProtocolVersion.MQTTv5
-        self._answered = False
+        self._answered = self._heard = self._refuses_5 = False
         self._max_packet = DEFAULT_MAX_PACKET
         self._refused = ""
         self._closed_sent = self._closed_received = 0
@@ -226,9 +235,15 @@ class MqttLink:
         self._events.clear()
 
     def _connect(self, now: float) -> None:
-        client = self._new_client()
+        try:
+            client = self._new_client()
+        except ConfigError as exc:  # certificates are being renewed
+            if not self.counters.connections:
+                raise
+            self._drop(str(exc))
+            return
         self._connack_by = now + CONNECT_TIMEOUT_S
-        self._answered = False
+        self._answered = self._heard = False
         options: dict[str, Any] = {}
         if self._version == MQTTProtocolVersion.MQTTv5:
             session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -298,8 +313,12 @@ class MqttLink:
             client.on_disconnect = client.on_socket_close = None
             client.disconnect()
             client.loop_misc()
-        was_up, self._up, self._unwritten = self._up, False, 0
-        self._failures = 0 if was_up else self._failures + 1
+        if self._up and not self._refuses_5:
+            # A hang-up that made us try 3.1.1 may have been a restart behind a proxy.
+            self._version = MQTTProtocolVersion.MQTTv5
+        self._up, self._unwritten = False, 0
+        # A broker that lets us in and throws us out is no better than one that does not answer.
+        self._failures = 0 if self._heard else self._failures + 1
         ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 9))
         delay = float(self._rng.uniform(0.1 * ceiling, ceiling))
         self._retry_at = time.monotonic() + delay
@@ -316,10 +335,10 @@ class MqttLink:
         self._answered = True
         if reason.is_failure:
             if str(reason) in UNSUPPORTED_VERSION:
-                self._version = MQTTProtocolVersion.MQTTv311
+                self._version, self._refuses_5 = MQTTProtocolVersion.MQTTv311, True
             self._refused = f"{self.settings.url} refused {self.settings.client_id!r}: {reason}"
             return
-        self._up, self._failures = True, 0
+        self._up = True
         self.counters.connections += 1
         limit = getattr(properties, "MaximumPacketSize", None)
         self._max_packet = min(limit, DEFAULT_MAX_PACKET) if limit else DEFAULT_MAX_PACKET
@@ -350,15 +369,29 @@ class MqttLink:
     ) -> None:
         if self._client is client:
             refused, self._refused = self._refused, ""
+            if str(reason) == TAKEN_OVER:  # somebody has our name: not to be fought over
+                self._heard = False
             if not self._answered:
                 self._try_other_version()
-            self._drop(refused or f"{self.settings.url}: {reason}")
+            self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}")
+
+    def _hung_up(self, reason: str) -> str:
+        """Why a connection ended. Without a word from the broker there is only a guess, before it is up."""
+        if reason != "Unspecified error":
+            return reason
+        hint = ""
+        if not self._up:
+            hint = " (does it expect TLS, mqtts?)"
+            if self._tls:
+                hint = "" if self.settings.cert_file else " (does it ask for a broker.cert_file?)"
+        return f"the broker closed the connection{hint}"
 
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
         try:
             topic = message.topic
         except UnicodeDecodeError:  # paho leaves the check to whoever asks; no topic of ours
             return
+        self._heard = True
         self.counters.frames_received += 1
         self._events.append(Received(topic, bytes(message.payload)))
 

@@ -274,6 +274,17 @@ def test_the_authority_comes_along_where_there_is_tls(
     assert (folder / "ca.pem").exists() == with_ca
 
 
+@pytest.mark.parametrize("url", ["mqtts://broker.example", "mqtt://broker.example"])
+def test_where_certificates_are_shown_a_device_is_told_of_its_own(
+    store: Store, tmp_path: Path, url: str
+) -> None:
+    cloud = CloudConfig("bench", broker=BrokerConfig(url, cert_file="own.crt", key_file="own.key"))
+    text = (add_device(store, cloud, "pi-1", tmp_path / "pi-1") / "edge.toml").read_text()
+    is_told = "with CN=pi-1:" in text and '# cert_file = "device.pem"' in text
+    assert is_told is url.startswith("mqtts")
+    load_config(tmp_path / "pi-1" / "edge.toml")
+
+
 @pytest.mark.parametrize("name", ['our "own".crt', "secret", "edge.toml", "b\udcfc.crt"])
 def test_the_authority_may_have_any_name(store: Store, tmp_path: Path, name: str) -> None:
     authority = tmp_path / "etc" / name

@@ -219,18 +219,47 @@ def test_a_newer_order_replaces_an_older_one(desk: Desk) -> None:
     assert list(desk.updates) == [("run", 2)]
 
 
-def test_a_job_that_was_replaced_leaves_nothing(desk: Desk) -> None:
+def test_a_job_whose_order_was_replaced_comes_late(desk: Desk) -> None:
+    """A device that needs longer than a round would never come to anything."""
     first, second = desk.order(1), desk.order(2)
     desk.tell(first)
     (old,) = only(desk.feed(first.bundle, first.model), Work)
     desk.tell(second)
     assert only(desk.feed(second.model), Work) == []  # one job at a time
     effects = desk.work(old.job)
-    assert [w.job.order for w in only(effects, Work)] == [second]
-    assert desk.on_disk().runs == {}
-    assert desk.on_disk().outbox == ()
+    (new,) = only(effects, Work)
+    assert new.job.order == second
+    state = desk.on_disk()
+    assert (state.orders, [p.round for p in state.outbox]) == ({"run": second}, [1])
+    assert state.runs["run"].round == 1 and new.job.model == state.runs["run"].model is not None
     desk.pump(effects)
-    assert list(desk.updates) == [("run", 2)]
+    assert list(desk.updates) == [("run", 1), ("run", 2)]
+    assert desk.on_disk().outbox == () and desk.on_disk().runs["run"].round == 2
+
+
+def test_a_device_slower_than_every_round_is_heard(desk: Desk) -> None:
+    effects = desk.tell(desk.order(1))
+    effects = [*effects, *desk.feed(desk.bundle, desk.order(1).model)]
+    for number in range(2, 12):
+        (work,) = only(effects, Work)
+        order = desk.order(number)
+        desk.tell(order)  # every order comes while the one before is worked on
+        desk.feed(order.model)
+        effects = desk.work(work.job)
+        desk.pump([e for e in effects if not isinstance(e, Work)])
+    assert list(desk.updates) == [("run", number) for number in range(1, 11)]
+
+
+def test_a_job_for_another_bundle_than_the_newer_order_leaves_nothing(desk: Desk) -> None:
+    first = desk.order(1)
+    desk.tell(first)
+    (old,) = only(desk.feed(first.bundle, first.model), Work)
+    second = desk.order(2, bundle=desk.serve(make_bundle(1)))
+    desk.tell(second)
+    desk.feed(second.bundle, second.model)
+    desk.work(old.job)
+    assert (desk.on_disk().runs, desk.on_disk().outbox) == ({}, ())
+    assert desk.on_disk().orders == {"run": second}
 
 
 def test_an_overtaken_order_is_dropped(desk: Desk) -> None:

@@ -429,6 +429,21 @@ def test_a_part_that_was_damaged_on_disk_is_fetched_again(desk: Desk) -> None:
     assert ("run", 1) in desk.updates
 
 
+def test_chunks_that_find_the_disk_full_are_said_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = desk.order()
+    desk.tell(order)
+
+    def refuse(*args: object) -> None:
+        raise StorageError("disk full (test)")
+
+    monkeypatch.setattr(BlobFolder, "write_part", refuse)
+    effects = [e for index in range(order.bundle.count) for e in desk.chunk(order.bundle, index)]
+    assert order.bundle.count > 2 and len(only(effects, Note)) == 1
+    assert desk.agent.timer() == desk.now + DISK_RETRY_S
+
+
 # Power cuts.
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,29 @@ def test_split_depends_on_the_seed_alone() -> None:
     assert tests[0] != tests[2]
     with pytest.raises(DataError, match="1 examples cannot be split"):
         split(Examples(X[:1], Y[:1]), 0.2, 0)
+
+
+@pytest.mark.parametrize("labels", [5, 7])
+@pytest.mark.parametrize("test", [None, "data.npz"])
+def test_as_many_labels_as_examples(tmp_path: Path, labels: int, test: str | None) -> None:
+    source = write_npz(tmp_path, x=X, y=np.zeros(labels, np.int64))
+    with pytest.raises(DataError, match=f"x has 6 rows and y {labels}, expected as many"):
+        load_data(DataConfig(train=source, test=test), tmp_path)
+
+
+def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (20_000, 10, 10), np.uint8)
+    source = write_npz(tmp_path, x=x, y=np.zeros(len(x), np.int64))
+    tracemalloc.start()
+    try:
+        train, test = load_data(DataConfig(train=source), tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert train.inputs.dtype == test.inputs.dtype == np.float32
+    assert (
+        peak < 7 * x.nbytes
+    )  # float32 alone is four times as much; both, split and whole, were nine
 
 
 def test_load_data_splits_only_without_a_test_set(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import pytest
 from tests.edge.desk import DOWN, KEYS, UP, only
 
 from sedge_edge.fetching import OWNER, Fetches
+from sedge_edge.state import DISK_RETRY_S
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.effects import Effect, Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.frame import Frame, Kind
 from sedge_protocol.messages import Get, Order
 from sedge_protocol.peer import Peer
-from sedge_protocol.transfer import describe, from_bitmap
+from sedge_protocol.transfer import Manifest, describe, from_bitmap
 
 BLOBS = {name: np.random.default_rng(i).bytes(9000) for i, name in enumerate(("b", "m", "p"))}
 MANIFESTS = {name: describe(data, 4096) for name, data in BLOBS.items()}  # three chunks each
@@ -212,6 +213,7 @@ def test_a_full_disk_loses_nothing(
         now = 30.0 * attempt
         try:
             effects = bench.fetches.sync(orders, now)
+            raised += len(only(effects, Note))
             listening |= {e.topic for e in only(effects, Subscribe)}
             wanted = bench.asked(bench.fetches.poll(orders, now))
         except StorageError:
@@ -228,4 +230,32 @@ def test_a_full_disk_loses_nothing(
                     raised += 1
     assert (raised, refusing.left) == (failures, 0)
     assert all(bench.blobs.has(manifest.sha256) for manifest in MANIFESTS.values())
+    assert bench.fetches.timer() is None
+
+
+def test_no_room_for_one_blob_does_not_hold_back_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = BlobFolder.open_part
+
+    def refuse(folder: BlobFolder, owner: str, manifest: Manifest) -> set[int]:
+        if manifest == MANIFESTS["m"]:
+            raise StorageError("the disk is full (test)")
+        return real(folder, owner, manifest)
+
+    monkeypatch.setattr(BlobFolder, "open_part", refuse)
+    orders = [order(run="large"), order(patch=True)]
+    effects = bench.fetches.sync(orders, 0.0)
+    assert topics(effects, Subscribe) == ["b", "p"]
+    assert [note.text for note in only(effects, Note)] == ["the disk is full (test)"]
+    assert bench.fetches.sync(orders, DISK_RETRY_S - 1) == []  # not said again at every step
+    for name in ("b", "p"):
+        for index in range(3):
+            bench.chunk(name, index, 1.0)
+    assert bench.fetches.timer() == DISK_RETRY_S
+    assert len(only(bench.fetches.sync(orders, DISK_RETRY_S), Note)) == 1
+    monkeypatch.setattr(BlobFolder, "open_part", real)
+    effects = bench.fetches.sync(orders, 2 * DISK_RETRY_S)
+    assert topics(effects, Subscribe) == ["m"]
+    assert bench.fetches.sync([], 2 * DISK_RETRY_S) != []  # unsubscribed
     assert bench.fetches.timer() is None

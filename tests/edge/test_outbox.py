@@ -240,6 +240,22 @@ def test_an_update_that_is_lost_for_good_is_given_up(bench: Bench, how: str) -> 
     assert bench.memory.state.outbox == (good,)
 
 
+def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) -> None:
+    """The coordinator would drop the chunk, and ask for it again, for ever."""
+    waiting = bench.add(300_000)
+    (offer,) = bench.offers(bench.connect(0.0))
+    (path,) = (file for file in bench.folder.rglob("*") if waiting.blob.hex() in file.name)
+    with path.open("r+b") as file:
+        file.seek(70_000)
+        file.write(b"!!")
+    have = Have(offer.number, to_bitmap(set(), offer.manifest.count), 16)
+    bench.outbox.have(offer.manifest.transfer, have, 0.1)
+    effects = bench.outbox.poll(0.1)
+    assert not bench.frames(effects)
+    assert "the update is lost" in only(effects, Note)[-1].text
+    assert bench.memory.state.outbox == ()
+
+
 def test_giving_up_needs_a_disk_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = bench.add(100)
     (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")

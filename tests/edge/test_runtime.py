@@ -13,7 +13,7 @@ from tests.edge.desk import DOWN, KEYS, UP, Desk, DriftTrainer, examples, make_b
 from sedge_edge import runtime as runtime_module
 from sedge_edge.data import Examples
 from sedge_edge.runtime import Programs, Runtime, in_pool
-from sedge_edge.trainer import Trained, TrainingStopped
+from sedge_edge.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_edge.work import Job, Outcome, perform
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import Bundle, unpack
@@ -350,6 +350,36 @@ def test_close_does_not_wait_for_a_job_that_has_not_begun(tmp_path: Path) -> Non
     assert elsewhere.stops == 1
     assert list(desk.on_disk().orders) == ["run"]
     assert desk.on_disk().attempts == {}
+
+
+def test_a_job_that_is_done_when_the_agent_stops_is_kept(tmp_path: Path) -> None:
+    """Training may have taken hours, and an evaluation at its end does not ask whether to stop."""
+    elsewhere = Elsewhere(desk := Desk(tmp_path))
+    elsewhere.start_job()
+    ((job, future),) = elsewhere.jobs
+    link: Any = elsewhere.runtime.link
+    following = desk.order(2)
+    for manifest in (following.bundle, following.model):
+        desk.blobs().write(desk.served[manifest.transfer])
+    link.events += [Received(DOWN, desk.peer.seal(following))]
+    elsewhere.runtime.step()
+    assert future.set_running_or_notify_cancel()
+    future.set_result(perform(job, desk.place()))
+    elsewhere.runtime.close()
+    state = desk.on_disk()
+    assert [waiting.round for waiting in state.outbox] == [1] and state.runs["run"].round == 1
+    assert state.orders == {"run": following} and state.attempts == {}
+    assert len(elsewhere.jobs) == 1  # the next one is for the next start
+
+
+def test_a_job_that_fails_when_the_agent_stops_is_declined(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(desk := Desk(tmp_path))
+    elsewhere.start_job()
+    future = elsewhere.jobs[0][1]
+    assert future.set_running_or_notify_cancel()
+    future.set_exception(TrainingDiverged("the loss is NaN (test)"))
+    elsewhere.runtime.close()
+    assert desk.on_disk().orders == {}
 
 
 def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:

@@ -258,3 +258,24 @@ def test_same_model_gives_same_bytes(tmp_path: Path) -> None:
         exported(small_model(), tmp_path / folder)
     for file in (tmp_path / "a").glob("*.onnx"):
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+class Unused(nn.Module):
+    """A network with a layer that its forward pass leaves out, as ablations have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Linear(4, 4)
+        self.used = nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.used(x.flatten(1))
+        return found
+
+
+def test_a_layer_that_takes_no_part_stays_as_it_is(tmp_path: Path) -> None:
+    manifest, programs, theta = exported(Unused(), tmp_path)
+    after = programs["train"](step_feed(theta))["theta_next"]
+    for name, tensor in manifest.layout.by_name.items():
+        same = np.array_equal(after[tensor.slice], theta[tensor.slice])
+        assert same == name.startswith("extra.")

@@ -258,6 +258,14 @@ def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path)
     assert folder.collect(set(), 10) == 0
 
 
+def test_an_age_of_0_protects_nothing(folder: BlobFolder, tmp_path: Path) -> None:
+    """Not even what was written before the clock jumped back."""
+    sha256 = folder.write(DATA)
+    age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), -86_400)
+    assert folder.collect(set(), 1) == 0
+    assert folder.collect(set(), 0) == len(DATA)
+
+
 def test_the_free_space_floor(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path)
     available = free.f_bavail * free.f_frsize

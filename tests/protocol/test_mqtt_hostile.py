@@ -147,6 +147,35 @@ def test_a_refused_subscription_ends_the_connection(brokers: list[FakeBroker]) -
     driven.link.close()
 
 
+@pytest.mark.parametrize(
+    ("after", "hangs_up"),
+    [(b"\x90\x04\x00\x01\x00\x87", False), (b"\xe0\x02\x8e\x00", True)],
+    ids=["a subscription refused", "another of our name"],
+)
+def test_a_broker_that_lets_us_in_and_throws_us_out_is_tried_ever_more_slowly(
+    brokers: list[FakeBroker], after: bytes, hangs_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 1e9)
+    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 1e-3)
+    brokers.append(FakeBroker(ACCEPTED + after, hangs_up=hangs_up))
+    driven = linked(brokers[0], "down")
+    drive(lambda: len(driven.losses()) == 6, driven)
+    waits = [loss.retry_s for loss in driven.losses()]
+    for failures, wait in enumerate(waits, start=1):
+        assert 0.1e-3 * 2**failures <= wait <= 1e-3 * 2**failures
+    driven.link.close()
+
+
+def test_after_a_hang_up_the_newer_version_is_tried_again(brokers: list[FakeBroker]) -> None:
+    """One hang-up, of a proxy whose broker restarts, is not the broker's last word on MQTT 5."""
+    old, new = b"\x20\x02\x00\x00", ACCEPTED
+    brokers.append(FakeBroker(b"", old, new, hangs_up=True))
+    driven = linked(brokers[0])
+    drive(lambda: len(brokers[0].connects) >= 4, driven)
+    assert [connect[LEVEL] for connect in brokers[0].connects[:4]] == [5, 4, 5, 5]
+    driven.link.close()
+
+
 def test_a_peer_that_has_vanished_is_noticed(
     brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -311,6 +311,21 @@ def test_certificate_files_that_cannot_be_read(secure: Secure, tmp_path: Path) -
         link = MqttLink(BrokerSettings(secure.tls_url, "pi-1", ca_file=str(file)), ())
         with pytest.raises(ConfigError, match="readable certificate files"):
             link.step()
+
+
+def test_certificates_may_be_renewed_while_the_link_lives(secure: Secure, tmp_path: Path) -> None:
+    """For a moment there is none: no reason for an agent to end in the middle of a training."""
+    real, ca = secure.folder / "ca.crt", tmp_path / "ca.crt"
+    shutil.copy(real, ca)
+    driven = linked(replace(secure.by_certificate("pi-1"), ca_file=str(ca)), DOWN)
+    drive(lambda: driven.link.up, driven)
+    ca.unlink()
+    driven.cut()
+    drive(lambda: len(driven.losses()) >= 2, driven)
+    assert "readable certificate files" in driven.losses()[-1].reason
+    shutil.copy(real, ca)
+    drive(lambda: driven.link.up, driven)
+    driven.link.close()
 
 
 @failed_handshake

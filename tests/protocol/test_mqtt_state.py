@@ -183,11 +183,21 @@ def test_urls(url: str, endpoint: tuple[str, int, bool]) -> None:
         "mqtt://host:-1",
         "mqtt:host",
         "mqtt://[::1",
+        "mqtt://host:0",
+        "mqtt://host?keepalive=5",
+        "mqtt://host#one",
+        "mqtt://pi-1@host",
     ],
 )
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match=r"broker\.url: found"):
         MqttLink(settings(url), ())
+
+
+def test_a_password_in_the_url_is_refused_and_does_not_show() -> None:
+    with pytest.raises(ConfigError, match="setting of its own") as error:
+        settings("mqtt://pi-1:topsecret@host").endpoint()
+    assert "topsecret" not in str(error.value) and "mqtt://...@host" in str(error.value)
 
 
 def test_the_password_does_not_show() -> None:

@@ -111,9 +111,11 @@ def survey(model: nn.Module, x: Tensor, num_classes: int) -> tuple[Survey, int]:
         except ExportError:
             raise
         except Exception as exc:  # the user's own code: anything can come out of it
+            whole = "; whole numbers are for token ids, measurements are to be float32"
             raise ExportError(
                 f"model: fails on the sample input {x.dtype} {tuple(x.shape)}:"
                 f" {type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
+                f"{'' if x.is_floating_point() else whole}"
             ) from exc
         width = _check_output(output, x.shape[0], num_classes)
         _check_unchanged(before, _tensors(model))
@@ -137,7 +139,8 @@ def _check_output(output: object, batch_size: int, num_classes: int) -> int:
     shape = tuple(output.shape)
     right = len(shape) == 2 and shape[0] == batch_size and shape[1] == (num_classes or shape[1])
     if not right or output.dtype != torch.float32:
-        raise ExportError(f"model: output is {output.dtype} {shape}, expected {expected}")
+        labels = f", one output for each label 0 to {num_classes - 1}" if num_classes else ""
+        raise ExportError(f"model: output is {output.dtype} {shape}, expected {expected}{labels}")
     return shape[1]
 
 

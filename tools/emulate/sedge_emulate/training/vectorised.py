@@ -59,6 +59,9 @@ class VectorisedTrainer:
             problem.module, lambda output, y: loss(output.float(), y), problem.classifies
         )
         self._network.model.to(device)
+        # What vmap cannot do for many devices at once it does one after the other, and says so for each
+        # operation at each use; whether that pays is measured.
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
         self._resident = Resident(device)
         self.width = width or WIDTHS.get(device.type, WIDTHS["cpu"])
         if device.type == "cpu":

@@ -65,7 +65,7 @@ PURE = {
     "events fedbn fedper fedprox fedrep fedrolex fedselect fleet guarded heterofl housekeeping inbox "
     "ledger memories obp orders overlap parts personal plans prefixes purin robust rounds rows schema "
     "sizes strategies strategy subflot submodel transport updates vectors vetting widths",
-    "sedge_edge": "agent batches critical descent fetching lesson outbox start state trainer work",
+    "sedge_edge": "agent batches critical descent fetching greeting lesson outbox start state trainer work",
 }
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from sedge_edge.fetching import Fetches
+from sedge_edge.greeting import Greeting
 from sedge_edge.outbox import Outbox
 from sedge_edge.state import (
     DISK_RETRY_S,
@@ -40,10 +41,11 @@ from sedge_protocol.frame import HEADER, Frame, open_frame
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Message, Order
 from sedge_protocol.peer import Peer
-from sedge_protocol.transfer import SILENCE_S, backoff
 
 # Topic, MQTT properties and our own header beside a chunk.
 PACKET_OVERHEAD = HEADER.size + 4096
+# As the coordinator does of a device: whoever can publish here is not to fill the log.
+WARN_EVERY_S = 3600.0
 # A job whose end finds the disk full was hours of a battery for nothing: each waits twice as long as the
 # one before, up to this.
 LONGEST_REST_S = 1800.0
@@ -100,14 +102,10 @@ class Agent:
         self._down = topics.down(fleet, device)
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng)
         self._outbox = Outbox(self._memory, blobs, self.peer, rng)
-        self._rng = rng
+        self._greeting = Greeting(identity.hello, self.peer, rng)
         self._connected = False
-        self._nonce = bytes(16)
-        self._hello_due: float | None = None
-        self._hello_attempt = 0
-        self._greeted = False
         self._working: Order | None = None
-        self._not_before = 0.0
+        self._not_before = self._warn_at = 0.0
         self._work_at: float | None = None
         self._rest_s = 0.0
         self._newest = (0, 0)
@@ -122,7 +120,7 @@ class Agent:
     @property
     def welcomed(self) -> bool:
         """Whether the coordinator has answered this connection's hello."""
-        return self._connected and self._hello_due is None
+        return self._connected and self._greeting.answered
 
     @property
     def idle(self) -> bool:
@@ -131,17 +129,16 @@ class Agent:
 
     def will(self) -> tuple[str, bytes]:
         """Topic and payload that the broker is to publish when it loses us; begins a new session."""
-        self._nonce = self._rng.bytes(16)
-        return self.peer.send_topic, self.peer.seal(messages.Goodbye(self._nonce))
+        return self._greeting.will()
 
     def goodbye(self) -> list[AgentEffect]:
         """Say that we leave on purpose."""
-        return [self.peer.message(messages.Goodbye(self._nonce))]
+        return [self._greeting.goodbye()]
 
     def connected(self, now: float, max_packet_bytes: int) -> list[AgentEffect]:
         """The link is up: say hello, ask for what is missing, offer what is waiting."""
         self._connected = True
-        self._hello_due, self._hello_attempt = now, 0
+        self._greeting.begin(now)
         self._outbox.connected(now, max_packet_bytes - PACKET_OVERHEAD)
         return [*self._fetches.connected(now), *self.poll(now)]
 
@@ -156,17 +153,12 @@ class Agent:
         due = [self._outbox.timer()]
         due += [self._not_before] if self._not_before else [self._fetches.timer(), self._work_at]
         if self._connected:
-            due.append(self._hello_due)
+            due.append(self._greeting.timer())
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[AgentEffect]:
         """Everything that is due now. A full disk stops new work, not what makes room: the uploads."""
-        found: list[AgentEffect] = []
-        if self._connected and self._hello_due is not None and now >= self._hello_due:
-            self._hello_due = now + SILENCE_S + backoff(self._hello_attempt, self._rng)
-            self._hello_attempt += 1
-            hello = msgspec.structs.replace(self.identity.hello, nonce=self._nonce)
-            found.append(self.peer.message(hello))
+        found: list[AgentEffect] = [*self._greeting.poll(now)] if self._connected else []
         found += self._outbox.poll(now)
         if now < self._not_before:
             return found
@@ -191,14 +183,14 @@ class Agent:
                 return self._chunk(open_frame(payload, topic, None), now)
             opened = self.peer.open(payload, topic)
             if opened is None:
-                return []
+                return self._unheard(payload, now)
             frame, message = opened
             if message is None:
                 return self._chunk(frame, now)
             self._memory.heard(frame.boot)
             number, newest = (frame.boot, frame.seq), self._newest
             self._newest = max(number, newest)
-            if isinstance(message, Order) and (number < newest or not self._greeted):
+            if isinstance(message, Order) and (number < newest or not self._greeting.greeted):
                 # What overtook it may have been its receipt or its cancellation; and until the first
                 # welcome of this start nobody can say what has.
                 return [Note(logging.INFO, "dropped an overtaken order; it comes again if wanted")]
@@ -249,6 +241,18 @@ class Agent:
             return [Note(logging.ERROR, str(exc))]
         return []
 
+    def _unheard(self, payload: bytes, now: float) -> list[AgentEffect]:
+        """A sound frame that the replay window refused: said, if a coordinator may speak in vain."""
+        known, boot = self.peer.window.boot, HEADER.unpack_from(payload)[5]
+        if boot >= known or now < self._warn_at:  # the same start: a broker has repeated a frame
+            return []
+        self._warn_at = now + WARN_EVERY_S
+        text = (
+            f"the coordinator is not heard: its start count {boot} is below {known}, which it had before. "
+            "If its state was wiped, set its clock and restart it; else somebody repeats old frames"
+        )
+        return [Note(logging.WARNING, text)]
+
     def _give_up(self, order: Order, error: SedgeError) -> list[AgentEffect]:
         """The order as it stands cannot be done: without its steps, or not at all."""
         if isinstance(error, BrokenSteps):
@@ -266,7 +270,7 @@ class Agent:
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
         match message:
             case messages.Welcome():
-                return self._welcome(message, now)
+                return [*self._greeting.welcome(message, now)]
             case Order():
                 return self._order(message)
             case messages.Cancel():
@@ -284,15 +288,6 @@ class Agent:
                 return [Note(logging.ERROR, text)]
             case _:
                 raise RemoteError(f"{type(message).__name__} is not for a device")
-
-    def _welcome(self, message: messages.Welcome, now: float) -> list[AgentEffect]:
-        if message.nonce != self._nonce:  # a coordinator that has just started and knows nobody
-            self._hello_due, self._hello_attempt = now, 0
-            return []
-        first = self._hello_due is not None
-        self._hello_due, self._greeted = None, True
-        text = f"welcomed by coordinator {message.version}"
-        return [Note(logging.INFO, text)] if first else []
 
     def _order(self, order: Order) -> list[AgentEffect]:
         known = self.state.orders.get(order.run)

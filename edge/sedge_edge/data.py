@@ -167,7 +167,7 @@ def require_finite(inputs: Inputs, name: str) -> None:
     finite = np.isfinite(highest) & np.isfinite(lowest)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers")
+        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers, as float32")
 
 
 def _raw(x: object, y: object, where: str) -> _Raw:
@@ -212,9 +212,12 @@ def _read_npz(path: Path) -> tuple[object, object]:
         # Opened here: np.load leaves the file of a broken archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = cast(Mapping[str, object], archive)
+            missing = [name for name in ("x", "y") if name not in arrays]
+            if missing:
+                raise DataError(f"{path}: no array {missing[0]}, expected x and y")
             return arrays["x"], arrays["y"]
-    except KeyError as exc:
-        raise DataError(f"{path}: no array {exc.args[0]}, expected x and y") from exc
+    except DataError:
+        raise
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
     except (

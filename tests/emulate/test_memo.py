@@ -79,12 +79,13 @@ def test_a_run_has_caught_up_when_it_has_kept_everything_again(tmp_path: Path) -
     for key in (KEY, other):
         first.keep(key, DONE)
     assert first.caught_up
+    assert first.ahead == 0
     again = Memo(tmp_path)
-    assert not again.caught_up
+    assert not again.caught_up and again.ahead == 2
     for key in (KEY, KEY, bytes(32)):
         again.find(key)
         again.keep(key, DONE)
-    assert not again.caught_up
+    assert not again.caught_up and again.ahead == 1
     again.keep(other, DONE)
     assert again.caught_up
 

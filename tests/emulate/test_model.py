@@ -115,6 +115,8 @@ def test_the_users_own_may_use_what_lies_beside_it(base: Path) -> None:
     ("factory", "why"),
     [
         ("own_model:nothing", "AttributeError"),
+        ("own_model", "expected module:function that gives a torch.nn.Module"),
+        (":three", "expected module:function that gives a torch.nn.Module"),
         ("no_such_module:build", "ModuleNotFoundError"),
         ("own_model:leaves", "SystemExit"),
         ("own_model:three", "expected module:function that gives a torch.nn.Module, not int"),

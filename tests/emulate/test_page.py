@@ -125,6 +125,13 @@ def test_the_lead_names_both_winners() -> None:
     assert re.search(r"local training</em> from <strong>fedobp</strong> \(94\.2 % on", html)
 
 
+def test_one_strategy_is_not_called_the_best() -> None:
+    result = the_usual()
+    html = page(replace(result, strategies=result.strategies[:1])).replace("&nbsp;", " ")
+    assert re.search(r"As it arrives</em> the model is right in \d\d\.\d % on average, ", html)
+    assert "comes from" not in html
+
+
 def test_what_others_wrote_is_escaped() -> None:
     result = the_usual()
     sly = replace(result.strategies[0], name="<b>sly</b> & co", options={"</dd><script>": '"&'})

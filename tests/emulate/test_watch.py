@@ -19,7 +19,8 @@ class Run:
     def __init__(self) -> None:
         self.now = 0.0
         self.totals = Totals(0, 0)
-        progress = Progress(Console(file=io.StringIO()))
+        self.screen = io.StringIO()
+        progress = Progress(Console(file=self.screen))
         progress.strategy("s", 2)
         self.watch = Watch(progress, lambda: self.now, lambda: self.totals)
 
@@ -44,6 +45,14 @@ def report(number: int) -> Report:
 def summary(number: int, task: str = "train", count: int = 2) -> Summary:
     devices = tuple(DeviceSummary(f"device-{i}", 4, 0.25, 0.5, 1000 + i) for i in range(count))
     return Summary("s", number, task, 3, 0, devices, 0.25, 0.25, 0.5, 2001, {"w": 4})
+
+
+def test_what_comes_again_is_announced(run: Run) -> None:
+    run.watch.playing_back(0)
+    before = run.screen.getvalue()
+    run.watch.playing_back(12)
+    said = run.screen.getvalue().removeprefix(before)
+    assert said.strip() == "12 jobs are done already; playing back to where it ended"
 
 
 COHORT = ("device-0", "device-1", "device-2")

@@ -47,6 +47,11 @@ class Memo:
             self._ahead = {path.name for path in folder.glob("*/*") if not path.suffix}
 
     @property
+    def ahead(self) -> int:
+        """How many outcomes of an earlier start have not been kept again yet."""
+        return len(self._ahead)
+
+    @property
     def caught_up(self) -> bool:
         """Whether no outcome is left of an earlier start."""
         return not self._ahead

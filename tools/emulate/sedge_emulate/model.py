@@ -98,6 +98,8 @@ class ModelSource:
 
         module, _, function = self.factory.partition(":")
         expected = "module:function that gives a torch.nn.Module"
+        if not (module and function):
+            raise ConfigError("model.factory", self.factory, expected)
         sys.path.insert(0, str(self.base))
         try:
             found: object = getattr(importlib.import_module(module), function)()

@@ -54,6 +54,11 @@ def _lead(result: Result) -> str:
     if not result.strategies:
         return "No strategy has run."
     rows = [headline(strategy) for strategy in result.strategies]
+    if len(rows) == 1:
+        return (
+            f"<em>As it arrives</em> the model is right in {_shares(rows[0].before)}; "
+            f"<em>after local training</em> in {_shares(rows[0].after)}."
+        )
     on_arrival = max(rows, key=lambda row: row.before.mean)
     trained = max(rows, key=lambda row: row.after.mean)
     return (
@@ -64,9 +69,13 @@ def _lead(result: Result) -> str:
 
 
 def _spoken(row: Headline, accuracy: Spread) -> str:
+    return f"<strong>{escape(row.name)}</strong> ({_shares(accuracy)})"
+
+
+def _shares(accuracy: Spread) -> str:
     return (
-        f"<strong>{escape(row.name)}</strong> ({unbroken(accuracy.mean)} on average, "
-        f"{unbroken(accuracy.worst_tenth)} for the worst tenth of the devices)"
+        f"{unbroken(accuracy.mean)} on average, "
+        f"{unbroken(accuracy.worst_tenth)} for the worst tenth of the devices"
     )
 
 

@@ -128,6 +128,7 @@ class VirtualFleet:
         core = Coordinator("emulated", self.store, GATHER_S, 1, self._draw)
         cloud = self._cloud = VirtualCloud(self._clock, core, watch.observe)
         memo = Memo(self._course.folder / "memo" / self._memo_name())
+        watch.playing_back(memo.ahead)
         disk = HostDisk(self._home, memo.caught_up, self.store.blobs)
         world = World(
             self._clock, cloud.broker, self._crew, memo, disk, self._home, self._name, self._steps

@@ -51,6 +51,11 @@ class Watch:
         self._received = 0
         self._late = 0
 
+    def playing_back(self, jobs: int) -> None:
+        """So many jobs were done before the emulation was killed: their rounds come again, quickly."""
+        if jobs:
+            self._progress.note(f"{jobs} jobs are done already; playing back to where it ended")
+
     def observe(self, event: Event) -> None:
         """One event."""
         self.last_event_s = self._clock()

@@ -145,16 +145,24 @@ def _model(path: str) -> nn.Module:
 
 
 def _row_shape(text: str) -> tuple[int, ...]:
-    extents = tuple(int(part) for part in text.split(",") if part)
-    if any(extent < 1 for extent in extents):
-        raise ValueError(text)
+    try:
+        extents = tuple(int(part) for part in text.split(",") if part)
+        if any(extent < 1 for extent in extents):
+            raise ValueError
+    except ValueError:
+        expected = "whole numbers from 1 with commas between, such as 1,28,28"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
     return extents
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    rates = tuple(float(part) for part in text.split(","))
-    if rates[0] != 0 or list(rates) != sorted(set(rates)) or not rates[-1] < 1:
-        raise ValueError(text)
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+        if rates[0] != 0 or list(rates) != sorted(set(rates)) or not rates[-1] < 1:
+            raise ValueError
+    except ValueError:
+        expected = "0 and then rising shares below 1, such as 0,0.5"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
     return rates
 
 

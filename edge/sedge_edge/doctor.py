@@ -14,7 +14,6 @@ from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.frame import LATEST_CLOCK_S
-from sedge_protocol.loop import is_locked
 from sedge_protocol.mqtt import probe
 from sedge_protocol.topics import down
 
@@ -113,7 +112,5 @@ def _torch() -> str:
 
 
 def _broker(config: EdgeConfig) -> str:
-    if is_locked(config.state_dir):  # under one name a broker lets in one of us, and throws it out
-        return "not asked, as the agent is running; `sedge-edge status` and its log say more"
     probe(config.broker_settings(), down(config.fleet, config.device))
     return f"{config.broker.url} lets the device in"

@@ -119,14 +119,3 @@ def lock_folder(folder: Path) -> IO[bytes]:
         why = "another process is using this state folder" if held else str(exc)
         raise StorageError(f"{folder}: {why}") from exc
     return handle
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process holds a state folder. A lock that nobody has made yet is not made here, as root."""
-    if not (folder / "lock").exists():
-        return False
-    try:
-        lock_folder(folder).close()
-    except StorageError:
-        return True
-    return False

@@ -426,7 +426,10 @@ class MqttLink:
 
 
 def probe(settings: BrokerSettings, topic: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-    """Connect once and listen to a topic, for a doctor. Raises ``LinkError`` saying why it failed."""
+    """Connect once and listen to a topic, for a doctor. Raises ``LinkError`` saying why it failed.
+
+    A running agent of that name is thrown out for a moment, and takes its place back: it was let in.
+    """
     link = MqttLink(settings, (topic,))
     deadline = time.monotonic() + timeout_s
     settled = deadline
@@ -434,6 +437,8 @@ def probe(settings: BrokerSettings, topic: str, timeout_s: float = CONNECT_TIMEO
         while time.monotonic() < min(deadline, settled):
             for event in link.step():
                 if isinstance(event, Disconnected):
+                    if link.counters.connections and "refused" not in event.reason:
+                        return
                     raise LinkError(event.reason)
                 if isinstance(event, Connected):  # half a second more for a refused subscription
                     settled = time.monotonic() + 0.5

@@ -14,7 +14,6 @@ from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.administration import initialise, start_run
 from sedge_cloud.doctor import EARLIEST_S, examine
-from sedge_protocol.loop import lock_folder
 
 Edit = Callable[[Path], object]
 
@@ -76,14 +75,6 @@ def test_all_is_well(home: Path) -> None:
     assert set(found.good) == {"configuration", "disk", "store", "clock", "broker"}
     assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")
-
-
-def test_a_running_coordinator_is_not_thrown_out_of_its_broker(home: Path) -> None:
-    (home / "state").mkdir(mode=0o700)
-    with lock_folder(home / "state"):
-        (home / "coordinator-password").write_text("wrong\n")  # which nobody looks at now
-        found = examined(home / "cloud.toml")
-    assert not found.bad and "the coordinator is running" in found.good["broker"]
 
 
 def test_a_wrong_password(home: Path) -> None:

@@ -15,7 +15,6 @@ from sedge_edge import doctor
 from sedge_edge.doctor import examine, installed_backends
 from sedge_emulate.broker import Broker
 from sedge_protocol.errors import LinkError
-from sedge_protocol.loop import lock_folder
 from sedge_protocol.mqtt import BrokerSettings
 
 T = TypeVar("T")
@@ -81,20 +80,6 @@ def test_the_broker_is_asked_for_the_devices_own_topic(
     monkeypatch.setattr(doctor, "probe", probe)
     findings(home)
     assert asked == [("pi-1", "sedge/1/home/device/pi-1/down")]
-
-
-def test_a_running_agent_is_not_thrown_out_of_its_broker(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def probe(settings: BrokerSettings, topic: str) -> None:
-        raise AssertionError("the broker knows one client of this name")
-
-    with lock_folder(home.parent / "state"):
-        monkeypatch.setattr(doctor, "probe", probe)
-        healthy, found = findings(home)
-        assert healthy and "the agent is running" in found["broker"][1]
-    monkeypatch.setattr(doctor, "probe", no_broker)
-    assert "lets the device in" in findings(home)[1]["broker"][1]
 
 
 Break = Callable[[Path, pytest.MonkeyPatch], None]

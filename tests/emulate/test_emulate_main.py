@@ -475,10 +475,10 @@ def test_no_fleet_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("factory", "text"),
     [
         ("own_module:nothing", "AttributeError: module 'own_module' has no attribute 'nothing'"),
-        ("own_module", "AttributeError"),
+        ("own_module", "expected module:function"),
         ("no_module:build", "ModuleNotFoundError: No module named 'no_module'"),
         ("broken_module:build", "SyntaxError"),
-        (":build", "ValueError"),
+        (":build", "expected module:function"),
         (".own_module:build", "TypeError"),
         ("own_module:number", "TypeError: 'int' object is not callable"),
         ("own_module:needs", "missing 1 required positional argument"),

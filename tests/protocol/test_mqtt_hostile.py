@@ -166,6 +166,14 @@ def test_a_broker_that_lets_us_in_and_throws_us_out_is_tried_ever_more_slowly(
     driven.link.close()
 
 
+def test_a_probe_that_a_running_agent_ends_was_let_in(brokers: list[FakeBroker]) -> None:
+    brokers.append(FakeBroker(ACCEPTED + b"\xe0\x02\x8e\x00", hangs_up=True))
+    probe(brokers[0].settings, "down")
+    brokers.append(FakeBroker(ACCEPTED + b"\x90\x04\x00\x01\x00\x87"))
+    with pytest.raises(LinkError, match="refused a subscription"):
+        probe(brokers[1].settings, "down")
+
+
 def test_after_a_hang_up_the_newer_version_is_tried_again(brokers: list[FakeBroker]) -> None:
     """One hang-up, of a proxy whose broker restarts, is not the broker's last word on MQTT 5."""
     old, new = b"\x20\x02\x00\x00", ACCEPTED

@@ -10,8 +10,7 @@ other frameworks take. Memory is the peak of all processes together.
 
 A virtual machine is given its memory by its host page by page, when it first uses it. Where that is slow
 (5 s a GiB have been seen, .9 s the second time) it would be whichever run came first that paid for it, by
-more than all that the emulator does; so most of the free memory is used once before each run, for some
-hosts take it back within a minute. Linux only.
+more than all that the emulator does; so most of the free memory is used once before. Linux only.
 The last line is JSON.
 """
 
@@ -66,7 +65,6 @@ def warm_memory() -> None:
 
 def emulate(fleet: Path) -> Engine:
     """One emulation in a folder of its own."""
-    warm_memory()
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         out = Path(name) / "out"
         command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
@@ -113,6 +111,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--cohorts", type=int, nargs="+", default=[10, 100])
     arguments = parser.parse_args()
+    warm_memory()
     rows = [
         measure(devices, cohort, arguments.rounds)
         for devices in arguments.devices

@@ -1,8 +1,7 @@
 """How much one sender may say: no device crowds out the others, or fills the log.
 
-A token bucket, far above what an honest device needs: a round takes it some five messages, and fleets of
-small models on one host have been seen to do fifty rounds a second. A message above it is as good as lost
-on its way: who meant it says it again.
+A token bucket, far above what an honest device needs: a round takes it some five messages, so that a
+hundred rounds a second pass. A message above it is as good as lost on its way: who meant it says it again.
 """
 
 RATE = 500.0  # messages a second, for as long as one likes

@@ -97,7 +97,7 @@ def _source(source: str, base: Path) -> _Raw:
 
 def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
     """x as inputs (N, ...) of the model. Raises ``DataError`` when it cannot take them."""
-    inputs = _converted(x, where)
+    inputs = _converted(_rows(x, where), where)
     _check_inputs(inputs, manifest, f"{where}: x")
     return inputs
 
@@ -172,9 +172,7 @@ def require_finite(inputs: Inputs, name: str) -> None:
 
 def _raw(x: object, y: object, where: str) -> _Raw:
     """Arrays of any kind, an example in each row."""
-    inputs, targets = _array(x, where), _array(y, where)
-    if inputs.ndim == 0:
-        raise DataError(f"{where}: x is a single value, expected an array (N, ...)")
+    inputs, targets = _rows(x, where), _array(y, where)
     if targets.ndim != 1:
         raise DataError(f"{where}: y has shape {targets.shape}, expected (N,)")
     if targets.dtype.kind not in "iu":
@@ -191,11 +189,15 @@ def _array(value: object, where: str) -> NDArray[np.generic]:
         raise DataError(f"{where}: not an array: {exc}") from exc
 
 
-def _converted(x: object, where: str) -> Inputs:
-    """Any numbers as float32, or int64 when they are whole; unsigned 8-bit ones are pixels."""
+def _rows(x: object, where: str) -> NDArray[np.generic]:
     inputs = _array(x, where)
     if inputs.ndim == 0:
         raise DataError(f"{where}: x is a single value, expected an array (N, ...)")
+    return inputs
+
+
+def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
+    """Any numbers as float32, or int64 when they are whole; unsigned 8-bit ones are pixels."""
     if inputs.dtype == np.uint8:
         scaled: NDArray[np.float32] = np.divide(inputs, np.float32(255), dtype=np.float32)
         return scaled

@@ -53,9 +53,8 @@ class Eager:
         losses = self._loss(self._model(batch.x[rows]), batch.y[rows])
         loss = (losses * batch.w[rows]).sum() / batch.w[rows].sum()
         torch.autograd.backward(loss)
-        for (
-            tensor
-        ) in self._tensors:  # of a layer that takes no part there is none, in a program zero
+        # Of a layer that takes no part there is no gradient; in a program it is zero.
+        for tensor in self._tensors:
             if tensor.requires_grad and tensor.grad is None:
                 tensor.grad = torch.zeros_like(tensor)
         if anchor is not None:

@@ -35,6 +35,7 @@ from sedge_edge.trainer import Trainer, TrainingDiverged
 from sedge_protocol.bundle import Bundle, BundleManifest
 from sedge_protocol.errors import CodecError, LocalError, SedgeError
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.mask_model import matrices
 from sedge_protocol.messages import TRAIN, Codec, Order
 from sedge_protocol.sparse import (
     Compression,
@@ -293,7 +294,10 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
             chosen = choose(delta, codec)
         else:
             chosen = SparseVector(delta.size, learned.chosen, delta[learned.chosen.astype(np.intp)])
-        payload = encode(chosen, codec.values, codec.compression, prepared.context)
+        modelled = matrices(prepared.manifest.layout) if codec.factors else ()
+        payload = encode(
+            chosen, codec.values, codec.compression, prepared.context, matrices=modelled
+        )
         base = base_of(prepared, learned)
         patch = _remember(base, chosen, codec.values, vectors) if order.remember else None
     except LocalError as exc:

@@ -15,7 +15,15 @@ BROKER = {
     ],
     "target": {"kib": 64, "mb_s": 400.0, "of_paho": 0.75},
 }
-MASK = {"device": 0, "round": 2, "overlap": 0.9, "alone": 0.6, "context": 0.5}
+MASK = {
+    "device": 0,
+    "round": 2,
+    "overlap": 0.9,
+    "alone": 0.7,
+    "context": 0.5,
+    "factors": 0.55,
+    "factors_encode_ms": 11.2,
+}
 VECTOR = {
     "device": 0, "round": 2, "context": 380_000, "smaller": 3.0,
     "encode_ms": 7.0, "context_encode_ms": 12.0, "decode_ms": 2.0, "context_decode_ms": 3.0,
@@ -93,7 +101,7 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
     ("start", "expected"),
     [
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
-        ("| mask of the largest 0.5", ["0.600 nH alone", "alone: met", "with it: **missed**"]),
+        ("| mask of the largest 0.5", ["0.550 with a model", "alone: met", "10 ms: **missed**"]),
         ("| update of the largest 0.5 in bf16", ["3.00 times", "12.0 ms", "10 ms: **missed**"]),
         ("| update of the largest 0.1 in bf16", ["380 kB", "3.0 ms |  |"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.edge.desk import (
@@ -42,9 +43,10 @@ from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import BundleManifest
 from sedge_protocol.errors import CodecError, DataError, StorageError
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Training
+from sedge_protocol.positions import MaskForm
 from sedge_protocol.sparse import (
     Compression,
     SparseVector,
@@ -390,6 +392,25 @@ def test_a_training_that_changed_nothing_is_an_update(desk: Desk) -> None:
     for codec in CODECS:
         payload, _, _ = sent(desk, desk.order(codec=codec), theta_of(1), theta_of(1))
         assert not decode(payload, N).dense().any()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_mask_is_told_by_a_model_where_the_order_allows_it(desk: Desk, allowed: bool) -> None:
+    rng = np.random.default_rng(3)
+    layout = Layout.of([("bias", (90,), Role.PARAMETER), ("fc", (200, 300), Role.PARAMETER)])
+    manifest = msgspec.structs.replace(manifest_of(desk), layout=layout)
+    sizes = np.exp(rng.normal(0, 2, (200, 1)) + rng.normal(0, 2, (1, 300)))
+    start = np.zeros(layout.size, np.float32)
+    trained = start.copy()
+    trained[90:] = (sizes * rng.normal(0, 1, (200, 300))).reshape(-1)
+    order = desk.order(codec=Codec(fraction=0.4, factors=allowed))
+    nothing = np.empty(0, np.uint32)
+    prepared = Prepared(Job(order), manifest, start, start, nothing, [], desk.train)
+    coded = code_delta(prepared, ended(trained), FolderVectors(desk.blobs()))
+    assert (coded.payload[1] & 15 == MaskForm.FACTORS) is allowed
+    found, expected = decode(coded.payload, layout.size), choose(trained, order.codec)
+    assert mask_bitmap(found) == mask_bitmap(expected)
+    assert np.array_equal(found.values, expected.values)
 
 
 # The elements that an order selects.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sedge_protocol.bitmaps import to_bitmap
 from sedge_protocol.compression import Compression
 from sedge_protocol.errors import CodecError
+from sedge_protocol.mask_model import Matrix
 from sedge_protocol.positions import (
     MaskForm,
     decode_positions,
@@ -229,3 +230,49 @@ def test_each_form_is_chosen_where_it_is_the_smallest() -> None:
         MaskForm.GAPS,
         Compression.ZLIB,
     )
+
+
+def _layered(seed: int, rows: int, columns: int, level: float) -> Indices:
+    """Positions that follow rows and columns, as those of a layer's largest changes do."""
+    rng = np.random.default_rng(seed)
+    odds = level + rng.normal(0, 1.5, (rows, 1)) + rng.normal(0, 1.5, (1, columns))
+    odds += rng.normal(0, 1, (rows, 1)) * rng.normal(0, 1, (1, columns))
+    return np.flatnonzero(rng.random(odds.shape) < 1 / (1 + np.exp(-odds))).astype(np.uint32)
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("level", [0.0, -3.0, 3.0])
+def test_a_model_is_sent_where_it_tells_the_mask_shorter(
+    compression: Compression, level: float
+) -> None:
+    matrix = Matrix(100, 256, 512)
+    size = 140_000
+    indices = 100 + _layered(4, 256, 512, level)
+    plain = _coded_bytes(indices, size, compression)
+    form, used, data = encode_positions(indices, size, compression, None, [matrix])
+    assert form is MaskForm.FACTORS
+    assert used is compression
+    # Without a compressor the model itself takes twice its bytes.
+    assert len(data) < (0.95 if compression is Compression.NONE else 0.87) * plain
+    found = decode_positions(form, used, memoryview(data), size, indices.size)
+    assert np.array_equal(found, indices)
+
+
+def test_a_matrix_never_costs_a_byte() -> None:
+    size = 300 * 400
+    for indices in (_random(1, size, size // 2), _random(2, size, size // 9), _random(3, size, 50)):
+        plain = encode_positions(indices, size, Compression.ZSTD)
+        given = encode_positions(indices, size, Compression.ZSTD, None, [Matrix(0, 300, 400)])
+        assert given == plain
+
+
+def test_a_context_that_tells_the_mask_is_used_in_place_of_a_model() -> None:
+    size = 256 * 512
+    indices = _layered(4, 256, 512, 0.0)
+    before = to_bitmap(np.setxor1d(indices, _random(5, size, size // 50)), size)
+    form, _, data = encode_positions(indices, size, Compression.ZSTD, before, [Matrix(0, 256, 512)])
+    assert form is MaskForm.CHANGES
+    far = to_bitmap(_random(6, size, size // 2), size)
+    form, _, longer = encode_positions(indices, size, Compression.ZSTD, far, [Matrix(0, 256, 512)])
+    assert form is MaskForm.FACTORS
+    assert len(longer) > 2 * len(data)

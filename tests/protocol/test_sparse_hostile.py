@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import zstandard
+from tests.protocol.modelled import modelled, random_models, random_vector
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.positions import MaskForm
@@ -43,6 +44,10 @@ def _honest() -> list[Coded]:
             found.append(
                 (encode(vector, ValueCoding.BF16, compression), size, _earlier(vector, rng))
             )
+        for count in (20, 300, 500):
+            vector = random_vector(rng, 6000, count)
+            coded = modelled(vector, random_models(rng, 6000), compression)
+            found.append((coded, 6000, _earlier(vector, rng)))
     return found
 
 
@@ -139,7 +144,7 @@ def test_random_bytes_behind_a_sound_header() -> None:
     for _ in range(6000):
         size = int(rng.integers(2, 500))
         count = int(rng.integers(1, size))
-        form = int(rng.choice([2, 3, 4, 8, 0x12, 0x22, 0x13, 0x23, 0x18, 0x28]))
+        form = int(rng.choice([2, 3, 4, 5, 8, 0x12, 0x22, 0x13, 0x23, 0x15, 0x25, 0x18, 0x28]))
         mask = rng.bytes(int(rng.integers(0, -(-size // 8) + 1)))
         if form == 4 and mask:
             mask = bytes([int(rng.integers(0, 9))]) + mask[1:]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.protocol.modelled import modelled, random_models, random_vector
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.sparse import (
@@ -45,7 +46,10 @@ def decode_slowly(data: bytes, expected: int, context: bytes | None = None) -> D
     form, coding = mask_tag % 16, value_tag % 16
     mask_compression, compression = mask_tag // 16, value_tag // 16
     _must(
-        form in (0, 1, 2, 3, 4, 8) and coding <= 5 and mask_compression <= 2 and compression <= 2,
+        form in (0, 1, 2, 3, 4, 5, 8)
+        and coding <= 5
+        and mask_compression <= 2
+        and compression <= 2,
         "tag",
     )
     _must(order == 0 or (order == 1 and coding in (0, 2)), "order")
@@ -128,6 +132,10 @@ def _positions(
     if form == 8:
         changes = _varints(_decompressed(section, compression, 2 * ((n + 7) // 8)))
         return _changed(_sum_up(changes, n), n, k, context)
+    if form == 5:
+        found = _factors(section, compression, n)
+        _must(len(found) == k, "k")
+        return found
     m = min(k, n - k)
     if form == 3:
         gaps = _varints(_decompressed(section, compression, 4 * m))
@@ -137,6 +145,73 @@ def _positions(
         gaps = _rice_gaps(section, m)
     rare = _sum_up(gaps, n)
     return rare if 2 * k <= n else sorted(set(range(n)) - set(rare))
+
+
+def _factors(section: bytes, compression: int, n: int) -> list[int]:
+    """The positions that a section of form 5 names."""
+    _must(len(section) > 0 and len(section) >= 5 + 13 * section[0], "matrices")
+    shapes = [struct.unpack_from("<IIIB", section, 1 + 13 * i) for i in range(section[0])]
+    end = 0
+    for offset, rows, columns, rank in shapes:
+        _must(rows > 0 and columns > 0 and rank <= 8 and offset >= end, "matrix")
+        end = offset + rows * columns
+        _must(end <= n, "matrix")
+    start = 1 + 13 * len(shapes)
+    (length,) = struct.unpack_from("<I", section, start)
+    table, code = section[start + 4 : start + 4 + length], section[start + 4 + length :]
+    _must(len(table) == length, "table")
+    raw = sum((1 + rank) * (rows + columns) for _, rows, columns, rank in shapes) + 165
+    table = table if length == raw else _decompressed(table, compression, raw)
+    _must(len(table) == raw, "table")
+    numbers = iter(table)
+    of_class: list[list[int]] = [[] for _ in range(33)]
+    classes = [32] * n
+    for offset, rows, columns, rank in shapes:
+        left = [[_signed(next(numbers)) for _ in range(rows)] for _ in range(1 + rank)]
+        right = [[_signed(next(numbers)) for _ in range(columns)] for _ in range(1 + rank)]
+        for i, j in itertools.product(range(rows), range(columns)):
+            s = 4 * left[0][i] + 4 * right[0][j]
+            s += sum(left[q][i] * right[q][j] for q in range(1, 1 + rank))
+            classes[offset + i * columns + j] = min(max(s // 8 + 16, 0), 31)
+    for position, found in enumerate(classes):
+        of_class[found].append(position)
+    bits = [next(numbers) for _ in range(33)]
+    lowest, *higher = ([next(numbers) for _ in range(33)] for _ in range(4))
+    counts = [
+        sum(b << 8 * i for i, b in enumerate(four)) for four in zip(lowest, *higher, strict=True)
+    ]
+    return _by_class(of_class, bits, counts, code)
+
+
+def _signed(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte
+
+
+def _by_class(
+    of_class: list[list[int]], bits: list[int], counts: list[int], code: bytes
+) -> list[int]:
+    """The kept positions, given those of each class in order, and the code of the ones."""
+    for members, b, count in zip(of_class, bits, counts, strict=True):
+        _must(b <= 27 and count <= len(members) and (count > 0 or b == 0), "class")
+    parameters = [b for b, count in zip(bits, counts, strict=True) for _ in range(count)]
+    low_bytes = (sum(parameters) + 7) // 8
+    _must(len(code) >= low_bytes, "low bits")
+    unary, low = code[: len(code) - low_bytes], code[len(code) - low_bytes :]
+    stops = [i for i in range(8 * len(unary)) if _bit(unary, i)]
+    _must(len(stops) == len(parameters), "ones")
+    _must(len(unary) == (stops[-1] // 8 + 1 if stops else 0), "after the last")
+    quotients = [stop - before - 1 for stop, before in zip(stops, [-1, *stops], strict=False)]
+    gaps = [quotient << b for quotient, b in zip(quotients, parameters, strict=True)]
+    places = [(g, p) for p in range(27) for g, b in enumerate(parameters) if b > p]
+    for i, (gap, plane) in enumerate(places):
+        gaps[gap] |= _bit(low, i) << plane
+    _must(not any(_bit(low, i) for i in range(len(places), 8 * len(low))), "after the low bits")
+    kept: set[int] = set()
+    for number, (members, count) in enumerate(zip(of_class, counts, strict=True)):
+        ones = {members[p] for p in _sum_up(gaps[:count], len(members))}
+        gaps = gaps[count:]
+        kept |= set(members) - ones if 16 <= number < 32 else ones
+    return sorted(kept)
 
 
 def _sum_up(gaps: list[int], n: int) -> list[int]:
@@ -266,6 +341,10 @@ def _small_vectors() -> list[Small]:
             context = mask_bitmap(earlier)
             coded = encode(vector, coding, compression, context if number % 2 else None)
             found.append((coded, size, context))
+    for number, compression in enumerate(list(Compression) * 5):
+        vector = random_vector(rng, 6000, int(rng.choice([1, 50, 400])))
+        coded = modelled(vector, random_models(rng, 6000), compression)
+        found.append((coded, 6000, bytes(number)))
     return found
 
 
@@ -276,11 +355,12 @@ def test_agrees_on_random_vectors() -> None:
     for data, size, context in SMALL:
         assert _agree(data, size, context)
     assert sum(data[1] & 15 == 8 for data, _, _ in SMALL) > 30
+    assert sum(data[1] & 15 == 5 for data, _, _ in SMALL) > 5
 
 
 def test_agrees_on_the_vectors_for_other_languages() -> None:
     vectors = json.loads(VECTORS.read_text())
-    for case in vectors["accepted"]:
+    for case in vectors["accepted"] + vectors["modelled"]:
         if case["size"] <= 40_000:
             assert _agree(*_parts(case)), case["name"]
     for case in vectors["refused"]:
@@ -301,6 +381,18 @@ def test_agrees_on_changed_vectors() -> None:
         changed = data[:place] + rng.bytes(1) + data[place + 1 :]
         accepted += _agree(changed, size, context)
     assert 500 < accepted < 7500
+
+
+def test_agrees_on_changed_models() -> None:
+    rng = np.random.default_rng(7)
+    modelled = [small for small in SMALL if small[0][1] & 15 == 5]
+    accepted = 0
+    for number in range(600):
+        data, size, context = modelled[number % len(modelled)]
+        place = int(rng.integers(24, 24 + int.from_bytes(data[12:16], "little")))
+        changed = data[:place] + rng.bytes(1) + data[place + 1 :]
+        accepted += _agree(changed, size, context)
+    assert 50 < accepted < 550
 
 
 def test_agrees_on_noise_in_the_codes_of_every_block_coding() -> None:

@@ -4,10 +4,11 @@
 
 deltas.py writes the file, and is run first where there is none (some minutes). A mask keeps the top share
 (tau) of a device's delta; its context is the same device's mask of the round before. "x nH" is a mask
-section against n·H(tau)/8, the entropy of a random mask; "alone" and "context" are what the encoder sends,
-the other forms are there for comparison. "smaller" is the whole coded vector, with the context, against
-what papers count: a bit for each element and a float32 for each one kept. One thread; times are the median
-of the repeats in ms, MB/s dense float32 bytes over that time. The last line is JSON.
+section against n·H(tau)/8, the entropy of a random mask. "alone", "context" and "factors" (a codec with
+factors = true, without a context) are what the encoder sends; the times beside are those of whole vectors
+in bf16 with factors. The other forms are there for comparison. "smaller" is the whole coded vector, with
+the context, against what papers count: a bit for each element and a float32 for each one kept. Times are
+the median of the repeats in ms, MB/s dense float32 bytes over that time. The last line is JSON.
 """
 
 import argparse
@@ -23,10 +24,12 @@ from statistics import median
 
 import numpy as np
 
+from sedge_export.models import avgcnn
 from sedge_protocol.bitmaps import changed_ranks, to_bitmap
 from sedge_protocol.compression import shrink
 from sedge_protocol.gaps import rice_parameter, to_gaps, to_rice, to_varints
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.mask_model import Matrix, matrices
 from sedge_protocol.positions import MaskForm
 from sedge_protocol.sparse import (
     Compression,
@@ -81,7 +84,16 @@ def mask_bytes(data: bytes) -> int:
     return int.from_bytes(data[12:16], "little")
 
 
-def mask_row(vector: SparseVector, context: bytes) -> Row:
+def model_matrices() -> tuple[Matrix, ...]:
+    """The matrices of the model that the deltas are of."""
+    named = avgcnn().named_parameters()
+    layout = Layout.of((name, tuple(tensor.shape), Role.PARAMETER) for name, tensor in named)
+    return matrices(layout)
+
+
+def mask_row(
+    vector: SparseVector, context: bytes, modelled: tuple[Matrix, ...], repeats: int
+) -> Row:
     """The mask in every form, in units of the entropy of a random mask."""
     assert vector.indices is not None
     n, indices = vector.size, vector.indices
@@ -90,6 +102,8 @@ def mask_row(vector: SparseVector, context: bytes) -> Row:
     ranks = changed_ranks(context, bitmap)
     rice = rice_parameter(indices, n)
     alone, coded = encode(vector), encode(vector, context=context)
+    with_model = partial(encode, vector, matrices=modelled)
+    factors = with_model()
     forms = {
         "bitmap": len(shrink(bitmap, Compression.ZSTD)),
         "gaps": len(shrink(to_varints(to_gaps(indices)), Compression.ZSTD)),
@@ -97,6 +111,7 @@ def mask_row(vector: SparseVector, context: bytes) -> Row:
         "changes": len(shrink(to_varints(to_gaps(ranks)), Compression.ZSTD)),
         "alone": mask_bytes(alone),
         "context": mask_bytes(coded),
+        "factors": mask_bytes(factors),
     }
     earlier = np.unpackbits(np.frombuffer(context, np.uint8)).sum(dtype=np.int64)
     added = np.count_nonzero(ranks >= earlier)
@@ -104,6 +119,8 @@ def mask_row(vector: SparseVector, context: bytes) -> Row:
     for name, length in forms.items():
         row[name] = round(length / entropy, 3)
     row["form"] = MaskForm(coded[1] & 15).name.lower()
+    row["factors_encode_ms"] = milliseconds(with_model, repeats)
+    row["factors_decode_ms"] = milliseconds(partial(decode, factors, n), repeats)
     return row
 
 
@@ -149,12 +166,13 @@ def main() -> None:
         subprocess.run([sys.executable, script, "--out", arguments.deltas], check=True)
     masks: list[Row] = []
     vectors: list[Row] = []
-    measured = deltas(arguments.deltas)
+    measured, modelled = deltas(arguments.deltas), model_matrices()
     for device, number, delta, before in measured:
         for share in SHARES:
             count = round(share * delta.size)
             row: Row = {"device": device, "round": number, "tau": share}
-            row.update(mask_row(top_k(delta, count), mask_bitmap(top_k(before, count))))
+            context = mask_bitmap(top_k(before, count))
+            row.update(mask_row(top_k(delta, count), context, modelled, arguments.repeats))
             print_row(row, heads=not masks)
             masks.append(row)
     for device, number, delta, before in measured:

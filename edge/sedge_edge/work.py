@@ -50,7 +50,7 @@ from sedge_protocol.sparse import (
 from sedge_protocol.update import Report, encode_update
 
 # What this agent can do that a coordinator may not count on (``Hello.codecs``).
-CODECS = ("context", "int4", "sign", *FEATURES)
+CODECS = ("context", "factors", "int4", "sign", *FEATURES)
 
 
 class OutOfMemory(SedgeError):

@@ -32,7 +32,7 @@ QUIET = (
 [rounds]
 num_rounds = 3
 fraction_train = 0.5
-broadcast = { values = "bf16", fraction = 0.2 }
+broadcast = { values = "bf16", fraction = 0.2, factors = true }
 [training]
 learning_rate = 0.05
 momentum = 0.7
@@ -40,6 +40,7 @@ momentum = 0.7
 values = "bf16"
 fraction = 0.1
 context = true
+factors = true
 [[strategies]]
 name = "fedobp"
 label = "FedOBP"

@@ -20,7 +20,6 @@ from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.schema import StepRow
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.mask_model import Matrix
 from sedge_protocol.messages import MAX_STEPS
 from sedge_protocol.sparse import SparseVector, decode, encode, top_k
 
@@ -35,15 +34,9 @@ class Version:
 
 
 def next_version(
-    wanted: Theta,
-    current: Theta,
-    owed: Theta | None,
-    broadcast: BroadcastConfig,
-    modelled: Sequence[Matrix] = (),
+    wanted: Theta, current: Theta, owed: Theta | None, broadcast: BroadcastConfig
 ) -> Version:
     """The version that the fleet gets when the strategy wants ``wanted`` (n,) after ``current`` (n,).
-
-    ``modelled`` are the model's matrices, which are looked at where the broadcast has ``factors``.
 
     Raises ``LocalError`` when the change, or the sum, is not finite in the coding.
     """
@@ -51,12 +44,7 @@ def next_version(
         change = wanted - current
         if owed is not None:
             change += owed
-    step = encode(
-        chosen(change, broadcast.fraction),
-        broadcast.values,
-        broadcast.compression,
-        matrices=modelled if broadcast.factors else (),
-    )
+    step = encode(chosen(change, broadcast.fraction), broadcast.values, broadcast.compression)
     sent = decode(step, change.size)
     theta = current.copy()
     with np.errstate(over="ignore"):

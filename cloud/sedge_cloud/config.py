@@ -47,15 +47,13 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision ``values``, and what that leaves out is owed to the next rounds, or part of the next change
     where a strategy is ``absolute``. The cloud adopts what the devices decode, so both hold the same model
     whatever is lost. A device that has missed too many changes gets the model whole and exact.
-    ``compression`` is of both. With ``factors`` the positions of a change may be told by a model of the
-    layers' rows and columns, as in [codec]: up to a tenth fewer bytes. A device that cannot decompress the
-    compression, or does not know ``values`` or ``factors``, takes no part in the run.
+    ``compression`` is of both: a device that cannot decompress it, or does not know ``values``, takes no
+    part in the run.
     """
 
     values: ValueCoding = ValueCoding.FP32
     fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     compression: Compression = Compression.ZSTD
-    factors: bool = False
 
     @property
     def whole(self) -> bool:

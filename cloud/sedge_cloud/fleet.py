@@ -21,8 +21,6 @@ from sedge_protocol.peer import Peer
 from sedge_protocol.sparse import Compression
 
 VERSION = "0.1.0"
-# In a hello's codecs: the device can decode positions that are told by a model of the layers.
-FACTORS = "factors"
 # A device that goes on with an old start count is spoken of once an hour: whoever can publish on its topic
 # can repeat its old frames, and is not to fill the log.
 WARN_EVERY_S = 3600.0
@@ -164,10 +162,7 @@ class Fleet:
         # A bundle is zstd, and nobody needs to announce what is not compressed.
         compressions = {Compression.ZSTD, broadcast.compression, patch.compression}
         compressions.discard(Compression.NONE)
-        codings: set[str] = {broadcast.values, patch.values}
-        codings.difference_update(COMMON_VALUES)
-        if broadcast.factors:
-            codings.add(FACTORS)
+        codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
         return sorted(
             name
             for name, device in self._devices.items()

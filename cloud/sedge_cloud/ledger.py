@@ -24,7 +24,6 @@ from sedge_cloud.vectors import Vectors
 from sedge_protocol.bundle import BundleManifest, unpack
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.mask_model import matrices
 from sedge_protocol.transfer import Manifest, describe
 from sedge_protocol.update import Report
 
@@ -186,8 +185,7 @@ class Ledger(Vectors):
             return msgspec.structs.replace(known, model=model, model_hash=model_hash)
         absolute = getattr(run.strategy, "absolute", False)
         owed = self.read_vector(known.owed) if known.owed and not absolute else None
-        modelled = matrices(run.manifest.layout)
-        version = next_version(state.theta, current, owed, broadcast, modelled)
+        version = next_version(state.theta, current, owed, broadcast)
         left = b"" if absolute else self.write_vector(version.owed)
         known = msgspec.structs.replace(known, owed=left)
         model, model_hash, size = self.write_model(version.theta, broadcast.compression)

@@ -50,7 +50,7 @@ from sedge_protocol.sparse import (
 from sedge_protocol.update import Report, encode_update
 
 # What this agent can do that a coordinator may not count on (``Hello.codecs``).
-CODECS = ("context", "factors", "int4", "sign", *FEATURES)
+CODECS = ("context", "int4", "sign", *FEATURES)
 
 
 class OutOfMemory(SedgeError):
@@ -294,9 +294,12 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
             chosen = choose(delta, codec)
         else:
             chosen = SparseVector(delta.size, learned.chosen, delta[learned.chosen.astype(np.intp)])
-        modelled = matrices(prepared.manifest.layout) if codec.factors else ()
         payload = encode(
-            chosen, codec.values, codec.compression, prepared.context, matrices=modelled
+            chosen,
+            codec.values,
+            codec.compression,
+            prepared.context,
+            matrices=matrices(prepared.manifest.layout) if codec.factors else (),
         )
         base = base_of(prepared, learned)
         patch = _remember(base, chosen, codec.values, vectors) if order.remember else None

@@ -1,7 +1,8 @@
 """Ones among elements that are sorted into classes, as Rice codes with a parameter for each class.
 
-Within a class ones are about as likely everywhere, so the gaps between them are nearly geometric and the
-Rice code of the right parameter is within 4 % of their entropy. A class's gaps begin anew at its start.
+Within a class ones are about as likely everywhere, so the gaps between them are nearly geometric, and while
+ones are the rarer kind the Rice code of the right parameter is within 5 % of their entropy. A class's gaps
+begin anew at its start.
 
 m = number of ones, K = number of classes. Byte for byte: WIRE.md.
 """
@@ -59,30 +60,16 @@ def _parameters(gaps: Integers, firsts: Integers, counts: Integers) -> Integers:
     return best
 
 
-def from_class_rice(coded: ClassRice, ends: Integers) -> Integers:
-    """The places of the ones. Raises ``CodecError`` unless the code is exactly that of so many ones."""
+def from_class_rice(coded: ClassRice) -> Integers:
+    """The gaps (m,). Raises ``CodecError`` unless the code is exactly that of so many ones.
+
+    The classes need not be known yet, so a code that is none is found before they are made.
+    """
     counts, bits = coded.counts, coded.bits
-    sizes = np.diff(ends, prepend=0)
-    wrong = (counts > sizes) | (bits > MAX_RICE_BITS) | ((counts == 0) & (bits > 0))
+    wrong = (bits > MAX_RICE_BITS) | ((counts == 0) & (bits > 0))
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise CodecError(
-            f"mask.class[{at}]: {counts[at]} of {sizes[at]} elements with b={bits[at]}"
-        )
-    gaps = _gaps(coded)
-    within = np.cumsum(gaps + 1)  # the gaps sum to less than 2**57
-    firsts = np.cumsum(counts) - counts
-    before = np.concatenate([[0], within])[firsts]
-    within -= np.repeat(before, counts) + 1
-    outside = within >= np.repeat(sizes, counts)
-    if outside.any():
-        raise CodecError(f"mask: one {int(np.argmax(outside))} lies outside its class")
-    places: Integers = within + np.repeat(ends - sizes, counts)
-    return places
-
-
-def _gaps(coded: ClassRice) -> Integers:
-    counts, bits = coded.counts, coded.bits
+        raise CodecError(f"mask.class[{at}]: {counts[at]} ones with b={bits[at]}")
     low_bits = int((counts * bits).sum())
     unary_bytes = len(coded.code) - -(-low_bits // 8)
     count = int(counts.sum())
@@ -96,11 +83,33 @@ def _gaps(coded: ClassRice) -> Integers:
     low = np.unpackbits(code[unary_bytes:], bitorder="little")
     if low[low_bits:].any():
         raise CodecError("mask: bits past the last Rice code")
-    each = np.repeat(bits, counts)
-    gaps = np.diff(stops, prepend=-1).astype(np.int64) - 1 << each
+    return _with_low_bits(stops, low, np.repeat(bits, counts))
+
+
+def _with_low_bits(stops: Integers, low: NDArray[np.uint8], bits: Integers) -> Integers:
+    """The gaps, given where each ends in the unary string, all low bits, and each one's parameter."""
+    gaps = np.diff(stops, prepend=-1).astype(np.int64) - 1 << bits
     start = 0
     for plane in range(int(bits.max(initial=0))):
-        reached = np.flatnonzero(each > plane)
+        reached = np.flatnonzero(bits > plane)
         gaps[reached] |= low[start : start + reached.size].astype(np.int64) << plane
         start += reached.size
     return gaps
+
+
+def to_places(gaps: Integers, counts: Integers, ends: Integers) -> Integers:
+    """The places (m,) of ones with these gaps. Raises ``CodecError`` for one outside its class."""
+    sizes = np.diff(ends, prepend=0)
+    many = counts > sizes
+    if many.any():
+        at = int(np.argmax(many))
+        raise CodecError(f"mask.class[{at}]: {counts[at]} ones, {sizes[at]} elements")
+    within = np.cumsum(gaps + 1)  # the gaps sum to less than 2**57
+    firsts = np.cumsum(counts) - counts
+    before = np.concatenate([[0], within])[firsts]
+    within -= np.repeat(before, counts) + 1
+    outside = within >= np.repeat(sizes, counts)
+    if outside.any():
+        raise CodecError(f"mask: one {int(np.argmax(outside))} lies outside its class")
+    places: Integers = within + np.repeat(ends - sizes, counts)
+    return places

@@ -1,8 +1,9 @@
 """The mask form that models matrices (``mask_model``): who is likely to be kept is told first, then who is.
 
 The models sort all elements into classes of about equal odds; the rarer kind of each class is then told by
-the gaps between its members (``class_rice``). On the masks of real updates that takes a sixth to a third
-less than a compressed bitmap, and some 10 ms for half a million elements.
+the gaps between its members (``class_rice``). On the largest changes of a training that takes a tenth to a
+third less than any other form without a context, and some 10 ms for half a million elements. What is owed
+from earlier rounds (error feedback) spreads a mask over the layers, and leaves hardly anything to gain.
 
 n = elements of the vector, k = elements kept. Byte for byte: WIRE.md.
 """
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.class_rice import ClassRice, from_class_rice, to_class_rice
+from sedge_protocol.class_rice import ClassRice, from_class_rice, to_class_rice, to_places
 from sedge_protocol.compression import Compression, grow, shrink
 from sedge_protocol.errors import CodecError
 from sedge_protocol.mask_model import (
@@ -21,7 +22,7 @@ from sedge_protocol.mask_model import (
     LEVELS,
     MaskModel,
     Matrix,
-    check_matrix,
+    check_matrices,
     classes_of,
     from_bytes,
     model_bytes,
@@ -59,11 +60,13 @@ def from_factors(data: memoryview, compression: Compression, size: int) -> NDArr
     if length > len(data) - start:
         raise CodecError(f"mask: a table of {length} bytes in {len(data) - start}")
     models, bits, counts = _table(data[start : start + length], compression, shapes)
+    gaps = from_class_rice(ClassRice(counts, bits, bytes(data[start + length :])))
     rare, order, ends = _by_class(models, np.zeros(size, np.bool_))
-    rare[from_class_rice(ClassRice(counts, bits, bytes(data[start + length :])), ends)] = True
+    rare[to_places(gaps, counts, ends)] = True
     _swap(rare, ends)
     kept = np.empty(size, np.bool_)
-    kept[order.astype(np.intp)] = rare
+    for begin in range(0, size, _PIECE):
+        kept[order[begin : begin + _PIECE].astype(np.intp)] = rare[begin : begin + _PIECE]
     return np.flatnonzero(kept).astype(np.uint32)
 
 
@@ -73,9 +76,9 @@ def _table(
     """The models, and the parameter and number of ones of each class."""
     sizes = [model_bytes(*shape) for shape in shapes]
     expected = sum(sizes) + _CLASS_BYTES
-    table = bytes(section)
-    if len(table) != expected:  # compressed tables are always shorter
-        table = grow(section, compression, expected)
+    table = section
+    if len(section) < expected:  # compressed tables are always shorter
+        table = memoryview(grow(section, compression, expected))
     if len(table) != expected:
         raise CodecError(f"mask: a table of {len(table)} bytes, expected {expected}")
     models: list[MaskModel] = []
@@ -124,11 +127,9 @@ def _shapes(data: memoryview, size: int) -> tuple[list[tuple[Matrix, int]], int]
     start = 1 + count * _MATRIX.size
     if len(data) < start + _LENGTH.size:
         raise CodecError(f"mask: {len(data)} bytes for {count} matrices")
-    shapes: list[tuple[Matrix, int]] = []
-    begin = 0
-    for offset, rows, columns, rank in _MATRIX.iter_unpack(data[1:start]):
-        matrix = Matrix(offset, rows, columns)
-        check_matrix(matrix, rank, begin, size)
-        begin = matrix.slice.stop
-        shapes.append((matrix, rank))
+    shapes = [
+        (Matrix(offset, rows, columns), rank)
+        for offset, rows, columns, rank in _MATRIX.iter_unpack(data[1:start])
+    ]
+    check_matrices(shapes, size)
     return shapes, start

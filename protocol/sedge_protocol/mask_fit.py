@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.mask_model import BLOCK, MaskModel, Matrix
+from sedge_protocol.mask_model import EARNED_FROM, MaskModel, Matrix, blocks
 
 Floats = NDArray[np.float32]
 
@@ -30,7 +30,7 @@ RIDGE = 1.0
 MIN_CURVATURE = 0.01
 # No odds change by more than this in one step.
 MAX_STEP = 2.0
-# A rank costs some four bits for each row and column, and so much entropy in bits must be there to earn it.
+# A further rank costs some four bits for each row and column, which so many bits of entropy earn.
 EARNED_BY = 40
 USEFUL_RANK = 6
 _QUARTERS = 4
@@ -38,28 +38,37 @@ _QUARTERS = 4
 
 def fit(mask: NDArray[np.bool_], matrix: Matrix) -> MaskModel:
     """The model of the mask (R·C,) of a matrix, of as many ranks as it earns."""
-    rank = earned_rank(mask, matrix)
+    told = told_by_each(mask, matrix)
+    if told < EARNED_FROM:
+        return _constant(mask, matrix)
+    rank = min(int(told / EARNED_BY), USEFUL_RANK)
     signs = mask.reshape(matrix.rows, matrix.columns).astype(np.float32)
     left, right = _shares(signs, rank)  # (R, 2 + r), (C, 2 + r)
     left_free, right_free = _free(rank)
     signs *= 2
     signs -= 1
     if rank:
-        left[:, 2:], right[:, 2:] = _subspace(signs, left, right, rank)
-    left[:, left_free] += _left_step(signs, left, right, left_free)
-    right[:, right_free] += _right_step(signs, left, right, right_free)
+        left[:, 2:], right[:, 2:] = _subspace(matrix, signs, left, right)
+    left[:, left_free] += _left_step(matrix, signs, left, right, left_free)
+    right[:, right_free] += _right_step(matrix, signs, left, right, right_free)
     _balance(left[:, 2:], right[:, 2:])
     return MaskModel(matrix, _quarters(left[:, left_free]), _quarters(right[:, right_free]))
 
 
-def earned_rank(mask: NDArray[np.bool_], matrix: Matrix) -> int:
-    """How many ranks this mask (R·C,) earns: the more, the more it has to tell for each row and column."""
+def told_by_each(mask: NDArray[np.bool_], matrix: Matrix) -> float:
+    """How many bits of entropy a random mask of this density has for each row and column."""
     share = np.count_nonzero(mask) / mask.size
     if not 0 < share < 1:
-        return 0
+        return 0.0
     entropy = -(share * math.log2(share) + (1 - share) * math.log2(1 - share))
-    earned = int(entropy * mask.size / (EARNED_BY * (matrix.rows + matrix.columns)))
-    return min(earned, USEFUL_RANK, matrix.rows, matrix.columns)
+    return entropy * mask.size / (matrix.rows + matrix.columns)
+
+
+def _constant(mask: NDArray[np.bool_], matrix: Matrix) -> MaskModel:
+    """The model in which all elements are as likely: a compressor makes next to nothing of it."""
+    odds = _odds(np.array([[np.count_nonzero(mask)]], np.float32), mask.size)
+    rows = np.repeat(_quarters(odds.astype(np.float32)), matrix.rows, axis=1)
+    return MaskModel(matrix, rows, np.zeros((1, matrix.columns), np.int8))
 
 
 def _free(rank: int) -> tuple[list[int], list[int]]:
@@ -87,25 +96,28 @@ def _odds(ones: NDArray[np.floating], of: int) -> NDArray[np.floating]:
     return np.log((ones + 1) / (of - ones + 1))
 
 
-def _sweep(signs: Floats, left: Floats, right: Floats) -> Iterator[tuple[slice, Floats]]:
+def _sweep(
+    matrix: Matrix, signs: Floats, left: Floats, right: Floats
+) -> Iterator[tuple[slice, Floats]]:
     """Some rows at a time, and their residuals."""
     halved = left / 2
-    for start in range(0, len(signs), BLOCK):
-        rows = slice(start, start + BLOCK)
+    for rows in blocks(matrix):
         residuals = halved[rows] @ right.T
         np.tanh(residuals, out=residuals)  # 2p - 1
         yield rows, np.subtract(signs[rows], residuals, out=residuals)
 
 
-def _subspace(signs: Floats, left: Floats, right: Floats, rank: int) -> tuple[Floats, Floats]:
+def _subspace(matrix: Matrix, signs: Floats, left: Floats, right: Floats) -> tuple[Floats, Floats]:
     """The first singular vectors of the residuals, (R, r) and (C, r), as far as they shift log-odds."""
+    rank = left.shape[1] - 2
     found = np.empty((len(signs), rank), np.float32)
+    # Always the same start: the same mask gives the same bytes.
     back = np.random.default_rng(0).standard_normal((rank, len(right))).astype(np.float32)
     squares = 0.0
     for _ in range(SUBSPACE_SWEEPS):
         basis = np.linalg.qr(back.T)[0].astype(np.float32)
         back[:], squares = 0.0, 0.0
-        for rows, residuals in _sweep(signs, left, right):
+        for rows, residuals in _sweep(matrix, signs, left, right):
             found[rows] = residuals @ basis
             back += found[rows].T @ residuals
             squares += float(np.vdot(residuals, residuals))
@@ -120,24 +132,28 @@ def _subspace(signs: Floats, left: Floats, right: Floats, rank: int) -> tuple[Fl
     return found, back.T
 
 
-def _left_step(signs: Floats, left: Floats, right: Floats, free: list[int]) -> Floats:
+def _left_step(
+    matrix: Matrix, signs: Floats, left: Floats, right: Floats, free: list[int]
+) -> Floats:
     """How the rows' numbers move, (R, 1 + r), given those of the columns."""
     other = np.ascontiguousarray(right[:, free])
     gradient = np.empty((len(left), len(free)), np.float32)
     squares = np.empty(len(left), np.float32)
-    for rows, residuals in _sweep(signs, left, right):
+    for rows, residuals in _sweep(matrix, signs, left, right):
         np.matmul(residuals, other, out=gradient[rows])
         np.einsum("ij,ij->i", residuals, residuals, out=squares[rows])
     squares /= len(right)
     return _newton(gradient, squares, other)
 
 
-def _right_step(signs: Floats, left: Floats, right: Floats, free: list[int]) -> Floats:
+def _right_step(
+    matrix: Matrix, signs: Floats, left: Floats, right: Floats, free: list[int]
+) -> Floats:
     """How the columns' numbers move, (C, 1 + r), given those of the rows."""
     other = np.ascontiguousarray(left[:, free])
     gradient = np.zeros((len(free), len(right)), np.float32)
     squares = np.zeros(len(right), np.float32)
-    for rows, residuals in _sweep(signs, left, right):
+    for rows, residuals in _sweep(matrix, signs, left, right):
         gradient += other[rows].T @ residuals
         squares += np.einsum("ij,ij->j", residuals, residuals)
     squares /= len(left)

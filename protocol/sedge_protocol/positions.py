@@ -89,8 +89,8 @@ def encode_positions(
     """
     rarer = indices if 2 * indices.size <= size else left_out(indices, size)
     few, many = 8 * rarer.size <= size, 16 * rarer.size > size
-    modelled = bool(matrices) and MODELLED_FROM * rarer.size > size
-    bitmap = to_bitmap(indices, size) if many or modelled or context is not None else b""
+    worth_a_model = bool(matrices) and MODELLED_FROM * rarer.size > size
+    bitmap = to_bitmap(indices, size) if many or worth_a_model or context is not None else b""
     # On real masks gaps and bitmap cross near m = n/10. Below n/16 gaps win by up to a fifth; above n/8
     # their varints alone outweigh the bitmap, and lose compressed too.
     plain = [(MaskForm.GAPS, to_varints(to_gaps(rarer)))] if few else []
@@ -100,7 +100,7 @@ def encode_positions(
     if compression is not Compression.NONE:
         found += [(form, compression, shrink(data, compression)) for form, data in plain]
     best = min(found, key=lambda candidate: len(candidate[2]))
-    if modelled and len(best[2]) > MODELLED_SHARE * _entropy_bytes(rarer.size, size):
+    if worth_a_model and len(best[2]) > MODELLED_SHARE * _entropy_bytes(rarer.size, size):
         best = min(best, _factors(bitmap, size, matrices, compression), key=lambda one: len(one[2]))
     bits = rice_parameter(rarer, len(best[2]))
     if bits is not None:

@@ -134,7 +134,8 @@ def encode(
 ) -> bytes:
     """The coded vector; with ``context``, the ``mask_bitmap`` of an earlier one, never a longer one.
 
-    The mask may be told by a model of ``matrices`` (``mask_model.matrices``), where that is shorter.
+    The mask may be told by a model of ``matrices``, those of the vector's layout as
+    ``mask_model.matrices`` lists them, where that is shorter.
 
     Raises ``LocalError`` for indices that do not strictly increase below n, for a value that is not
     finite or would not be after ``values`` rounds it, and for a context that is no bitmap of n.

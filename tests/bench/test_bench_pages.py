@@ -101,7 +101,7 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
     ("start", "expected"),
     [
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
-        ("| mask of the largest 0.5", ["0.550 with a model", "alone: met", "10 ms: **missed**"]),
+        ("| mask of the largest 0.5", ["0.550 with a model", "model: met", "10 ms: **missed**"]),
         ("| update of the largest 0.5 in bf16", ["3.00 times", "12.0 ms", "10 ms: **missed**"]),
         ("| update of the largest 0.1 in bf16", ["380 kB", "3.0 ms |  |"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),

@@ -15,9 +15,7 @@ from sedge_cloud.schema import StepRow
 from sedge_protocol import topics
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.mask_model import Matrix
 from sedge_protocol.messages import MAX_STEPS, Get, Order
-from sedge_protocol.positions import MaskForm
 from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.transfer import Manifest, to_bitmap
 
@@ -65,22 +63,6 @@ def test_the_largest_part_is_sent() -> None:
     rest = np.setdiff1d(np.arange(500), sent.indices)
     assert version.owed[rest].tobytes() == d[rest].tobytes()
     assert version.theta[rest].tobytes() == theta[rest].tobytes()
-
-
-def test_positions_are_told_by_a_model_where_the_run_asks_for_it() -> None:
-    rng = np.random.default_rng(5)
-    rows, columns = np.exp(rng.normal(0, 2, (200, 1))), np.exp(rng.normal(0, 2, (1, 300)))
-    change = (rows * columns * rng.normal(0, 1e-3, (200, 300))).astype(np.float32).reshape(-1)
-    theta, matrix = np.zeros(change.size, np.float32), Matrix(0, 200, 300)
-    versions = [
-        next_version(change, theta, None, BroadcastConfig(fraction=0.2, factors=factors), [matrix])
-        for factors in (False, True)
-    ]
-    plain, modelled = versions
-    assert [version.step[1] & 15 == MaskForm.FACTORS for version in versions] == [False, True]
-    assert len(modelled.step) < len(plain.step) - 500
-    assert modelled.theta.tobytes() == plain.theta.tobytes()
-    assert modelled.owed.tobytes() == plain.owed.tobytes()
 
 
 def test_what_is_owed_comes_with_the_next_change() -> None:

@@ -131,8 +131,6 @@ CODED = BroadcastConfig(ValueCoding.BF16, 0.1, Compression.ZLIB)
         (a_hello(backends=("executorch", "onnxruntime")), BroadcastConfig(), True),
         (a_hello(backends=()), BroadcastConfig(), False),
         (a_hello(), BroadcastConfig(ValueCoding.INT8), True),
-        (a_hello(), BroadcastConfig(ValueCoding.BF16, 0.1, factors=True), False),
-        (a_hello(codecs=("factors",)), BroadcastConfig(ValueCoding.BF16, 0.1, factors=True), True),
     ],
 )
 def test_who_is_able(

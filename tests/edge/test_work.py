@@ -306,7 +306,7 @@ def test_a_threshold_and_a_fraction_both_bound_what_is_sent(
 
 def test_what_the_agent_announces_is_what_its_codec_has() -> None:
     everyone_has = {ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8}
-    assert set(ANNOUNCED) == {"context", "factors", *(set(ValueCoding) - everyone_has), *FEATURES}
+    assert set(ANNOUNCED) == {"context", *(set(ValueCoding) - everyone_has), *FEATURES}
     assert len(ANNOUNCED) <= 16
 
 

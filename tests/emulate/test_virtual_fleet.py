@@ -32,7 +32,7 @@ QUIET = (
 [rounds]
 num_rounds = 3
 fraction_train = 0.5
-broadcast = { values = "bf16", fraction = 0.2, factors = true }
+broadcast = { values = "bf16", fraction = 0.2 }
 [training]
 learning_rate = 0.05
 momentum = 0.7

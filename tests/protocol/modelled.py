@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sedge_protocol.factors import to_factors
-from sedge_protocol.mask_model import MaskModel, Matrix
+from sedge_protocol.mask_model import MaskModel, Matrix, model_bytes
 from sedge_protocol.positions import MaskForm
 from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, encode
 
@@ -21,15 +21,16 @@ def random_vector(rng: np.random.Generator, size: int, count: int) -> SparseVect
 def random_models(rng: np.random.Generator, size: int) -> list[MaskModel]:
     """Models of up to three matrices within n = ``size``, at least 30, with numbers of their own."""
     found: list[MaskModel] = []
-    begin = 0
+    begin, room = 0, -(-size // 8)  # more is refused
     for _ in range(int(rng.integers(0, 4))):
         rows, columns = (int(extent) for extent in rng.integers(1, 20, 2))
         offset = begin + int(rng.integers(0, 5))
         matrix = Matrix(offset, rows, columns)
-        if matrix.slice.stop > size:
+        rank = int(rng.integers(0, 3))
+        room -= model_bytes(matrix, rank)
+        if matrix.slice.stop > size or room < 0:
             break
         begin = matrix.slice.stop
-        rank = int(rng.integers(0, 3))
         spread = int(rng.choice([2, 10, 127]))
         left = rng.integers(-spread, spread + 1, (1 + rank, rows)).astype(np.int8)
         right = rng.integers(-spread, spread + 1, (1 + rank, columns)).astype(np.int8)

@@ -18,7 +18,7 @@ from sedge_protocol.factors import from_factors, to_factors
 def test_any_model_carries_any_mask(compression: Compression) -> None:
     rng = np.random.default_rng(2)
     for _ in range(60):
-        size = int(rng.integers(30, 3000))
+        size = int(rng.integers(30, 6000))
         kept = rng.random(size) < rng.choice([0.0, 0.01, 0.5, 0.99, 1.0])
         section = to_factors(kept, random_models(rng, size), compression)
         found = from_factors(memoryview(section), compression, size)

@@ -13,7 +13,7 @@ from sedge_protocol.mask_model import (
     MAX_MATRICES,
     MaskModel,
     Matrix,
-    check_matrix,
+    check_matrices,
     classes_of,
     from_bytes,
     matrices,
@@ -67,12 +67,12 @@ def test_bytes_come_back() -> None:
         model = _model(matrix, rank, 3, 127)
         data = model.to_bytes()
         assert len(data) == model_bytes(matrix, rank) == (1 + rank) * 13
-        back = from_bytes(matrix, rank, data)
+        back = from_bytes(matrix, rank, memoryview(data))
         assert np.array_equal(back.rows, model.rows)
         assert np.array_equal(back.columns, model.columns)
 
 
-def test_large_parameters_of_two_axes_and_more_are_matrices() -> None:
+def test_parameters_with_many_elements_a_row_and_column_are_matrices() -> None:
     layout = Layout.of(
         [
             ("conv.weight", (64, 32, 5, 5), Role.PARAMETER),
@@ -80,11 +80,17 @@ def test_large_parameters_of_two_axes_and_more_are_matrices() -> None:
             ("norm.mean", (64, 64), Role.STATISTIC),
             ("fc.weight", (512, 1024), Role.PARAMETER),
             ("fc.bias", (8192,), Role.PARAMETER),
-            ("head.weight", (4, 1023), Role.PARAMETER),
+            ("depthwise.weight", (512, 1, 3, 3), Role.PARAMETER),
+            ("head.weight", (20, 21), Role.PARAMETER),
         ]
     )
-    conv, fc = layout.by_name["conv.weight"].offset, layout.by_name["fc.weight"].offset
-    assert matrices(layout) == (Matrix(conv, 64, 800), Matrix(fc, 512, 1024))
+    conv, fc, head = (layout.by_name[f"{name}.weight"].offset for name in ("conv", "fc", "head"))
+    assert matrices(layout) == (
+        Matrix(conv, 64, 800),
+        Matrix(fc, 512, 1024),
+        Matrix(head, 20, 21),
+    )
+    assert head + 420 == layout.size
 
 
 def test_a_deep_network_has_no_more_matrices_than_a_byte_counts() -> None:
@@ -93,18 +99,31 @@ def test_a_deep_network_has_no_more_matrices_than_a_byte_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matrix", "rank", "begin"),
+    "shapes",
     [
-        (Matrix(0, 0, 5), 0, 0),
-        (Matrix(0, 5, 0), 0, 0),
-        (Matrix(3, 2, 5), 0, 4),
-        (Matrix(0, 3, 4), 0, 0),
-        (Matrix(2**32 - 1, 1, 1), 0, 0),
-        (Matrix(0, 2**32 - 1, 2**32 - 1), 0, 0),
-        (Matrix(0, 2, 5), 9, 0),
+        [(Matrix(0, 0, 50), 0)],
+        [(Matrix(0, 50, 0), 0)],
+        [(Matrix(0, 20, 50), 0), (Matrix(999, 20, 50), 0)],
+        [(Matrix(5000, 20, 50), 0), (Matrix(0, 20, 50), 0)],
+        [(Matrix(99_001, 20, 50), 0)],
+        [(Matrix(2**32 - 1, 1, 1), 0)],
+        [(Matrix(0, 2**32 - 1, 2**32 - 1), 0)],
+        [(Matrix(0, 20, 50), 9)],
     ],
+    ids=["no rows", "no columns", "overlap", "descend", "past n", "far", "huge", "rank"],
 )
-def test_a_matrix_that_cannot_be_is_refused(matrix: Matrix, rank: int, begin: int) -> None:
-    check_matrix(Matrix(1, 2, 5), 8, 1, 11)
+def test_matrices_that_cannot_be_are_refused(shapes: list[tuple[Matrix, int]]) -> None:
+    check_matrices([(Matrix(0, 20, 50), 8), (Matrix(99_000, 20, 50), 0)], 100_000)
+    matrix, rank = shapes[-1]
     with pytest.raises(CodecError, match=re.escape(f"at {matrix.offset} of rank {rank}")):
-        check_matrix(matrix, rank, begin, 11)
+        check_matrices(shapes, 100_000)
+
+
+def test_models_have_a_byte_for_eight_elements() -> None:
+    """So no few bytes make a receiver take many times the memory, or the time, of an honest vector."""
+    check_matrices([(Matrix(0, 1, 49_999), 0)], 400_000)
+    with pytest.raises(CodecError, match="models of 50001 bytes, the limit is 50000"):
+        check_matrices([(Matrix(0, 1, 50_000), 0)], 400_000)
+    thin = [(Matrix(1000 * place, 1, 1000), 8) for place in range(255)]
+    with pytest.raises(CodecError, match="the limit is 31875"):
+        check_matrices(thin, 255_000)

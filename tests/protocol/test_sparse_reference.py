@@ -161,6 +161,7 @@ def _factors(section: bytes, compression: int, n: int) -> list[int]:
     table, code = section[start + 4 : start + 4 + length], section[start + 4 + length :]
     _must(len(table) == length, "table")
     raw = sum((1 + rank) * (rows + columns) for _, rows, columns, rank in shapes) + 165
+    _must(raw - 165 <= (n + 7) // 8 and length <= raw, "table")
     table = table if length == raw else _decompressed(table, compression, raw)
     _must(len(table) == raw, "table")
     numbers = iter(table)

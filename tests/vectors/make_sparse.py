@@ -416,6 +416,21 @@ def _refused_factors() -> Iterator[tuple[str, int, bytes]]:
     yield "factors, matrices that overlap", 4000, factors(matrices=two, numbers=92)
     yield "factors, rank 9", 4000, factors(matrices=((100, 4, 5, 9),), numbers=90)
     yield "factors, a table longer than the section", 4000, factors(stated=400)
+    wide = zstandard.ZstdCompressor().compress(b"\xff" * 501 + bytes(165))
+    section = struct.pack("<BIIIBI", 1, 0, 1, 500, 0, len(wide)) + wide
+    yield (
+        "factors, a model of over n/8 bytes",
+        4000,
+        _coded(section, form=FACTORS | ZSTD, size=4000),
+    )
+    stored = zlib.compressobj(level=0)
+    table = stored.compress(bytes(165)) + stored.flush()
+    section = b"\x00" + struct.pack("<I", len(table)) + table + b"\x01"
+    yield (
+        "factors, a table longer than it is",
+        4000,
+        _coded(section, form=FACTORS | ZLIB, size=4000),
+    )
     yield "factors, a table too short", 4000, factors(numbers=89)
     yield "factors, a table too long", 4000, factors(spare=b"\x00")
     bomb = zstandard.ZstdCompressor().compress(bytes(10**6))

@@ -91,9 +91,7 @@ def model_matrices() -> tuple[Matrix, ...]:
     return matrices(layout)
 
 
-def mask_row(
-    vector: SparseVector, context: bytes, modelled: tuple[Matrix, ...], repeats: int
-) -> Row:
+def mask_row(vector: SparseVector, context: bytes, layers: tuple[Matrix, ...], repeats: int) -> Row:
     """The mask in every form, in units of the entropy of a random mask."""
     assert vector.indices is not None
     n, indices = vector.size, vector.indices
@@ -102,7 +100,7 @@ def mask_row(
     ranks = changed_ranks(context, bitmap)
     rice = rice_parameter(indices, n)
     alone, coded = encode(vector), encode(vector, context=context)
-    with_model = partial(encode, vector, matrices=modelled)
+    with_model = partial(encode, vector, matrices=layers)
     factors = with_model()
     forms = {
         "bitmap": len(shrink(bitmap, Compression.ZSTD)),
@@ -166,13 +164,13 @@ def main() -> None:
         subprocess.run([sys.executable, script, "--out", arguments.deltas], check=True)
     masks: list[Row] = []
     vectors: list[Row] = []
-    measured, modelled = deltas(arguments.deltas), model_matrices()
+    measured, layers = deltas(arguments.deltas), model_matrices()
     for device, number, delta, before in measured:
         for share in SHARES:
             count = round(share * delta.size)
             row: Row = {"device": device, "round": number, "tau": share}
             context = mask_bitmap(top_k(before, count))
-            row.update(mask_row(top_k(delta, count), context, modelled, arguments.repeats))
+            row.update(mask_row(top_k(delta, count), context, layers, arguments.repeats))
             print_row(row, heads=not masks)
             masks.append(row)
     for device, number, delta, before in measured:

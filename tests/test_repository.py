@@ -40,6 +40,7 @@ OUTSIDE = {
 # Every module of protocol, cloud and edge is pure but these; each with what it is there for.
 SHELLS: dict[str, set[str]] = {
     "sedge_protocol.blobs": {"os", "secrets", "time"},
+    "sedge_protocol.console": {"os", "select"},
     "sedge_protocol.disk": {"os"},
     "sedge_protocol.journal": {"os"},
     "sedge_protocol.loop": {"select", "socket", "time"},

@@ -18,6 +18,7 @@ from sedge_cloud.fleet import VERSION
 from sedge_cloud.rounds import RUNNING, Summary
 from sedge_cloud.service import Service
 from sedge_cloud.store import Store
+from sedge_protocol.console import reader_may_leave
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.loop import Loop, lock_folder
 
@@ -28,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; 0 when it went well, 1 when the doctor found something, 2 for an error."""
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.call(arguments))
+        with reader_may_leave():
+            return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-cloud: {exc}", file=sys.stderr)
         return 2

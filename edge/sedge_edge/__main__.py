@@ -23,6 +23,7 @@ from sedge_edge.runtime import Programs, in_pool
 from sedge_edge.state import SCHEMA, AgentState
 from sedge_edge.work import CODECS
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.console import reader_may_leave
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
 from sedge_protocol.journal import Journal
 from sedge_protocol.loop import Loop, lock_folder
@@ -37,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; 0 when it went well, 1 when the doctor found something, 2 for an error."""
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.call(arguments))
+        with reader_may_leave():
+            return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-edge: {exc}", file=sys.stderr)
         return 2

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.mask_model import EARNED_FROM, MaskModel, Matrix, blocks
+from sedge_protocol.mask_model import EARNED_FROM, MaskModel, Matrix, blocks, entropy_bits
 
 Floats = NDArray[np.float32]
 
@@ -57,11 +57,7 @@ def fit(mask: NDArray[np.bool_], matrix: Matrix) -> MaskModel:
 
 def told_by_each(mask: NDArray[np.bool_], matrix: Matrix) -> float:
     """How many bits of entropy a random mask of this density has for each row and column."""
-    share = np.count_nonzero(mask) / mask.size
-    if not 0 < share < 1:
-        return 0.0
-    entropy = -(share * math.log2(share) + (1 - share) * math.log2(1 - share))
-    return entropy * mask.size / (matrix.rows + matrix.columns)
+    return entropy_bits(int(np.count_nonzero(mask)), mask.size) / (matrix.rows + matrix.columns)
 
 
 def _constant(mask: NDArray[np.bool_], matrix: Matrix) -> MaskModel:

@@ -12,6 +12,7 @@ classes. A class holds the elements of about equal odds; class c those between (
 R, C = rows and columns of a matrix; r = its rank.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -82,6 +83,14 @@ class MaskModel:
     def to_bytes(self) -> bytes:
         """a, u, b and v."""
         return self.rows.tobytes() + self.columns.tobytes()
+
+
+def entropy_bits(count: int, size: int) -> float:
+    """n·H(k/n), what a random mask takes that keeps k = ``count`` of n = ``size`` elements."""
+    share = count / size
+    if not 0 < share < 1:
+        return 0.0
+    return -(share * math.log2(share) + (1 - share) * math.log2(1 - share)) * size
 
 
 def blocks(matrix: Matrix) -> Iterator[slice]:

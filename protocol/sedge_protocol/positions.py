@@ -12,7 +12,6 @@ Gaps describe the rarer of kept and left-out positions, m = min(k, n - k) of the
 Nothing here looks at values or keeps a mask from one call to the next. Byte for byte: WIRE.md.
 """
 
-import math
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -42,7 +41,7 @@ from sedge_protocol.gaps import (
     to_varints,
 )
 from sedge_protocol.mask_fit import fit
-from sedge_protocol.mask_model import Matrix
+from sedge_protocol.mask_model import Matrix, entropy_bits
 
 # A model of the matrices ends at .44 to .6 n·H(k/n) on real masks; it is not tried where less is in hand.
 MODELLED_SHARE = 0.4
@@ -100,7 +99,7 @@ def encode_positions(
     if compression is not Compression.NONE:
         found += [(form, compression, shrink(data, compression)) for form, data in plain]
     best = min(found, key=lambda candidate: len(candidate[2]))
-    if worth_a_model and len(best[2]) > MODELLED_SHARE * _entropy_bytes(rarer.size, size):
+    if worth_a_model and 8 * len(best[2]) > MODELLED_SHARE * entropy_bits(rarer.size, size):
         best = min(best, _factors(bitmap, size, matrices, compression), key=lambda one: len(one[2]))
     bits = rice_parameter(rarer, len(best[2]))
     if bits is not None:
@@ -143,12 +142,6 @@ def _factors(
     kept = bits.view(np.bool_)
     models = [fit(kept[matrix.slice], matrix) for matrix in matrices]
     return MaskForm.FACTORS, compression, to_factors(kept, models, compression)
-
-
-def _entropy_bytes(count: int, size: int) -> float:
-    """n·H(k/n)/8: what a random mask takes."""
-    share = count / size
-    return -(share * math.log2(share) + (1 - share) * math.log2(1 - share)) * size / 8
 
 
 def _changes(before: bytes, after: bytes, size: int) -> list[tuple[MaskForm, bytes]]:

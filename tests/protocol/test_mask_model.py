@@ -15,6 +15,7 @@ from sedge_protocol.mask_model import (
     Matrix,
     check_matrices,
     classes_of,
+    entropy_bits,
     from_bytes,
     matrices,
     model_bytes,
@@ -59,6 +60,11 @@ def test_what_is_in_no_matrix_is_a_class_of_its_own() -> None:
     assert found[10:14].tolist() == second.classes().tolist()
     assert set(found[[0, 1, 8, 9, 14, 15]].tolist()) == {LEVELS} == {CLASSES - 1}
     assert classes_of([], 3).tolist() == [LEVELS] * 3
+
+
+def test_the_entropy_of_a_random_mask() -> None:
+    assert [entropy_bits(count, 1000) for count in (0, 500, 1000)] == [0, 1000, 0]
+    assert entropy_bits(58_203, 582_026) / 8 == pytest.approx(34_121, abs=1)
 
 
 def test_bytes_come_back() -> None:

@@ -13,7 +13,6 @@ the median of the repeats in ms, MB/s dense float32 bytes over that time. The la
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import time
@@ -29,7 +28,7 @@ from sedge_protocol.bitmaps import changed_ranks, to_bitmap
 from sedge_protocol.compression import shrink
 from sedge_protocol.gaps import rice_parameter, to_gaps, to_rice, to_varints
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.mask_model import Matrix, matrices
+from sedge_protocol.mask_model import Matrix, entropy_bits, matrices
 from sedge_protocol.positions import MaskForm
 from sedge_protocol.sparse import (
     Compression,
@@ -53,12 +52,6 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.perf_counter() - start)
     return round(1e3 * median(times), 3)
-
-
-def entropy_bytes(size: int, count: int) -> float:
-    """n·H(k/n)/8 for 0 < k < n."""
-    share = count / size
-    return -(share * math.log2(share) + (1 - share) * math.log2(1 - share)) * size / 8
 
 
 def deltas(path: Path) -> list[tuple[int, int, Theta, Theta]]:
@@ -95,7 +88,7 @@ def mask_row(vector: SparseVector, context: bytes, layers: tuple[Matrix, ...], r
     """The mask in every form, in units of the entropy of a random mask."""
     assert vector.indices is not None
     n, indices = vector.size, vector.indices
-    entropy = entropy_bytes(n, vector.count)
+    entropy = entropy_bits(vector.count, n) / 8
     bitmap = to_bitmap(indices, n)
     ranks = changed_ranks(context, bitmap)
     rice = rice_parameter(indices, n)

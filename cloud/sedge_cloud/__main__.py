@@ -21,6 +21,7 @@ from sedge_cloud.store import Store
 from sedge_protocol.console import reader_may_leave
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.loop import Loop, lock_folder
+from sedge_protocol.privileges import act_as_owner, as_caller
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
 
@@ -98,7 +99,7 @@ def _device_parser(parser: argparse.ArgumentParser) -> None:
 
 def _open(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
     cloud = load_cloud(arguments.config)
-    return cloud, Store(Path(cloud.state_dir))
+    return cloud, Store(act_as_owner(Path(cloud.state_dir)))
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -118,11 +119,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=cloud.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    folder = Path(cloud.state_dir)
+    settings = broker_settings(cloud)
+    folder = act_as_owner(Path(cloud.state_dir), for_good=True)
     with lock_folder(folder), closing(Store(folder)) as store, closing(Loop()) as loop:
         loop.stop_on_signals()
         core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
-        with closing(Service(core, broker_settings(cloud))) as service:
+        with closing(Service(core, settings)) as service:
             service.ready()
             loop.run([service], lambda: False)
     return 0
@@ -138,7 +140,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _run_start(arguments: argparse.Namespace) -> int:
     _, store = _open(arguments)
     whole, *narrower = arguments.bundle
-    config = load_run(arguments.run_file)
+    with as_caller():
+        config = load_run(arguments.run_file)
     administration.start_run(store, arguments.name, whole, config, narrower)
     print(f"run {arguments.name} begins as soon as its devices are online")
     return 0

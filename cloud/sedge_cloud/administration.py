@@ -24,11 +24,12 @@ from sedge_cloud.store import Store
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.widths import require_forms
 from sedge_protocol import bundle as bundles
-from sedge_protocol.disk import opened, replace_file, translated
+from sedge_protocol.disk import opened, replace_file, sync_folder, translated, write_at
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, SedgeError, StorageError
 from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.layout import Layout
 from sedge_protocol.messages import TRAIN
+from sedge_protocol.privileges import as_caller
 from sedge_protocol.topics import check_id
 from sedge_protocol.transfer import describe
 
@@ -50,8 +51,9 @@ def start_run(
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
         raise ConfigError("run", name, "a name that no run has yet")
-    bundle, init = bundles.load(folder)
-    forms = [bundles.load(other)[0] for other in narrower]
+    with as_caller():
+        bundle, init = bundles.load(folder)
+        forms = [bundles.load(other)[0] for other in narrower]
     require_forms(bundle.manifest, [form.manifest for form in forms])
     _require_fit(config, bundle.manifest.layout, len(forms))
     first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, init)
@@ -136,22 +138,29 @@ def add_device(
         raise ConfigError("device", device, "an id that is not enrolled yet")
     secret = os.urandom(SECRET_BYTES)
     folder = folder or Path(device)
+    with as_caller():
+        _make_folder(folder)
+    try:
+        with as_caller():
+            _write_device(folder, cloud, device, secret, SERVICE_PATHS if service else OWN_PATHS)
+            if cloud.broker.device_password_file is not None:
+                passwords = Path(cloud.broker.device_password_file)
+                add_password(passwords, device, DeviceKeys.of(secret).password)
+        store.add_device(device, secret)
+    except SedgeError:
+        with as_caller():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, mode=0o700)
     except FileExistsError as exc:
         raise ConfigError("out", str(folder), "a folder that does not exist yet") from exc
     except OSError as exc:
         raise StorageError(f"{folder}: {exc}") from exc
-    try:
-        _write_device(folder, cloud, device, secret, SERVICE_PATHS if service else OWN_PATHS)
-        if cloud.broker.device_password_file is not None:
-            passwords = Path(cloud.broker.device_password_file)
-            add_password(passwords, device, DeviceKeys.of(secret).password)
-        store.add_device(device, secret)
-    except SedgeError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
 
 
 def _write_device(
@@ -183,12 +192,16 @@ def add_password(path: Path, user: str, password: str) -> None:
         kept = [line for line in lines if not line.startswith(f"{user}:")]
         text = "\n".join([*kept, f"{user}:$7${_ITERATIONS}${coded}", ""])
         fresh = path.with_name(path.name + ".new")
-        write_private(fresh, text)
-        if path.exists():
-            found = path.stat()
-            os.chown(fresh, found.st_uid, found.st_gid)
-            fresh.chmod(stat.S_IMODE(found.st_mode))
+        fresh.unlink(missing_ok=True)  # what a crash has left, or anybody's link
+        with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            if path.exists():
+                found = path.stat()
+                os.fchown(descriptor, found.st_uid, found.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+            write_at(descriptor, text.encode(), 0)
+            os.fsync(descriptor)
         fresh.replace(path)
+        sync_folder(path.parent)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from sedge_cloud.rounds import RUNNING
 from sedge_cloud.store import Store
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.mqtt import probe
+from sedge_protocol.privileges import act_as_owner, as_caller
 from sedge_protocol.topics import all_up
 
 # A clock before this software was written has not been set since boot; TLS would fail on it.
@@ -36,13 +37,14 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
         tell(False, f"configuration: {exc}")
         return False
     tell(True, f"configuration: {path}, fleet {cloud.fleet}")
-    folder = Path(cloud.state_dir)
+    folder = act_as_owner(Path(cloud.state_dir))
     check("disk", lambda: _disk(folder))
     check("store", lambda: _store(folder))
     check("clock", _clock)
 
     def broker() -> str:
-        probe(broker_settings(cloud), all_up(cloud.fleet))
+        with as_caller():
+            probe(broker_settings(cloud), all_up(cloud.fleet))
         return f"{cloud.broker.url} lets the coordinator in"
 
     check("broker", broker)

@@ -8,6 +8,7 @@ which notices by ``data_version``. This file owns sqlite3.
 
 import errno
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Generator, Sequence
@@ -29,7 +30,7 @@ from sedge_cloud.schema import (
     steps_of,
 )
 from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.disk import hand_over
+from sedge_protocol.disk import FILE_MODE, opened
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.frame import next_boot
 
@@ -59,9 +60,8 @@ class Store:
         self._path = folder / "sedge.sqlite"
         with self._errors():
             # Before SQLite opens it: the -wal and -shm files get the database's own mode.
-            self._path.touch(mode=0o600)
-            self._path.chmod(0o600)
-            hand_over(self._path)
+            with opened(self._path, os.O_RDWR | os.O_CREAT) as descriptor:
+                os.fchmod(descriptor, FILE_MODE)
             self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
         try:
             with self._errors():

@@ -50,6 +50,7 @@ SHELLS: dict[str, set[str]] = {
     "sedge_cloud.__main__": {"time"},
     "sedge_cloud.administration": {"os", "time"},
     "sedge_cloud.doctor": {"time"},
+    "sedge_cloud.enrolment": {"os"},
     "sedge_cloud.service": {"time"},
     "sedge_cloud.store": {"os", "sqlite3", "time"},
     "sedge_edge.__main__": {"time"},

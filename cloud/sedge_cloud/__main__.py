@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud import administration
+from sedge_cloud import administration, enrolment
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.doctor import examine
@@ -200,7 +200,7 @@ def _run_show(arguments: argparse.Namespace) -> int:
 def _device_add(arguments: argparse.Namespace) -> int:
     cloud, store = _open(arguments)
     service: bool = arguments.service
-    folder = administration.add_device(store, cloud, arguments.device, arguments.out, service)
+    folder = enrolment.add_device(store, cloud, arguments.device, arguments.out, service)
     if service:
         print(
             f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"

@@ -2,9 +2,9 @@
 
 An unprivileged service owns its state folder, so it may put a link there in place of any file. Whoever
 opens such a file as root opens the link's target with root's rights. So a command that root runs takes the
-owner's identity before it looks into the folder, and then reaches only what the owner reaches; what it makes
-belongs to the owner. Files that are the caller's (outputs, secrets, the broker's passwords) are opened
-before that, or within ``as_caller``.
+owner's identity before it looks into the folder, and then reaches only what the owner reaches; what it
+makes belongs to the owner. Files that are the caller's (outputs, secrets, the broker's passwords) are
+opened before that, or within ``as_caller``.
 """
 
 import contextlib

@@ -24,6 +24,7 @@ from sedge_protocol.loop import Loop, lock_folder
 from sedge_protocol.privileges import act_as_owner, as_caller
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
+SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,12 +87,20 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
 
 def _device_parser(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add = commands.add_parser("add", help="enrol a device and write its edge.toml and secret")
-    add.add_argument("device")
-    add.add_argument("--out", type=Path, help="new folder for the files (default: the device's id)")
-    add.add_argument("--service", action="store_true", help="for /etc/sedge and sedge-edge.service")
-    add.set_defaults(call=_device_add)
-    revoke = commands.add_parser("revoke", help="never listen to a device again")
+    for name, issue, help_text in (
+        ("add", enrolment.add_device, "enrol a device and write its edge.toml and secret"),
+        ("reissue", enrolment.reissue_device, "the same with a new secret for a known device"),
+    ):
+        add = commands.add_parser(name, help=help_text)
+        add.add_argument("device")
+        add.add_argument(
+            "--out", type=Path, help="new folder for the files (default: the device's id)"
+        )
+        add.add_argument(
+            "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
+        )
+        add.set_defaults(call=_device_issue, issue=issue)
+    revoke = commands.add_parser("revoke", help="no longer listen to a device")
     revoke.add_argument("device")
     revoke.set_defaults(call=_device_revoke)
     commands.add_parser("list", help="every device").set_defaults(call=_device_list)
@@ -197,10 +206,10 @@ def _run_show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _device_add(arguments: argparse.Namespace) -> int:
+def _device_issue(arguments: argparse.Namespace) -> int:
     cloud, store = _open(arguments)
     service: bool = arguments.service
-    folder = enrolment.add_device(store, cloud, arguments.device, arguments.out, service)
+    folder: Path = arguments.issue(store, cloud, arguments.device, arguments.out, service)
     if service:
         print(
             f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
@@ -208,7 +217,7 @@ def _device_add(arguments: argparse.Namespace) -> int:
     else:
         print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
     if cloud.broker.device_password_file is not None:
-        print("Send the broker a SIGHUP, so that it reads its password file again.")
+        print(SIGHUP)
     if cloud.broker.cert_file is not None:
         print(f"If the broker asks devices for certificates: one with CN={arguments.device}, its key and "
               "their lines in edge.toml belong there as well.")  # fmt: skip
@@ -216,9 +225,16 @@ def _device_add(arguments: argparse.Namespace) -> int:
 
 
 def _device_revoke(arguments: argparse.Namespace) -> int:
-    _open(arguments)[1].revoke_device(arguments.device)
-    print(f"device {arguments.device} is revoked; remove it from the broker's passwords or add its "
-          "certificate to the revocation list as well")  # fmt: skip
+    cloud, store = _open(arguments)
+    enrolment.revoke_device(store, cloud, arguments.device)
+    print(f"device {arguments.device} is revoked; the coordinator no longer listens to it.")
+    if cloud.broker.device_password_file is not None:
+        print(SIGHUP)
+    else:
+        print("Remove it from the broker's passwords, if it has one there.")
+    if cloud.broker.cert_file is not None:
+        print("If it has a certificate, add that to the broker's revocation list.")
+    print("A connection that it has open lasts until the broker or the device ends it.")
     return 0
 
 

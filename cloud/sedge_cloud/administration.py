@@ -1,4 +1,4 @@
-"""What an operator does to a coordinator's store: runs, and a first configuration; beside a service, too."""
+"""What an operator does: runs, which works beside a running service, and a first configuration."""
 
 import os
 import re

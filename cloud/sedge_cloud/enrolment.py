@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from sedge_cloud.config import COORDINATOR, CloudConfig
@@ -55,14 +55,7 @@ train = "train.npz"
 def add_device(
     store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
 ) -> Path:
-    """Enrol a device and write what it needs (edge.toml, secret) into a folder of its own.
-
-    With ``service`` the paths are those of sedge-edge.service, for a folder copied to /etc/sedge.
-
-    Where the broker's password file is configured the device's line is added to it. The files are
-    written first: a crash leaves a folder that no device row knows, never a device without a secret.
-    An error takes the folder away again.
-    """
+    """Enrol a device and write what it needs, edge.toml and secret, into a folder, as ``_issue``."""
     check_id(device, "device")
     if device == cloud.username or device.startswith(COORDINATOR):
         expected = (
@@ -71,8 +64,48 @@ def add_device(
         raise ConfigError("device", device, expected)
     if any(row.device == device for row in store.devices()):
         raise ConfigError("device", device, "an id that is not enrolled yet")
+    return _issue(store.add_device, cloud, device, folder or Path(device), service)
+
+
+def reissue_device(
+    store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
+) -> Path:
+    """Give an enrolled or revoked device a new secret, as ``_issue``; the one before is void.
+
+    For a secret that has leaked, a device that was lost with its disk, or a start count that is used up.
+    """
+    if all(row.device != device for row in store.devices()):
+        raise ConfigError("device", device, "an enrolled device")
+    return _issue(store.reissue_device, cloud, device, folder or Path(device), service)
+
+
+def revoke_device(store: Store, cloud: CloudConfig, device: str) -> None:
+    """Never listen to a device again, unless it is issued anew; take its line from the broker's passwords.
+
+    Raises ``ConfigError`` when there is none such; for the passwords ``StorageError``, and it is revoked.
+    """
+    store.revoke_device(device)
+    if cloud.broker.device_password_file is not None:
+        with as_caller():
+            remove_password(Path(cloud.broker.device_password_file), device)
+
+
+def _issue(
+    enrol: Callable[[str, bytes], None],
+    cloud: CloudConfig,
+    device: str,
+    folder: Path,
+    service: bool,
+) -> Path:
+    """Write a device's files, with a new secret, and then ``enrol`` it.
+
+    With ``service`` the paths are those of sedge-edge.service, for a folder copied to /etc/sedge.
+
+    Where the broker's password file is configured the device's line is put into it. The files are
+    written first: a crash leaves a folder that no device row knows, never a device without a secret.
+    An error takes the folder away again.
+    """
     secret = os.urandom(SECRET_BYTES)
-    folder = folder or Path(device)
     with as_caller():
         _make_folder(folder)
     try:
@@ -81,7 +114,7 @@ def add_device(
             if cloud.broker.device_password_file is not None:
                 passwords = Path(cloud.broker.device_password_file)
                 add_password(passwords, device, DeviceKeys.of(secret).password)
-        store.add_device(device, secret)
+        enrol(device, secret)
     except SedgeError:
         with as_caller():
             shutil.rmtree(folder, ignore_errors=True)
@@ -122,17 +155,30 @@ def add_password(path: Path, user: str, password: str) -> None:
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     coded = f"{base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
-    with translated("add a password to", path), _locked(path.parent):
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if not line.startswith(f"{user}:")]
-        text = "\n".join([*kept, f"{user}:$7${_ITERATIONS}${coded}", ""])
+    with translated("add a password to", path):
+        _replace_line(path, user, [f"{user}:$7${_ITERATIONS}${coded}"])
+
+
+def remove_password(path: Path, user: str) -> None:
+    """Take a user's line out of a Mosquitto password file, if there is one."""
+    with translated("remove a password from", path):
+        if path.exists():
+            _replace_line(path, user, [])
+
+
+def _replace_line(path: Path, user: str, lines: list[str]) -> None:
+    """Raises ``OSError``."""
+    with _locked(path.parent):
+        found = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in found if not line.startswith(f"{user}:")]
+        text = "\n".join([*kept, *lines, ""])
         fresh = path.with_name(path.name + ".new")
         fresh.unlink(missing_ok=True)  # what a crash has left, or anybody's link
         with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             if path.exists():
-                found = path.stat()
-                os.fchown(descriptor, found.st_uid, found.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+                status = path.stat()
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
             write_at(descriptor, text.encode(), 0)
             os.fsync(descriptor)
         fresh.replace(path)

@@ -115,12 +115,18 @@ class Store:
             if not found.rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
-    def heard(self, device: str, boot: int, hello: bytes) -> None:
-        """Keep a device's newest boot and hello."""
+    def reissue_device(self, device: str, secret: bytes) -> None:
+        """Give an id a new secret, revoked or not; its counts begin anew. Raises ``ConfigError``."""
+        sql = "UPDATE devices SET secret = ?, revoked = 0, boot = 0, hello = NULL WHERE device = ?"
         with self._transaction() as db:
-            db.execute(
-                "UPDATE devices SET boot = ?, hello = ? WHERE device = ?", (boot, hello, device)
-            )
+            if not db.execute(sql, (secret, device)).rowcount:
+                raise ConfigError("device", device, "an enrolled device")
+
+    def heard(self, row: DeviceRow, boot: int, hello: bytes) -> None:
+        """Keep a device's newest boot and hello, unless its secret is another by now."""
+        sql = "UPDATE devices SET boot = ?, hello = ? WHERE device = ? AND secret = ?"
+        with self._transaction() as db:
+            db.execute(sql, (boot, hello, row.device, row.secret))
 
     def runs(self) -> list[RunRow]:
         """Every run, oldest first."""

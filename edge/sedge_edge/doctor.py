@@ -13,12 +13,11 @@ from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
-from sedge_protocol.frame import LATEST_CLOCK_S
+from sedge_protocol.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 from sedge_protocol.mqtt import probe
 from sedge_protocol.privileges import act_as_owner, as_caller
 from sedge_protocol.topics import down
 
-EARLIEST_S = 1_767_225_600  # 2026-01-01: a clock before this has not been set since boot
 ENOUGH_FREE_BYTES = 64 * 2**20
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system wants as much again.
 ENOUGH_MEMORY_MB = 200
@@ -74,7 +73,7 @@ def _disk(config: EdgeConfig) -> str:
 
 def _clock() -> str:
     now = time.time()
-    if not EARLIEST_S <= now <= LATEST_CLOCK_S:
+    if not EARLIEST_CLOCK_S <= now <= LATEST_CLOCK_S:
         raise StorageError(f"it says {time.ctime(now)}; set it, or TLS will fail")
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
 

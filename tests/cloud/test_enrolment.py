@@ -14,7 +14,8 @@ from tests.system.harness import RealFleet, wait_until
 
 from sedge_cloud import enrolment
 from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud
-from sedge_cloud.enrolment import add_device, add_password
+from sedge_cloud.enrolment import add_device, add_password, reissue_device, revoke_device
+from sedge_cloud.rows import DeviceRow
 from sedge_cloud.store import Store
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
@@ -153,6 +154,45 @@ def test_an_id_that_is_taken_changes_nothing(store: Store, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="not enrolled"):  # the revoked stay revoked
         add_device(store, CLOUD, "pi-1", tmp_path / "two")
     assert not (tmp_path / "two").exists() and store.devices()[0].secret == before[0].secret
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) -> None:
+    """One row, its line in place of the old one's, and counts that begin anew with the new keys."""
+    passwords = tmp_path / "passwords"
+    cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
+    add_device(store, cloud, "pi-1", tmp_path / "old")
+    line = passwords.read_text()
+    (old,) = store.devices()
+    store.heard(old, 2**32 - 1, b"hello")
+    if revoked:
+        revoke_device(store, cloud, "pi-1")
+        assert store.devices()[0].revoked and passwords.read_text().strip() == ""
+    folder = reissue_device(store, cloud, "pi-1", tmp_path / "new")
+    (row,) = store.devices()
+    assert row == DeviceRow("pi-1", row.secret, False, 0, None) and row.secret != old.secret
+    assert parse_secret((folder / "secret").read_text(), "") == row.secret
+    assert len(passwords.read_text().splitlines()) == 1 and passwords.read_text() != line
+    store.heard(old, 2**32 - 1, b"hello")  # by a coordinator that has yet to hear of the new secret
+    assert store.devices() == [row]
+
+
+def test_only_a_known_device_is_issued_anew(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="device: found 'pi-1', expected an enrolled device"):
+        reissue_device(store, CLOUD, "pi-1", tmp_path / "new")
+    assert not (tmp_path / "new").exists() and store.devices() == []
+
+
+def test_a_device_is_revoked_even_if_its_password_stays(store: Store, tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
+    store.add_device("pi-1", bytes(32))
+    revoke_device(store, cloud, "pi-1")
+    assert not passwords.exists()
+    passwords.mkdir()
+    with pytest.raises(StorageError, match=r"remove a password from .*passwords: Is a directory"):
+        revoke_device(store, cloud, "pi-1")
+    assert store.devices()[0].revoked
 
 
 def test_a_folder_that_exists_is_left_alone(store: Store, tmp_path: Path) -> None:
@@ -296,3 +336,7 @@ def test_mosquitto_believes_the_lines_that_we_write(fleet: RealFleet) -> None:
     changed = BrokerSettings(settings.url, "pi-1", "pi-1", "another")
     wait_until(lambda: lets_in(changed, own), 10, "the new password holds")
     assert not lets_in(settings, own)
+    revoke_device(store, cloud, "pi-1")
+    fleet.processes["broker"].send_signal(signal.SIGHUP)
+    wait_until(lambda: not lets_in(changed, own), 10, "a revoked device has no login")
+    assert lets_in(broker_settings(cloud), all_up("test"))

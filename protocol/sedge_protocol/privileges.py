@@ -13,6 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from sedge_protocol.disk import translated
+from sedge_protocol.errors import StorageError
 
 
 def act_as_owner(folder: Path, for_good: bool = False) -> Path:
@@ -40,6 +41,7 @@ def act_as_owner(folder: Path, for_good: bool = False) -> Path:
         if for_good:
             os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
             os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
+            _require_library(folder, owner.st_uid)
         else:
             os.setegid(owner.st_gid)
             os.seteuid(owner.st_uid)
@@ -47,6 +49,16 @@ def act_as_owner(folder: Path, for_good: bool = False) -> Path:
         os.close(descriptor)
         return folder
     return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _require_library(folder: Path, user: int) -> None:
+    """Raise ``StorageError`` when we cannot read, and so not import, what is yet to be imported."""
+    for path in (os.__file__, __file__):
+        if not os.access(path, os.R_OK):
+            text = (
+                f"{folder} belongs to user {user}, as whom this runs from here on, and who may not"
+            )
+            raise StorageError(f"{text} read {path}: install Python and Sedge where it may")
 
 
 @contextlib.contextmanager

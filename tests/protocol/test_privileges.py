@@ -149,14 +149,23 @@ def test_whose_identity_is_taken(
     assert os.geteuid() == owner
 
 
-def test_root_is_given_up_for_good(service: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_root_is_given_up_for_good(service: Path, mode: int) -> None:
+    """What is imported later must be open to the owner: here the library is one file of this mode."""
+    library = service / "library.py"
+    library.touch(mode)
     code = (
-        "import os, sys; from pathlib import Path\n"
-        "from sedge_protocol.privileges import act_as_owner\n"
-        "act_as_owner(Path(sys.argv[1]), for_good=True); print(os.getresuid(), os.getresgid())\n"
+        "import os, sys; from pathlib import Path; from sedge_protocol import privileges\n"
+        "os.__file__ = privileges.__file__ = sys.argv[2]\n"
+        "try: privileges.act_as_owner(Path(sys.argv[1]), for_good=True)\n"
+        "except privileges.StorageError as exc: print(exc)\n"
+        "print(os.getresuid(), os.getresgid())\n"
         "os.seteuid(0)"
     )
-    call = [sys.executable, "-c", code, str(service / "state")]
+    call = [sys.executable, "-c", code, str(service / "state"), str(library)]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+    *errors, ids = done.stdout.splitlines()
     three = (NOBODY, NOBODY, NOBODY)
-    assert done.stdout == f"{three} {three}\n" and "PermissionError" in done.stderr
+    assert ids == f"{three} {three}" and "PermissionError" in done.stderr
+    assert len(errors) == (mode == 0o600)
+    assert all(f"user {NOBODY}, as whom this runs" in text for text in errors)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud import administration
+from sedge_cloud import administration, enrolment
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.doctor import examine
@@ -21,8 +21,10 @@ from sedge_cloud.store import Store
 from sedge_protocol.console import reader_may_leave
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.loop import Loop, lock_folder
+from sedge_protocol.privileges import act_as_owner, as_caller
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
+SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,12 +87,20 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
 
 def _device_parser(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add = commands.add_parser("add", help="enrol a device and write its edge.toml and secret")
-    add.add_argument("device")
-    add.add_argument("--out", type=Path, help="new folder for the files (default: the device's id)")
-    add.add_argument("--service", action="store_true", help="for /etc/sedge and sedge-edge.service")
-    add.set_defaults(call=_device_add)
-    revoke = commands.add_parser("revoke", help="never listen to a device again")
+    for name, issue, help_text in (
+        ("add", enrolment.add_device, "enrol a device and write its edge.toml and secret"),
+        ("reissue", enrolment.reissue_device, "the same with a new secret for a known device"),
+    ):
+        add = commands.add_parser(name, help=help_text)
+        add.add_argument("device")
+        add.add_argument(
+            "--out", type=Path, help="new folder for the files (default: the device's id)"
+        )
+        add.add_argument(
+            "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
+        )
+        add.set_defaults(call=_device_issue, issue=issue)
+    revoke = commands.add_parser("revoke", help="no longer listen to a device")
     revoke.add_argument("device")
     revoke.set_defaults(call=_device_revoke)
     commands.add_parser("list", help="every device").set_defaults(call=_device_list)
@@ -98,7 +108,7 @@ def _device_parser(parser: argparse.ArgumentParser) -> None:
 
 def _open(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
     cloud = load_cloud(arguments.config)
-    return cloud, Store(Path(cloud.state_dir))
+    return cloud, Store(act_as_owner(Path(cloud.state_dir)))
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -118,11 +128,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=cloud.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    folder = Path(cloud.state_dir)
+    settings = broker_settings(cloud)
+    folder = act_as_owner(Path(cloud.state_dir), for_good=True)
     with lock_folder(folder), closing(Store(folder)) as store, closing(Loop()) as loop:
         loop.stop_on_signals()
         core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
-        with closing(Service(core, broker_settings(cloud))) as service:
+        with closing(Service(core, settings)) as service:
             service.ready()
             loop.run([service], lambda: False)
     return 0
@@ -138,7 +149,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _run_start(arguments: argparse.Namespace) -> int:
     _, store = _open(arguments)
     whole, *narrower = arguments.bundle
-    config = load_run(arguments.run_file)
+    with as_caller():
+        config = load_run(arguments.run_file)
     administration.start_run(store, arguments.name, whole, config, narrower)
     print(f"run {arguments.name} begins as soon as its devices are online")
     return 0
@@ -194,10 +206,10 @@ def _run_show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _device_add(arguments: argparse.Namespace) -> int:
+def _device_issue(arguments: argparse.Namespace) -> int:
     cloud, store = _open(arguments)
     service: bool = arguments.service
-    folder = administration.add_device(store, cloud, arguments.device, arguments.out, service)
+    folder: Path = arguments.issue(store, cloud, arguments.device, arguments.out, service)
     if service:
         print(
             f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
@@ -205,7 +217,7 @@ def _device_add(arguments: argparse.Namespace) -> int:
     else:
         print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
     if cloud.broker.device_password_file is not None:
-        print("Send the broker a SIGHUP, so that it reads its password file again.")
+        print(SIGHUP)
     if cloud.broker.cert_file is not None:
         print(f"If the broker asks devices for certificates: one with CN={arguments.device}, its key and "
               "their lines in edge.toml belong there as well.")  # fmt: skip
@@ -213,9 +225,16 @@ def _device_add(arguments: argparse.Namespace) -> int:
 
 
 def _device_revoke(arguments: argparse.Namespace) -> int:
-    _open(arguments)[1].revoke_device(arguments.device)
-    print(f"device {arguments.device} is revoked; remove it from the broker's passwords or add its "
-          "certificate to the revocation list as well")  # fmt: skip
+    cloud, store = _open(arguments)
+    enrolment.revoke_device(store, cloud, arguments.device)
+    print(f"device {arguments.device} is revoked; the coordinator no longer listens to it.")
+    if cloud.broker.device_password_file is not None:
+        print(SIGHUP)
+    else:
+        print("Remove it from the broker's passwords, if it has one there.")
+    if cloud.broker.cert_file is not None:
+        print("If it has a certificate, add that to the broker's revocation list.")
+    print("A connection that it has open lasts until the broker or the device ends it.")
     return 0
 
 

@@ -1,20 +1,15 @@
-"""What an operator does to a coordinator's store: runs and devices. Works beside a running service."""
+"""What an operator does: runs, which works beside a running service, and a first configuration."""
 
-import base64
-import contextlib
-import fcntl
-import hashlib
 import os
 import re
-import shutil
-import stat
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from sedge_cloud.config import COORDINATOR, CloudConfig, RunConfig
+from sedge_cloud.config import COORDINATOR, RunConfig
+from sedge_cloud.enrolment import add_password, write_private
 from sedge_cloud.ledger import Ledger, Run, RunState
 from sedge_cloud.orders import require_sendable
 from sedge_cloud.plans import plan_stranger
@@ -24,17 +19,14 @@ from sedge_cloud.store import Store
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.widths import require_forms
 from sedge_protocol import bundle as bundles
-from sedge_protocol.disk import opened, replace_file, translated
-from sedge_protocol.errors import CodecError, ConfigError, LocalError, SedgeError, StorageError
-from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.disk import translated
+from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
 from sedge_protocol.layout import Layout
 from sedge_protocol.messages import TRAIN
+from sedge_protocol.privileges import as_caller
 from sedge_protocol.topics import check_id
 from sedge_protocol.transfer import describe
 
-# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password behind it is 256 random
-# bits, so the count need not slow anyone down.
-_ITERATIONS = 101
 _URL = re.compile(r"mqtt://[A-Za-z0-9.:\[\]-]+:(\d{1,5})")
 
 
@@ -50,8 +42,9 @@ def start_run(
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
         raise ConfigError("run", name, "a name that no run has yet")
-    bundle, init = bundles.load(folder)
-    forms = [bundles.load(other)[0] for other in narrower]
+    with as_caller():
+        bundle, init = bundles.load(folder)
+        forms = [bundles.load(other)[0] for other in narrower]
     require_forms(bundle.manifest, [form.manifest for form in forms])
     _require_fit(config, bundle.manifest.layout, len(forms))
     first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, init)
@@ -115,95 +108,6 @@ def stop_run(store: Store, name: str) -> None:
     store.set_status(name, STOPPED)
 
 
-def add_device(
-    store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
-) -> Path:
-    """Enrol a device and write what it needs (edge.toml, secret) into a folder of its own.
-
-    With ``service`` the paths are those of sedge-edge.service, for a folder copied to /etc/sedge.
-
-    Where the broker's password file is configured the device's line is added to it. The files are
-    written first: a crash leaves a folder that no device row knows, never a device without a secret.
-    An error takes the folder away again.
-    """
-    check_id(device, "device")
-    if device == cloud.username or device.startswith(COORDINATOR):
-        expected = (
-            f"another id: {cloud.username!r} and {COORDINATOR!r}… are coordinators at the broker"
-        )
-        raise ConfigError("device", device, expected)
-    if any(row.device == device for row in store.devices()):
-        raise ConfigError("device", device, "an id that is not enrolled yet")
-    secret = os.urandom(SECRET_BYTES)
-    folder = folder or Path(device)
-    try:
-        folder.mkdir(parents=True, mode=0o700)
-    except FileExistsError as exc:
-        raise ConfigError("out", str(folder), "a folder that does not exist yet") from exc
-    except OSError as exc:
-        raise StorageError(f"{folder}: {exc}") from exc
-    try:
-        _write_device(folder, cloud, device, secret, SERVICE_PATHS if service else OWN_PATHS)
-        if cloud.broker.device_password_file is not None:
-            passwords = Path(cloud.broker.device_password_file)
-            add_password(passwords, device, DeviceKeys.of(secret).password)
-        store.add_device(device, secret)
-    except SedgeError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
-
-
-def _write_device(
-    folder: Path, cloud: CloudConfig, device: str, secret: bytes, places: dict[str, str]
-) -> None:
-    """The files that go to a device: its secret, its edge.toml, and the broker's authority."""
-    url, ca = cloud.broker.device_url or cloud.broker.url, ""
-    with translated("write the files of a device into", folder):
-        if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
-            ca = f'ca_file = "{DEVICE_CA}"\n'
-            shutil.copyfile(cloud.broker.ca_file, folder / DEVICE_CA)
-        if cloud.broker.cert_file is not None and url.startswith("mqtts://"):
-            ca += CERTIFICATE.format(device=device)
-        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
-        (folder / "edge.toml").write_text(text)
-        write_private(folder / "secret", secret.hex() + "\n")
-
-
-def add_password(path: Path, user: str, password: str) -> None:
-    """Put a user's line into a Mosquitto password file, in place of an older one.
-
-    The file keeps its owner and mode: a running Mosquitto reads it again as a user of its own.
-    """
-    salt = os.urandom(12)
-    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
-    coded = f"{base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
-    with translated("add a password to", path), _locked(path.parent):
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if not line.startswith(f"{user}:")]
-        text = "\n".join([*kept, f"{user}:$7${_ITERATIONS}${coded}", ""])
-        fresh = path.with_name(path.name + ".new")
-        write_private(fresh, text)
-        if path.exists():
-            found = path.stat()
-            os.chown(fresh, found.st_uid, found.st_gid)
-            fresh.chmod(stat.S_IMODE(found.st_mode))
-        fresh.replace(path)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """One process at a time. Raises ``OSError``."""
-    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, durable on return. Raises ``OSError``."""
-    replace_file(path, text.encode(), path.with_name(path.name + ".tmp"))
-
-
 def initialise(folder: Path, fleet: str, url: str) -> None:
     """Write a first cloud.toml, and a Mosquitto configuration that knows the coordinator.
 
@@ -232,35 +136,6 @@ def initialise(folder: Path, fleet: str, url: str) -> None:
         (folder / "mosquitto.conf").write_text(broker)
         (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
 
-
-# Whatever the file is called here: its name need not suit TOML, nor differ from those of the others.
-DEVICE_CA = "ca.pem"
-OWN_PATHS = {"secret_file": "secret", "state_dir": "state"}
-SERVICE_PATHS = {
-    "secret_file": "$CREDENTIALS_DIRECTORY/sedge-secret",
-    "state_dir": "/var/lib/sedge",
-}
-
-CERTIFICATE = """\
-# The coordinator shows the broker a certificate. If devices are to show one, too, with CN={device}:
-# cert_file = "device.pem"
-# key_file = "device.key"
-"""
-
-EDGE_TOML = """\
-# The Sedge agent of {device}. Every key: share/sedge/edge.toml.
-device = "{device}"
-fleet = "{fleet}"
-secret_file = "{secret_file}"
-state_dir = "{state_dir}"
-
-[broker]
-url = "{url}"
-{ca}
-[data]
-# .npz with x and y, a folder of class folders, or "module:function"
-train = "train.npz"
-"""
 
 CLOUD_TOML = """\
 # The coordinator of one fleet. Every key: share/sedge/cloud.toml.

@@ -34,7 +34,7 @@ from sedge_cloud.store import Store
 from sedge_protocol import messages
 from sedge_protocol.effects import Note, Send
 from sedge_protocol.errors import ConfigError, LocalError, RemoteError, StorageError, VersionError
-from sedge_protocol.frame import Frame
+from sedge_protocol.frame import Frame, latest_boot
 from sedge_protocol.messages import Hello, Message
 
 # An order that went unanswered this long is sent again: a broker may have dropped it.
@@ -53,7 +53,8 @@ class Coordinator:
         self.counters: Counter[str] = Counter()
         self.runs: dict[str, Run] = {}
         self.open: dict[str, OpenRound] = {}
-        self.devices = Fleet(fleet, store.next_boot(boot))
+        self._boot = store.next_boot(boot)
+        self.devices = Fleet(fleet, self._boot)
         self._draw = draw
         self._house = Housekeeping(self.ledger, self.counters)
         self._inbox = Inbox(store, self.ledger, self.open)
@@ -62,6 +63,7 @@ class Coordinator:
         self._resend_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._drawn_at: dict[str, int] = {}
+        self._started = 0.0
         self._load_at = 0.0
         self._reload_at = math.inf  # a run could not be read
         self._version: int | None = None
@@ -82,6 +84,7 @@ class Coordinator:
                 for row in self.store.runs():
                     found += self._load_run(row, now)
                 if self._version is None:
+                    self._started = now
                     found += self._house.started()
                 for current in self.open.values():
                     found += self._look_for(current)
@@ -140,7 +143,7 @@ class Coordinator:
             heard = self._strangers.spend(now)
             return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")] if heard else []
         try:
-            opened = device.peer.open(payload, topic)
+            opened = device.peer.open(payload, topic, self._latest_boot(now))
             if opened is None:
                 return [*self.devices.unheard(device, payload, now)]
             if opened[1] is not None and not device.allowance.spend(now):
@@ -152,6 +155,10 @@ class Coordinator:
             return [*self.devices.refuse(device, exc, now)]
         except StorageError as exc:
             return [self._house.trouble(exc)]
+
+    def _latest_boot(self, now: float) -> int:
+        """By our own start count, which our clock has set, and the time since."""
+        return latest_boot(self._boot + now - self._started)
 
     def _dispatch(
         self, device: Device, frame: Frame, message: Message | None, now: float
@@ -180,7 +187,7 @@ class Coordinator:
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
         if frame.boot != device.row.boot:
-            self.store.heard(name, frame.boot, msgspec.msgpack.encode(hello))
+            self.store.heard(device.row, frame.boot, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, boot=frame.boot)
         found: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
         if not device.online:

@@ -10,11 +10,11 @@ from sedge_cloud.ledger import Run
 from sedge_cloud.rounds import RUNNING
 from sedge_cloud.store import Store
 from sedge_protocol.errors import SedgeError, StorageError
+from sedge_protocol.frame import EARLIEST_CLOCK_S
 from sedge_protocol.mqtt import probe
+from sedge_protocol.privileges import act_as_owner, as_caller
 from sedge_protocol.topics import all_up
 
-# A clock before this software was written has not been set since boot; TLS would fail on it.
-EARLIEST_S = 1_767_225_600  # 2026-01-01
 ENOUGH_FREE_BYTES = 2**30
 
 
@@ -36,13 +36,14 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
         tell(False, f"configuration: {exc}")
         return False
     tell(True, f"configuration: {path}, fleet {cloud.fleet}")
-    folder = Path(cloud.state_dir)
+    folder = act_as_owner(Path(cloud.state_dir))
     check("disk", lambda: _disk(folder))
     check("store", lambda: _store(folder))
     check("clock", _clock)
 
     def broker() -> str:
-        probe(broker_settings(cloud), all_up(cloud.fleet))
+        with as_caller():
+            probe(broker_settings(cloud), all_up(cloud.fleet))
         return f"{cloud.broker.url} lets the coordinator in"
 
     check("broker", broker)
@@ -77,6 +78,6 @@ def _store(folder: Path) -> str:
 
 def _clock() -> str:
     now = time.time()
-    if now < EARLIEST_S:
+    if now < EARLIEST_CLOCK_S:
         raise StorageError(f"the clock says {time.ctime(now)}; set it, or TLS will fail")
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))

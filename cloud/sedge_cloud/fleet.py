@@ -68,11 +68,13 @@ class Fleet:
         return None if known is None else known.hello
 
     def load(self, rows: Iterable[DeviceRow]) -> list[Effect]:
-        """Take over what the store holds; calls the devices that are new since the first time."""
+        """Take over what the store holds; calls devices whose secret is new since the first time."""
         found: list[Effect] = []
         for row in rows:
             known = self._devices.get(row.device)
-            if known is None:
+            if known is None or known.row.secret != row.secret:
+                if known is not None:
+                    self.leave(known)
                 found += self._add(row)
                 continue
             known.row = msgspec.structs.replace(row, boot=known.row.boot)
@@ -128,8 +130,8 @@ class Fleet:
         name = device.row.device
         text = (
             f"device {name} is not heard: its start count {boot} is below {known}, which it had before. "
-            "If its state was wiped, set its clock and restart it, or enrol it under a new id; "
-            "else somebody repeats old frames"
+            "If its state was wiped, set its clock and restart it, or `device reissue` it; "
+            "otherwise somebody repeats old frames"
         )
         return [Note(logging.WARNING, text)]
 

@@ -8,6 +8,7 @@ which notices by ``data_version``. This file owns sqlite3.
 
 import errno
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Generator, Sequence
@@ -29,7 +30,7 @@ from sedge_cloud.schema import (
     steps_of,
 )
 from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.disk import hand_over
+from sedge_protocol.disk import FILE_MODE, opened
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.frame import next_boot
 
@@ -59,9 +60,8 @@ class Store:
         self._path = folder / "sedge.sqlite"
         with self._errors():
             # Before SQLite opens it: the -wal and -shm files get the database's own mode.
-            self._path.touch(mode=0o600)
-            self._path.chmod(0o600)
-            hand_over(self._path)
+            with opened(self._path, os.O_RDWR | os.O_CREAT) as descriptor:
+                os.fchmod(descriptor, FILE_MODE)
             self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
         try:
             with self._errors():
@@ -115,12 +115,18 @@ class Store:
             if not found.rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
-    def heard(self, device: str, boot: int, hello: bytes) -> None:
-        """Keep a device's newest boot and hello."""
+    def reissue_device(self, device: str, secret: bytes) -> None:
+        """Give an id a new secret, revoked or not; its counts begin anew. Raises ``ConfigError``."""
+        sql = "UPDATE devices SET secret = ?, revoked = 0, boot = 0, hello = NULL WHERE device = ?"
         with self._transaction() as db:
-            db.execute(
-                "UPDATE devices SET boot = ?, hello = ? WHERE device = ?", (boot, hello, device)
-            )
+            if not db.execute(sql, (secret, device)).rowcount:
+                raise ConfigError("device", device, "an enrolled device")
+
+    def heard(self, row: DeviceRow, boot: int, hello: bytes) -> None:
+        """Keep a device's newest boot and hello, unless its secret is another by now."""
+        sql = "UPDATE devices SET boot = ?, hello = ? WHERE device = ? AND secret = ?"
+        with self._transaction() as db:
+            db.execute(sql, (boot, hello, row.device, row.secret))
 
     def runs(self) -> list[RunRow]:
         """Every run, oldest first."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from sedge_edge import VERSION
@@ -24,10 +25,12 @@ from sedge_edge.state import SCHEMA, AgentState
 from sedge_edge.work import CODECS
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.console import reader_may_leave
-from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
+from sedge_protocol.disk import translated
+from sedge_protocol.errors import ConfigError, LinkError, SedgeError
 from sedge_protocol.journal import Journal
 from sedge_protocol.loop import Loop, lock_folder
 from sedge_protocol.messages import Hello
+from sedge_protocol.privileges import act_as_owner, as_caller
 from sedge_protocol.sparse import Compression
 from sedge_protocol.systemd import notify
 
@@ -112,8 +115,10 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    lock = lock_folder(config.state_dir)
     examples = load_data(config.data, path.absolute().parent)
+    keys, settings = config.keys(), config.broker_settings()
+    folder = act_as_owner(config.state_dir, for_good=True)
+    lock = lock_folder(folder)
     hello = Hello(
         bytes(16),
         VERSION,
@@ -124,14 +129,14 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
         len(examples[1].targets),
         memory_mb(),
     )
-    identity = Identity(config.device, config.fleet, config.keys(), hello)
-    journal = Journal(config.state_dir / "journal", AgentState, SCHEMA)
-    blobs = BlobFolder(config.state_dir)
+    identity = Identity(config.device, config.fleet, keys, hello)
+    journal = Journal(folder / "journal", AgentState, SCHEMA)
+    blobs = BlobFolder(folder)
     agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
     programs = Programs(config.backend.name, config.backend.threads)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
-        runtime = in_pool(agent, config.broker_settings(), examples, programs, pool, loop.wake)
+        runtime = in_pool(agent, settings, examples, programs, pool, loop.wake)
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))
@@ -144,7 +149,8 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
-    state = Journal(config.state_dir / "journal", AgentState, SCHEMA).load()
+    folder = act_as_owner(config.state_dir)
+    state = Journal(folder / "journal", AgentState, SCHEMA).load()
     if state is None:
         print(f"device {config.device} of fleet {config.fleet}: has never run")
         return 0
@@ -154,7 +160,7 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"run {run}: last round {known.round}, {model}")
     for order in state.orders.values():
         print(f"run {order.run}: working on round {order.round} ({order.task})")
-    blobs = BlobFolder(config.state_dir)
+    blobs = BlobFolder(folder)
     for waiting in state.outbox:
         size = blobs.size(waiting.blob)
         print(f"run {waiting.run}: the update of round {waiting.round} waits, {size} bytes")
@@ -172,14 +178,14 @@ def _predict(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     if arguments.out is not None and arguments.out.suffix != ".npy":
         raise ConfigError("--out", str(arguments.out), "a name that ends in .npy")
-    model = personal_model(config, arguments.run)
-    outputs = predict_file(model, arguments.inputs, config.backend)
-    if arguments.out is not None:
-        try:
-            np.save(arguments.out, outputs)
-        except OSError as exc:
-            raise StorageError(f"{arguments.out}: {exc.strerror or exc}") from exc
-    else:
+    state_dir = act_as_owner(config.state_dir)
+    model = personal_model(msgspec.structs.replace(config, state_dir=state_dir), arguments.run)
+    with as_caller():
+        outputs = predict_file(model, arguments.inputs, config.backend)
+        if arguments.out is not None:
+            with translated("write the outputs to", arguments.out):
+                np.save(arguments.out, outputs)
+    if arguments.out is None:
         for row in outputs.argmax(axis=1) if model.num_classes else outputs:
             print(row)
     return 0

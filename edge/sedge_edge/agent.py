@@ -90,7 +90,7 @@ class Agent:
         self.blobs = blobs
         self.vectors: Vectors = FolderVectors(blobs) if vectors is None else vectors
         self._memory = Memory(journal)
-        self._memory.start(boot)
+        self._memory.start(boot, identity.keys.fingerprint)
         fleet, device = identity.fleet, identity.device
         self.peer = Peer(
             topics.up(fleet, device),
@@ -108,7 +108,6 @@ class Agent:
         self._not_before = self._warn_at = 0.0
         self._work_at: float | None = None
         self._rest_s = 0.0
-        self._newest = (0, 0)
         self._needed: set[bytes] | None = None
         self._collect_after = 0.0
 
@@ -188,9 +187,8 @@ class Agent:
             if message is None:
                 return self._chunk(frame, now)
             self._memory.heard(frame.boot)
-            number, newest = (frame.boot, frame.seq), self._newest
-            self._newest = max(number, newest)
-            if isinstance(message, Order) and (number < newest or not self._greeting.greeted):
+            overtaken = frame.seq < self.peer.window.top
+            if isinstance(message, Order) and (overtaken or not self._greeting.greeted):
                 # What overtook it may have been its receipt or its cancellation; and until the first
                 # welcome of this start nobody can say what has.
                 return [Note(logging.INFO, "dropped an overtaken order; it comes again if wanted")]
@@ -249,7 +247,7 @@ class Agent:
         self._warn_at = now + WARN_EVERY_S
         text = (
             f"the coordinator is not heard: its start count {boot} is below {known}, which it had before. "
-            "If its state was wiped, set its clock and restart it; else somebody repeats old frames"
+            "If its state was wiped, restart this agent; otherwise somebody repeats old frames"
         )
         return [Note(logging.WARNING, text)]
 

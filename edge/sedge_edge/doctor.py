@@ -13,11 +13,11 @@ from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
-from sedge_protocol.frame import LATEST_CLOCK_S
+from sedge_protocol.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 from sedge_protocol.mqtt import probe
+from sedge_protocol.privileges import act_as_owner, as_caller
 from sedge_protocol.topics import down
 
-EARLIEST_S = 1_767_225_600  # 2026-01-01: a clock before this has not been set since boot
 ENOUGH_FREE_BYTES = 64 * 2**20
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system wants as much again.
 ENOUGH_MEMORY_MB = 200
@@ -48,7 +48,8 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
     healthy = True
     for what, look in checks.items():
         try:
-            tell(True, f"{what}: {look()}")
+            with as_caller():
+                tell(True, f"{what}: {look()}")
         except SedgeError as exc:
             healthy = False
             tell(False, f"{what}: {exc}")
@@ -56,7 +57,7 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
 
 
 def _disk(config: EdgeConfig) -> str:
-    folder = config.state_dir
+    folder = act_as_owner(config.state_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe_file = folder / "doctor.tmp"
@@ -67,12 +68,12 @@ def _disk(config: EdgeConfig) -> str:
         raise StorageError(f"{folder}: {exc}") from exc
     if free < ENOUGH_FREE_BYTES:
         raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 64 MiB")
-    return f"{folder} is writable, {free / 2**30:.1f} GiB free"
+    return f"{config.state_dir} is writable, {free / 2**30:.1f} GiB free"
 
 
 def _clock() -> str:
     now = time.time()
-    if not EARLIEST_S <= now <= LATEST_CLOCK_S:
+    if not EARLIEST_CLOCK_S <= now <= LATEST_CLOCK_S:
         raise StorageError(f"it says {time.ctime(now)}; set it, or TLS will fail")
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
 

@@ -37,7 +37,7 @@ class Greeting:
 
     def will(self) -> tuple[str, bytes]:
         """Topic and payload of the goodbye that the broker is to publish; begins a new session."""
-        self._nonce = self._rng.bytes(16)
+        self._nonce = self._peer.awaited = self._rng.bytes(16)
         return self._peer.send_topic, self._peer.seal(Goodbye(self._nonce))
 
     def goodbye(self) -> Send:
@@ -75,5 +75,6 @@ class Greeting:
             self.begin(now)
             return []
         first, self._due, self.greeted = self._due is not None, None, True
+        self._peer.awaited = None
         text = f"welcomed by coordinator {message.version}"
         return [Note(logging.INFO, text)] if first else []

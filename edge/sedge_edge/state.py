@@ -93,7 +93,8 @@ class AgentState(msgspec.Struct, frozen=True):
     Since schema 1: ``boot`` and ``coordinator_boot`` keep old frames from being played back; ``orders``
     (by run) and ``outbox`` are the work at hand; ``chunk_bytes`` is what the link was last found to
     carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first; ``attempts`` (by run)
-    are at jobs that have not come to an end.
+    are at jobs that have not come to an end; ``key`` is the fingerprint of the keys that both boots belong
+    to, empty in older journals.
     """
 
     boot: int = 0
@@ -104,6 +105,7 @@ class AgentState(msgspec.Struct, frozen=True):
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     recent: tuple[str, ...] = ()
     attempts: dict[str, Attempt] = msgspec.field(default_factory=dict[str, Attempt])
+    key: bytes = b""
 
     def pending(self, run: str, number: int) -> Pending | None:
         """The update of a round that still waits for its receipt."""
@@ -164,13 +166,20 @@ class Memory:
         self._journal = journal
         self.state = journal.load() or AgentState()
 
-    def start(self, clock_s: int) -> None:
-        """A new start of the agent: its count grows, and is at least the clock's, if that can be right."""
-        self._save(boot=next_boot(self.state.boot, clock_s))
+    def start(self, clock_s: int, key: bytes) -> None:
+        """A new start of the agent: its count grows, and is at least the clock's, if that can be right.
+
+        With new keys both counts begin anew: no old frame has their MAC.
+        """
+        state = self.state
+        if state.key not in (b"", key):
+            state = msgspec.structs.replace(state, boot=0, coordinator_boot=0)
+        boot = next_boot(state.boot, clock_s)
+        self._save(boot=boot, coordinator_boot=state.coordinator_boot, key=key)
 
     def heard(self, coordinator_boot: int) -> None:
-        """The coordinator's newest start."""
-        if coordinator_boot > self.state.coordinator_boot:
+        """The coordinator's present start; an older one than before has proved that it is alive (Peer)."""
+        if coordinator_boot != self.state.coordinator_boot:
             self._save(coordinator_boot=coordinator_boot)
 
     def accept(self, order: Order) -> str | None:

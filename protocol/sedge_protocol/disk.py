@@ -28,25 +28,16 @@ def translated(doing: str, path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Generator[int]:
-    """A file descriptor that is closed at the end; a created file is for its owner only."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+    """A file descriptor that is closed at the end; a created file is for its owner only.
+
+    A link in place of a file is refused; a folder may be one, as systemd's state folders are.
+    """
+    nofollow = 0 if flags & os.O_DIRECTORY else os.O_NOFOLLOW
+    descriptor = os.open(path, flags | nofollow | os.O_CLOEXEC, FILE_MODE)
     try:
-        if flags & os.O_CREAT:
-            hand_over(path)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def hand_over(path: Path) -> None:
-    """Give what root has made to the owner of the folder that it is in. Raises ``OSError``.
-
-    What an operator does beside a service that has a user of its own would else be closed to the service.
-    """
-    if os.geteuid() == 0:
-        folder = os.stat(path.parent)
-        if folder.st_uid:
-            os.chown(path, folder.st_uid, folder.st_gid)
 
 
 def sync_folder(folder: Path) -> None:
@@ -63,7 +54,6 @@ def make_folder(folder: Path) -> None:
     with translated("make folder", folder):
         for path in reversed([p for p in (folder, *folder.parents) if not p.is_dir()]):
             path.mkdir(FOLDER_MODE, exist_ok=True)  # another thread may have been faster
-            hand_over(path)
             sync_folder(path.parent)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise StorageError(f"folder {folder}: not readable and writable by this user")

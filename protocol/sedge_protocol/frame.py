@@ -40,6 +40,12 @@ MAX_BODY_BYTES = 2**18
 # few of the numbers that every start needs one of.
 MAX_BOOT = 2**32 - 1
 LATEST_CLOCK_S = MAX_BOOT - 2**24
+# A clock before this software was written (2026-01-01) has not been set since power came back.
+EARLIEST_CLOCK_S = 1_767_225_600
+# How far a device's start count may be above our clock: half a year. Clocks that are set differ by less,
+# and starts, fewer than one a second, fall behind the clock. So whoever has a device's key cannot use up
+# its start counts.
+MAX_AHEAD_S = 2**24
 
 
 class Kind(IntEnum):
@@ -154,30 +160,40 @@ def next_boot(last: int, clock_s: int) -> int:
     return min(max(known + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_BOOT)
 
 
+def latest_boot(clock_s: float) -> int:
+    """The highest start count of a device that a coordinator believes at this Unix time."""
+    is_set = EARLIEST_CLOCK_S <= clock_s <= LATEST_CLOCK_S
+    return int(clock_s) + MAX_AHEAD_S if is_set else LATEST_CLOCK_S
+
+
 class ReplayWindow:
     """Which (boot, seq) of one sender have been seen: each control frame is accepted once.
 
     64 frames wide, as in IPsec (RFC 4303): a broker may reorder a little. Chunks are idempotent and
-    need no window. A sender's older boots are refused for good.
+    need no window. A sender's older boots are refused, until ``restart`` with proof that one is alive.
     """
 
     WIDTH = 64
 
     def __init__(self, boot: int = 0) -> None:
         self.boot = boot
-        self._top = 0
+        self.top = 0  # the highest number seen of this boot
         self._seen = 0
+
+    def restart(self, frame: Frame) -> None:
+        """Begin anew with this frame, whatever its boot."""
+        self.boot, self.top, self._seen = frame.boot, frame.seq, 1
 
     def accept(self, frame: Frame) -> bool:
         """Whether the frame is new; marks it as seen."""
         if frame.boot < self.boot:
             return False
         if frame.boot > self.boot:
-            self.boot, self._top, self._seen = frame.boot, 0, 0
-        ahead = frame.seq - self._top
+            self.boot, self.top, self._seen = frame.boot, 0, 0
+        ahead = frame.seq - self.top
         if ahead > 0:
             self._seen = (self._seen << ahead | 1) & ((1 << self.WIDTH) - 1) if ahead < 64 else 1
-            self._top = frame.seq
+            self.top = frame.seq
             return True
         if -ahead >= self.WIDTH or self._seen >> -ahead & 1:
             return False

@@ -28,6 +28,11 @@ class DeviceKeys:
     down: bytes = field(repr=False)
     password: str = field(repr=False)
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Tells these keys from others, and nothing about them."""
+        return hashlib.sha256(self.up).digest()[:16]
+
     @classmethod
     def of(cls, secret: bytes) -> "DeviceKeys":
         """Derive all keys of a device. Raises ``ConfigError`` for a secret that is not 32 bytes."""

@@ -5,6 +5,7 @@ a single station on a device or hundreds in the emulator.
 """
 
 import fcntl
+import os
 import select
 import signal
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from sedge_protocol.disk import opened
 from sedge_protocol.errors import StorageError
 from sedge_protocol.systemd import notify, watchdog_interval_s
 
@@ -108,7 +110,8 @@ def lock_folder(folder: Path) -> IO[bytes]:
     """Hold a state folder for this process. Raises ``StorageError`` when another one holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = (folder / "lock").open("wb")
+        with opened(folder / "lock", os.O_WRONLY | os.O_CREAT) as descriptor:
+            handle = os.fdopen(os.dup(descriptor), "wb")
     except OSError as exc:
         raise StorageError(f"{folder}: {exc}") from exc
     try:

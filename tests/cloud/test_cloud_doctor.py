@@ -13,7 +13,8 @@ from tests.cloud.helper import CONFIG, as_nobody, make_bundle, open_store
 from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.administration import initialise, start_run
-from sedge_cloud.doctor import EARLIEST_S, examine
+from sedge_cloud.doctor import examine
+from sedge_protocol.frame import EARLIEST_CLOCK_S
 
 Edit = Callable[[Path], object]
 
@@ -222,6 +223,6 @@ def test_a_disk_that_is_almost_full(alone: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_clock_that_was_never_set(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert time.time() > EARLIEST_S
+    assert time.time() > EARLIEST_CLOCK_S
     monkeypatch.setattr("sedge_cloud.doctor.time.time", lambda: 3600.0)
     assert "the clock says Thu Jan  1" in examined(alone / "cloud.toml").bad["clock"]

@@ -83,7 +83,12 @@ def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert call(home, "device", "add", "pi-2", "--out", str(tmp_path / "2"), "--service") == 0
     assert "sedge-edge.service" in capsys.readouterr().out
     assert call(home, "device", "revoke", "pi-2") == 0
-    assert "device pi-2 is revoked" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "device pi-2 is revoked" in said and "SIGHUP" in said
+    first = load_config(out / "edge.toml").keys()
+    assert call(home, "device", "reissue", "pi-1", "--out", str(tmp_path / "new")) == 0
+    assert f"Copy {tmp_path / 'new'}/ to the device" in capsys.readouterr().out
+    assert load_config(tmp_path / "new" / "edge.toml").keys() != first
     assert call(home, "device", "list") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -92,7 +97,7 @@ def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
         ["pi-2", "revoked", "0"],
     ]
     passwords = (home / "broker-passwords").read_text().splitlines()
-    assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1", "pi-2"]
+    assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1"]
 
 
 def test_devices_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
@@ -103,6 +108,7 @@ def test_devices_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     refused(capsys, call(home, "device", "add", "PI", "--out", out), "device: found 'PI'")
     refused(capsys, call(home, "device", "add", "pi-2", "--out", str(tmp_path / "1")), "out: found")
     refused(capsys, call(home, "device", "revoke", "pi-3"), "expected an enrolled device")
+    refused(capsys, call(home, "device", "reissue", "pi-3"), "expected an enrolled device")
 
 
 def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
@@ -241,6 +247,7 @@ COMMANDS = [
     ["device", "list"],
     ["device", "revoke", "x"],
     ["device", "add", "x", "--out", "never-made"],
+    ["device", "reissue", "x", "--out", "never-made"],
 ]
 
 

@@ -5,17 +5,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_store, secret_of
 
 from sedge_cloud.config import BroadcastConfig, PatchConfig
+from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.fleet import WARN_EVERY_S, WHO_IS_THERE, Fleet
 from sedge_cloud.ledger import Run
 from sedge_cloud.rows import DeviceRow
 from sedge_protocol.effects import Effect, Note, Send
 from sedge_protocol.errors import ConfigError, RemoteError
-from sedge_protocol.messages import Hello, Message
+from sedge_protocol.frame import MAX_AHEAD_S
+from sedge_protocol.messages import Hello, Message, Welcome
 from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.topics import down, up
+
+NOW_S = 1_800_000_000
 
 
 def row(name: str, revoked: bool = False, boot: int = 0) -> DeviceRow:
@@ -61,6 +65,44 @@ def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -
     cloud.now += WARN_EVERY_S
     cloud.say("a", a_hello("wiped"))
     assert len(cloud.notes(logging.WARNING)) == 2
+
+
+def test_a_forged_start_count_does_not_lock_a_device_out(tmp_path: Path) -> None:
+    """Whoever has its secret may say any count, as often as it likes, and cannot use them up."""
+    cloud = Cloud(tmp_path)
+    cloud.core = Coordinator(FLEET, cloud.store, 1.0, NOW_S)
+    cloud.load()
+    forger, true = Device("a", boot=2**32 - 1), Device("a", boot=NOW_S + 100)
+    assert cloud.give("a", forger.peer.seal(a_hello("forged"))) == []
+    (note,) = cloud.notes(logging.WARNING)
+    assert "start count 4294967295 is above" in note and "device reissue" in note
+    assert cloud.give("a", true.peer.seal(a_hello("true")))
+    later = Device("a", boot=NOW_S + MAX_AHEAD_S + 60)
+    assert cloud.give("a", later.peer.seal(a_hello("later"))) == []
+    cloud.now += 60  # the bound moves on with time
+    assert cloud.give("a", later.peer.seal(a_hello("later")))
+
+
+def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello("a", "b")
+    leaked, order = cloud.devices["a"], cloud.order("a")
+    cloud.store.revoke_device("b")
+    other = open_store(tmp_path / "state")  # the command line
+    for name in "ab":
+        other.reissue_device(name, name.encode() * 32)
+    other.close()
+    cloud.effects.clear()
+    cloud.load()
+    assert not cloud.core.devices["a"].online
+    assert cloud.give("a", leaked.peer.seal(a_hello("leaked"))) == []
+    for name in "ab":
+        cloud.devices[name] = Device(name, boot=1, secret=name.encode() * 32)
+        assert cloud.messages(name, Welcome) == [WHO_IS_THERE]
+    cloud.hello("a")
+    assert cloud.order("a") == order  # the round goes on
+    cloud.answer("a")
+    assert len(cloud.store.updates(RUN, 1)) == 1
 
 
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:

@@ -44,6 +44,7 @@ from sedge_protocol.messages import (
     Message,
     Offer,
     Order,
+    Welcome,
     encode_body,
 )
 from sedge_protocol.peer import Peer
@@ -437,6 +438,29 @@ def test_a_coordinator_with_an_old_start_count_is_spoken_of(desk: Desk) -> None:
     assert [len(found) for found in notes] == [1, 0]
     assert "its start count 6 is below 7" in notes[0][0].text
     assert desk.on_disk().orders == {}
+
+
+def test_a_forged_start_count_of_the_coordinator_ends_with_the_next_connection(
+    tmp_path: Path,
+) -> None:
+    """Whoever has the device's secret can be the coordinator to it, with the last count there is."""
+    desk = Desk(tmp_path)
+    true, forger = desk.peer, Peer(DOWN, KEYS.down, KEYS.up, boot=2**32 - 1, peer_boot=0)
+    (nonce,) = [m.nonce for m in desk.messages(desk.connect()) if isinstance(m, Hello)]
+    desk.peer = forger
+    desk.tell(Welcome(nonce, "forged"))
+    desk.peer = true
+    assert desk.on_disk().coordinator_boot == 2**32 - 1
+    desk.give(desk.order())
+    assert desk.on_disk().orders == {}
+    played_back = true.seal(Welcome(nonce, "0"))
+    desk.agent = desk.start()
+    desk.connect()  # the hello of which is answered by the true one
+    assert desk.on_disk().coordinator_boot == 7
+    assert desk.agent.receive(DOWN, played_back, desk.now) == []
+    desk.give(desk.order())
+    desk.settle()
+    assert ("run", 1) in desk.updates
 
 
 def test_chunks_that_find_the_disk_full_are_said_once(

@@ -27,6 +27,7 @@ from sedge_protocol.transfer import DEFAULT_CHUNK_BYTES, describe
 from sedge_protocol.update import Metrics, Report
 
 METRICS = Metrics(1.0, 0.5, 10)
+KEY = b"fingerprint"
 
 
 def blob(name: str) -> bytes:
@@ -88,7 +89,7 @@ def test_a_new_device_knows_nothing(path: Path) -> None:
 
 def test_every_change_survives(path: Path) -> None:
     now = memory(path)
-    now.start(5)
+    now.start(5, KEY)
     now.heard(77)
     now.accept(order("a", 1))
     now.accept(order("b", 2, patch="patch"))
@@ -120,11 +121,30 @@ def test_every_change_survives(path: Path) -> None:
 def test_boots_only_grow(path: Path) -> None:
     now = memory(path)
     for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
-        now.start(at_least)
+        now.start(at_least, KEY)
         assert now.state.boot == expected
     now.heard(9)
-    now.heard(3)
-    assert now.state.coordinator_boot == 9
+    now.heard(3)  # one that has proved that it is alive
+    assert memory(path).state.coordinator_boot == 3
+
+
+def test_counts_belong_to_a_key(path: Path) -> None:
+    """A device with a new secret; what it keeps of its runs is its own all the same."""
+    now = memory(path)
+    now.start(LATEST_CLOCK_S, KEY)
+    now.heard(MAX_BOOT)
+    now.accept(order("a", 1))
+    now.start(1_800_000_000, b"another")
+    assert (now.state.boot, now.state.coordinator_boot) == (1_800_000_000, 0)
+    assert now.state.orders == {"a": order("a", 1)} and memory(path).state == now.state
+
+
+def test_a_journal_from_before_keys_were_noted_keeps_its_counts(path: Path) -> None:
+    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=2_000_000_000, coordinator_boot=9))
+    now = memory(path)
+    now.start(1_800_000_000, KEY)
+    assert (now.state.boot, now.state.coordinator_boot) == (2_000_000_001, 9)
+    assert now.state.key == KEY
 
 
 def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
@@ -139,7 +159,7 @@ def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
         (LATEST_CLOCK_S, LATEST_CLOCK_S),
         (LATEST_CLOCK_S, LATEST_CLOCK_S + 1),
     ):
-        now.start(clock_s)
+        now.start(clock_s, KEY)
         assert now.state.boot == expected
     assert LATEST_CLOCK_S < MAX_BOOT == 2**32 - 1
 
@@ -148,11 +168,11 @@ def test_a_boot_that_no_frame_can_carry_is_mended(path: Path) -> None:
     """An earlier version stored one, and could not start again."""
     Journal(path, AgentState, SCHEMA).commit(AgentState(boot=7_300_000_002))
     now = memory(path)
-    now.start(1_800_000_000)
+    now.start(1_800_000_000, KEY)
     assert now.state.boot == 1_800_000_000
     Journal(path, AgentState, SCHEMA).commit(AgentState(boot=MAX_BOOT))
     now = memory(path)
-    now.start(1_800_000_000)
+    now.start(1_800_000_000, KEY)
     assert now.state.boot == MAX_BOOT
 
 
@@ -161,14 +181,14 @@ def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: P
     memory(path).accept(coming)
     for starts in range(1, MAX_STARTS + 1):
         now = memory(path)
-        now.start(0)
+        now.start(0, KEY)
         assert not now.state.hopeless(coming)
         now.begin(coming)
         now.begin(coming)  # the disk was full, and it is done again
         assert now.state.attempts["a"].starts == starts
         assert not now.state.hopeless(coming)
     now = memory(path)
-    now.start(0)
+    now.start(0, KEY)
     assert now.state.hopeless(coming)
     assert not now.state.hopeless(order("a", 2))
     assert not now.state.hopeless(msgspec.structs.replace(coming, model_hash=bytes(32)))
@@ -372,7 +392,7 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
     now.accept(order("a", 1))
     before = now.state
     changes: list[Callable[[], object]] = [
-        lambda: now.start(9),
+        lambda: now.start(9, KEY),
         lambda: now.heard(9),
         lambda: now.accept(order("b", 1)),
         lambda: now.begin(order("a", 1)),
@@ -400,7 +420,6 @@ def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.Mon
     now.heard(9)
     monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
     now.heard(9)
-    now.heard(4)
     now.cut(DEFAULT_CHUNK_BYTES)
 
 

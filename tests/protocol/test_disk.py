@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.disk import replace_file
 from sedge_protocol.errors import StorageError
 from sedge_protocol.journal import Journal
 from sedge_protocol.transfer import describe
@@ -299,30 +300,11 @@ def test_what_could_not_be_fsynced_is_gone(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-NOBODY = 65534
-
-
-def test_what_root_makes_is_its_folders_owners(
-    put: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As root, on the real disk; as anybody else in a folder of one's own, all but the outcome."""
-    given: set[Path] = set()
-    chown = os.chown
-
-    def noted(path: Any, user: int, group: int) -> None:
-        chown(path, user, group)
-        given.add(Path(path))
-
-    if os.geteuid() == 0:
-        chown(tmp_path, NOBODY, NOBODY)
-    monkeypatch.setattr(os, "chown", noted)
-    put(tmp_path)
-    assert os.geteuid() == 0 or not given  # others own what they make
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    put(tmp_path / "folder")
-    inside = {*(tmp_path / "folder").rglob("*"), tmp_path / "folder"}
-    owner = tmp_path.stat()
-    assert {(path.stat().st_uid, path.stat().st_gid) for path in inside} == {
-        (owner.st_uid, owner.st_gid)
-    }
-    assert {path for path in inside if path.is_dir()} <= given
+def test_a_link_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Where a new version is about to be written, somebody has put a link to a file of ours."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"ours")
+    (tmp_path / "fresh").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        replace_file(tmp_path / "file", b"new", tmp_path / "fresh")
+    assert victim.read_bytes() == b"ours" and not (tmp_path / "file").exists()

@@ -10,15 +10,18 @@ import pytest
 
 from sedge_protocol.errors import FrameError, LocalError, VersionError
 from sedge_protocol.frame import (
+    EARLIEST_CLOCK_S,
     HEADER,
     LATEST_CLOCK_S,
     MAC_OFFSET,
+    MAX_AHEAD_S,
     MAX_BODY_BYTES,
     MAX_BOOT,
     UNKEYED,
     Frame,
     Kind,
     ReplayWindow,
+    latest_boot,
     next_boot,
     open_frame,
     seal,
@@ -314,3 +317,17 @@ def test_a_start_count_grows_and_fits_a_frame(last: int, clock_s: int, expected:
     assert boot == expected
     sealed = seal(Frame(Kind.GOODBYE, b"", boot, 1), UP, KEY)
     assert open_frame(sealed, UP, KEY).boot == boot
+
+
+@pytest.mark.parametrize(
+    ("clock_s", "latest"),
+    [
+        (1, LATEST_CLOCK_S),  # not set: any that a clock can give
+        (EARLIEST_CLOCK_S - 1, LATEST_CLOCK_S),
+        (1_800_000_000.5, 1_800_000_000 + MAX_AHEAD_S),
+        (LATEST_CLOCK_S, MAX_BOOT),
+        (2**32, LATEST_CLOCK_S),
+    ],
+)
+def test_the_latest_boot_that_is_believed(clock_s: float, latest: int) -> None:
+    assert latest_boot(clock_s) == latest

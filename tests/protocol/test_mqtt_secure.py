@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
-from sedge_cloud.administration import ACL, add_password
+from sedge_cloud.administration import ACL
+from sedge_cloud.enrolment import add_password
 from sedge_emulate import broker as broker_module
 from sedge_emulate.broker import Broker, find_mosquitto
 from sedge_protocol import mqtt, topics

@@ -123,3 +123,28 @@ def test_an_offer_must_carry_its_own_transfer_id() -> None:
         frame = Frame(Kind.OFFER, offer, 1, 1, transfer)
         with pytest.raises(FrameError, match="another's manifest"):
             coordinator().open(seal(frame, UP, KEYS.up), UP)
+
+
+def test_a_start_count_ahead_of_the_clock_is_refused() -> None:
+    receiver, forger, sender = coordinator(), device(boot=2**32 - 1), device(boot=1_800_000_000)
+    goodbye = messages.Goodbye(NONCE)
+    with pytest.raises(FrameError, match=r"frame.boot: start count 4294967295 is above 1900000000"):
+        receiver.open(forger.seal(messages.Hello(NONCE, "1")), UP, 1_900_000_000)
+    for message in (messages.Hello(NONCE, "1"), goodbye):
+        assert receiver.open(sender.seal(message), UP, 1_900_000_000) is not None
+
+
+def test_the_answer_to_ones_own_nonce_is_believed_whatever_its_boot() -> None:
+    receiver, forger, sender = device(), coordinator(boot=2**32 - 1), coordinator(boot=5)
+    earlier = sender.seal(messages.Welcome(bytes(16), "1"))
+    answer = sender.seal(messages.Welcome(NONCE, "1"))
+    later = sender.seal(messages.Cancel("r", 1, "over"))
+    assert receiver.open(forger.seal(messages.Welcome(bytes(16), "1")), DOWN) is not None
+    assert receiver.open(answer, DOWN) is None  # nothing is awaited
+    receiver.awaited = NONCE
+    assert receiver.open(earlier, DOWN) is None and receiver.open(later, DOWN) is None
+    assert receiver.open(answer, DOWN) is not None and receiver.window.boot == 5
+    assert receiver.open(later, DOWN) is not None
+    for replayed in (answer, later):  # the same start: the window knows them
+        assert receiver.open(replayed, DOWN) is None
+    assert receiver.counters["replayed"] == 5

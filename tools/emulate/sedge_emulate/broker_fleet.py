@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud.administration import add_device, start_run
+from sedge_cloud.administration import start_run
 from sedge_cloud.config import BrokerConfig, CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.enrolment import add_device
 from sedge_cloud.events import Event, RunEnded
 from sedge_cloud.rounds import RUNNING, Summary
 from sedge_cloud.service import Service

@@ -30,7 +30,7 @@ N = F * C + C
 HEAD = '<ir_version: 9, opset_import: ["": 20]>'
 CONSTANTS = f"""<int64[1] first = {{0}}, int64[1] last = {{1}}, int64[1] cut = {{{F * C}}},
     int64[1] end = {{{N}}}, int64[2] shape = {{{F}, {C}}}, int64[2] column = {{{B}, 1}},
-    int64[1] flat = {{-1}}, int64[1] depth = {{{C}}}, float[2] onoff = {{0.0, 1.0}}>"""
+    int64[1] flat = {{-1}}, int64[1, {C}] classes = {{{", ".join(map(str, range(C)))}}}>"""
 MODEL = """
     W_flat = Slice (theta, first, cut, first)
     W = Reshape (W_flat, shape)
@@ -40,7 +40,9 @@ MODEL = """
 """
 FORWARD = """
     probabilities = Softmax <axis = 1> (logits)
-    wanted = OneHot (y, depth, onoff)
+    y_column = Reshape (y, column)
+    hits = Equal (y_column, classes)
+    wanted = Cast <to = 1> (hits)
     logs = Log (probabilities)
     picked = Mul (logs, wanted)
     negative = ReduceSum <keepdims = 0> (picked, last)

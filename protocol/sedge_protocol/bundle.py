@@ -176,7 +176,8 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
         manifest = _decode_manifest(_read(folder / MANIFEST_NAME), str(folder))
         names = {program.file for program in manifest.programs}
         files = {name: _read(folder / name) for name in sorted(names)}
-        init = np.frombuffer((folder / INIT_NAME).read_bytes(), "<f4").astype(np.float32)
+        room = 4 * manifest.layout.size
+        init = np.frombuffer(_read(folder / INIT_NAME, room), "<f4").astype(np.float32)
     except OSError as exc:
         raise StorageError(f"bundle {folder}: {exc}") from exc
     except ValueError as exc:
@@ -186,12 +187,12 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
     return Bundle(manifest, files), init
 
 
-def _read(path: Path) -> bytes:
-    """A file of a bundle. Raises ``OSError``, or ``CodecError`` when it is larger than a bundle."""
+def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
+    """A file of a bundle. Raises ``OSError``, or ``CodecError`` when it is larger than the limit."""
     with path.open("rb") as file:
-        data = file.read(MAX_BUNDLE_BYTES + 1)
-    if len(data) > MAX_BUNDLE_BYTES:
-        raise CodecError(f"{path}: expected at most {MAX_BUNDLE_BYTES} bytes")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise CodecError(f"{path}: expected at most {limit} bytes")
     return data
 
 

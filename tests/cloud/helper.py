@@ -59,9 +59,10 @@ def make_bundle(
     init: Theta | None = None,
     axes: Axes | None = None,
     rate: float = 0.0,
+    program: bytes = EMPTY_PROGRAM,
 ) -> Path:
     """A bundle whose program does nothing."""
-    sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
+    sha256 = hashlib.sha256(program).hexdigest()
     manifest = bundles.BundleManifest(
         format=bundles.FORMAT,
         name="bench",
@@ -78,7 +79,7 @@ def make_bundle(
         rate=rate,
     )
     theta = random_theta(1, layout.size) if init is None else init
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": EMPTY_PROGRAM}), theta)
+    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": program}), theta)
     return folder
 
 

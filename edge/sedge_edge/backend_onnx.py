@@ -277,6 +277,10 @@ class _Program:
         options.enable_mem_pattern = False
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
+        # What is computed while loading is not in the arena, so nothing large may be.
+        options.add_session_config_entry(
+            "optimization.constant_folding_max_output_size_in_bytes", str(2**24)
+        )
         # A thread that spins while it waits takes time and battery from the device's own work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: _Session = open_session(data, options)

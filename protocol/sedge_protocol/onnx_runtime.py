@@ -17,7 +17,8 @@ def library() -> ModuleType:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
-    return onnxruntime
+    found: ModuleType = onnxruntime
+    return found
 
 
 def open_session(program: bytes, options: Any) -> Any:

@@ -390,7 +390,7 @@ def reading(file: str) -> bytes:
             external_data=[StringStringEntryProto(key="location", value=file)],
         )
     )
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def test_a_program_cannot_read_the_devices_files(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, TensorProto, defs, helper, numpy_helper
 
 from sedge_protocol import program
@@ -193,9 +193,8 @@ def test_dims_may_be_packed() -> None:
         graph = model().graph
         graph.ClearField("initializer")
         body = graph.SerializeToString() + b"\x2a" + bytes([len(tensor)]) + tensor
-        return ModelProto(opset_import=model().opset_import).SerializeToString() + (
-            b"\x3a" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body
-        )
+        head = bytes(ModelProto(opset_import=model().opset_import).SerializeToString())
+        return head + b"\x3a" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body
 
     check_program(with_tensor(packed))
     with pytest.raises(CodecError, match=r"dims\[0\]: expected at most 16 dimensions"):

@@ -272,7 +272,7 @@ class _Check:
 
     def _held(self, message: _Message, data: memoryview, where: str) -> dict[str, Field]:
         """The fields of a message in which none repeats; an empty one for each that is missing."""
-        found = defaultdict(lambda: _NOTHING)
+        found: dict[str, Field] = defaultdict(lambda: _NOTHING)
         found.update((name, field) for name, field, _ in self._read(message, data, where))
         return found
 

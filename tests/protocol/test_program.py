@@ -192,7 +192,7 @@ def test_dims_may_be_packed() -> None:
     def with_tensor(tensor: bytes) -> bytes:
         graph = model().graph
         graph.ClearField("initializer")
-        body = graph.SerializeToString() + b"\x2a" + bytes([len(tensor)]) + tensor
+        body = bytes(graph.SerializeToString()) + b"\x2a" + bytes([len(tensor)]) + tensor
         head = bytes(ModelProto(opset_import=model().opset_import).SerializeToString())
         return head + b"\x3a" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body
 

@@ -45,6 +45,7 @@ SHELLS: dict[str, set[str]] = {
     "sedge_protocol.journal": {"os"},
     "sedge_protocol.loop": {"os", "select", "socket", "time"},
     "sedge_protocol.mqtt": {"paho", "select", "socket", "ssl", "time"},
+    "sedge_protocol.onnx_runtime": {"os"},
     "sedge_protocol.privileges": {"os"},
     "sedge_protocol.systemd": {"os", "socket"},
     "sedge_cloud.__main__": {"time"},
@@ -63,8 +64,8 @@ SHELLS: dict[str, set[str]] = {
 # The cores, and all the mathematics: these can never become shells.
 PURE = {
     "sedge_protocol": "axes class_rice compression effects errors factors frame importance keys layout "
-    "levels mask_fit mask_model messages peer positions selection sparse topics transfer update values "
-    "zstd",
+    "levels mask_fit mask_model messages peer positions program protobuf selection sparse topics transfer "
+    "update values zstd",
     "sedge_cloud": "aggregate alignment allowance apfl baselines cac cohorts coordinator ditto downloads "
     "events fedbn fedper fedprox fedrep fedrolex fedselect fleet guarded heterofl housekeeping inbox "
     "ledger memories obp orders overlap parts personal plans prefixes purin robust rounds rows schema "
@@ -77,6 +78,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
     "sedge_cloud.events": ("tests/cloud/test_service.py", "four records without a line of code"),
     "sedge_cloud.strategy": ("tests/cloud/test_strategies.py", "records and a protocol"),
+    "sedge_protocol.onnx_runtime": ("tests/edge/test_backend_onnx.py", "the device's sessions"),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_emulate.reproduce.arguments": ("tests/emulate/test_command.py", "the command line"),
     "sedge_emulate.reproduce.setting": ("tests/emulate/test_play.py", "a record and a protocol"),
@@ -172,9 +174,20 @@ def test_no_shell_is_listed_for_nothing() -> None:
 
 
 def test_one_file_owns_each_library() -> None:
-    for library, owner in (("paho", "sedge_protocol.mqtt"), ("sqlite3", "sedge_cloud.store")):
+    for library, owner in (
+        ("onnxruntime", "sedge_protocol.onnx_runtime"),
+        ("paho", "sedge_protocol.mqtt"),
+        ("sqlite3", "sedge_cloud.store"),
+    ):
         users = [m for m, path in MODULES.items() if library in tops(imports(path.read_text()))]
         assert users == [owner]
+
+
+def test_nothing_else_loads_onnxruntime() -> None:
+    """Not even a test or a benchmark: only there is it kept from reporting to its maker."""
+    for folder in ("tests", "tools", "examples"):
+        for path in found(ROOT / folder, "*.py"):
+            assert "onnxruntime" not in tops(imports(path.read_text())), path
 
 
 @pytest.mark.parametrize(

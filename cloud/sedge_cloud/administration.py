@@ -37,7 +37,8 @@ def start_run(
 
     It begins with the model that the strategy's ``init`` makes of the bundle's. Raises ``ConfigError`` for
     a bad or taken name, for bundles that are not forms of one model, and for a config that does not fit
-    them, and ``LocalError`` for a first model that is not finite and of the bundle's layout.
+    them, ``CodecError`` for a program that devices refuse, and ``LocalError`` for a first model that is not
+    finite and of the bundle's layout.
     """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
@@ -45,6 +46,8 @@ def start_run(
     with as_caller():
         bundle, init = bundles.load(folder)
         forms = [bundles.load(other)[0] for other in narrower]
+    for form in (bundle, *forms):
+        form.check_programs()
     require_forms(bundle.manifest, [form.manifest for form in forms])
     _require_fit(config, bundle.manifest.layout, len(forms))
     first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, init)

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import groupby
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +28,19 @@ from numpy.typing import NDArray
 from sedge_edge.batches import Batch, batches, evaluation_batches
 from sedge_edge.data import Examples, Inputs
 from sedge_edge.descent import Arrays, Descent, Mixture, Plain
+from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import (
     INSTALL,
-    ONNXRUNTIME,
     Mixed,
     Trained,
     TrainingDiverged,
     TrainingStopped,
 )
-from sedge_protocol.bundle import Bundle
+from sedge_protocol.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Training
+from sedge_protocol.onnx_runtime import library, open_session
 from sedge_protocol.update import Metrics
 
 _STEP_INPUTS = ["theta", "velocity", "x", "y", "w", "learning_rate", "momentum"]
@@ -245,15 +246,17 @@ def _with_last(found: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
 
 @lru_cache(maxsize=1)
 def _share_arena() -> None:
-    """One memory arena for all sessions of the process, which grows by no more than is asked for."""
-    import onnxruntime as ort
+    """One memory arena for all sessions of the process, which grows by no more than is asked for.
 
+    It ends below the device's memory: a program that wants more fails, instead of the device.
+    """
+    ort = library()
     where = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
     )
     same_as_requested = 1
     growth = {
-        "max_mem": 0,
+        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0: none known, no limit
         "arena_extend_strategy": same_as_requested,
         "initial_chunk_size_bytes": 2**20,
         "max_dead_bytes_per_chunk": 2**20,
@@ -265,8 +268,7 @@ class _Program:
     """One session. Raises ``ImportError`` when there is no onnxruntime, else whatever that raises."""
 
     def __init__(self, data: bytes, outputs: list[str], threads: int) -> None:
-        import onnxruntime
-
+        onnxruntime = library()
         options = onnxruntime.SessionOptions()
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.intra_op_num_threads = threads
@@ -275,12 +277,13 @@ class _Program:
         options.enable_mem_pattern = False
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
+        # What is computed while loading is not in the arena, so nothing large may be.
+        options.add_session_config_entry(
+            "optimization.constant_folding_max_output_size_in_bytes", str(2**24)
+        )
         # A thread that spins while it waits takes time and battery from the device's own work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = cast(
-            _Session,
-            onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]),
-        )
+        self._session: _Session = open_session(data, options)
         self._outputs = outputs
         self._run_options = onnxruntime.RunOptions()
         self._last_run_options = onnxruntime.RunOptions()

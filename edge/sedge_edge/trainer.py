@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.data import Examples, Inputs
-from sedge_protocol.bundle import Bundle
+from sedge_protocol.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Training
 from sedge_protocol.update import Metrics
 
 AUTO = "auto"
-ONNXRUNTIME = "onnxruntime"
 # The backends this version has, and what installs each.
 INSTALL = {ONNXRUNTIME: "pip install 'sedge-fl[onnx]'"}
 

@@ -17,11 +17,13 @@ import zstandard
 from sedge_protocol.axes import Axes
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.program import check_program
 from sedge_protocol.zstd import decompress
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
+ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 PROGRAM_NAMES = ("train", "train_prox", "evaluate", "predict")
 # A train program of ResNet-8 is 0.2 MB; weights are inputs, not constants. 64 MiB leaves room for
 # programs that carry delegated blobs and still fits the smallest device.
@@ -95,6 +97,16 @@ class Bundle(msgspec.Struct, frozen=True):
                 return self.files[program.file]
         raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
 
+    def check_programs(self) -> None:
+        """Raise ``CodecError`` for a program that devices refuse (``sedge_protocol.program``)."""
+        for program in self.manifest.programs:
+            if program.backend == ONNXRUNTIME:
+                try:
+                    check_program(self.files[program.file])
+                except CodecError as exc:
+                    where = f"bundle {self.manifest.name!r}: program {program.name!r}"
+                    raise CodecError(f"{where}: {exc}") from exc
+
     def backends(self) -> tuple[str, ...]:
         """The backends that have a train program here."""
         return tuple(p.backend for p in self.manifest.programs if p.name == "train")
@@ -161,10 +173,11 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
     Raises ``StorageError`` when a file cannot be read, ``CodecError`` when one is not as it should be.
     """
     try:
-        manifest = _decode_manifest((folder / MANIFEST_NAME).read_bytes(), str(folder))
+        manifest = _decode_manifest(_read(folder / MANIFEST_NAME), str(folder))
         names = {program.file for program in manifest.programs}
-        files = {name: (folder / name).read_bytes() for name in sorted(names)}
-        init = np.frombuffer((folder / INIT_NAME).read_bytes(), "<f4").astype(np.float32)
+        files = {name: _read(folder / name) for name in sorted(names)}
+        room = 4 * manifest.layout.size
+        init = np.frombuffer(_read(folder / INIT_NAME, room), "<f4").astype(np.float32)
     except OSError as exc:
         raise StorageError(f"bundle {folder}: {exc}") from exc
     except ValueError as exc:
@@ -172,6 +185,15 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
     _check_files(manifest, files, str(folder))
     manifest.layout.check(init)
     return Bundle(manifest, files), init
+
+
+def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
+    """A file of a bundle. Raises ``OSError``, or ``CodecError`` when it is larger than the limit."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise CodecError(f"{path}: expected at most {limit} bytes")
+    return data
 
 
 def pack(bundle: Bundle) -> bytes:

@@ -1,10 +1,11 @@
 """A coordinator on the bench: real store, real frames sealed by the devices' own keys, no broker.
 
 ``Cloud`` holds a store and the core that works on it; ``say`` hands it a frame of a device and gives
-what it answers that device; ``poll`` lets time pass. The bundle's program is a name only.
+what it answers that device; ``poll`` lets time pass. The bundle's program does nothing.
 """
 
 import contextlib
+import hashlib
 import os
 import stat
 import tempfile
@@ -37,6 +38,7 @@ from sedge_protocol.update import Metrics, Report, encode_update
 
 FLEET = "bench"
 RUN = "run"
+EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 # n = 12,000: a dense float32 vector is 48 kB, more than fits inline, and twelve chunks of 4 KiB.
 LAYOUT = Layout.of(
     [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
@@ -57,9 +59,10 @@ def make_bundle(
     init: Theta | None = None,
     axes: Axes | None = None,
     rate: float = 0.0,
+    program: bytes = EMPTY_PROGRAM,
 ) -> Path:
-    """A bundle whose program is a name only."""
-    sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # of no bytes
+    """A bundle whose program does nothing."""
+    sha256 = hashlib.sha256(program).hexdigest()
     manifest = bundles.BundleManifest(
         format=bundles.FORMAT,
         name="bench",
@@ -76,7 +79,7 @@ def make_bundle(
         rate=rate,
     )
     theta = random_theta(1, layout.size) if init is None else init
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": b""}), theta)
+    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": program}), theta)
     return folder
 
 

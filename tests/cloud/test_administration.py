@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto
 from tests.cloud import given
 from tests.cloud.helper import (
     AXES,
     CONFIG,
+    EMPTY_PROGRAM,
     LAYOUT,
     as_nobody,
     make_bundle,
@@ -92,6 +94,20 @@ def test_a_bundle_that_is_none(store: Store, tmp_path: Path) -> None:
     (bundle / "train.onnx").write_bytes(b"changed")
     with pytest.raises(CodecError, match="sha256"):
         start_run(store, "run", bundle, CONFIG)
+    assert store.runs() == []
+
+
+def test_a_program_that_devices_refuse(store: Store, tmp_path: Path) -> None:
+    """Also where only a narrower form has it."""
+    model = ModelProto.FromString(EMPTY_PROGRAM)
+    tensor = model.graph.initializer.add(name="weights", data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="secret")
+    bad = make_bundle(tmp_path / "bad", program=model.SerializeToString())
+    said = r"bundle 'bench': program 'train': model.graph.initializer\[0\]: external_data is not allowed"
+    with pytest.raises(CodecError, match=said):
+        start_run(store, "run", bad, CONFIG)
+    with pytest.raises(CodecError, match=said):
+        start_run(store, "run", make_bundle(tmp_path / "bundle"), CONFIG, [bad])
     assert store.runs() == []
 
 

@@ -123,9 +123,9 @@ def hash_of(theta: Theta) -> bytes:
     return hashlib.sha256(theta.astype("<f4").tobytes()).digest()
 
 
-def make_bundle(seed: int = 0, layout: Layout = LAYOUT) -> bytes:
+def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
     """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
-    program = np.random.default_rng(seed).bytes(20_000)
+    program = program or np.random.default_rng(seed).bytes(20_000)
     sha256 = hashlib.sha256(program).hexdigest()
     manifest = BundleManifest(
         format=bundles.FORMAT,

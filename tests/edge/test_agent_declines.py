@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 from tests.edge.desk import (
     Desk,
     DriftTrainer,
@@ -194,15 +195,33 @@ def test_data_that_the_model_cannot_take(desk: Desk, name: str, which: str) -> N
     check_declined(desk, desk.order(2), "DataError", text)
 
 
+def looping() -> bytes:
+    """A program that need not end."""
+    graph = helper.make_graph([helper.make_node("Loop", ["", ""], [])], "g", [], [])
+    opset = [helper.make_opsetid("", 20)]
+    return bytes(helper.make_model(graph, opset_imports=opset).SerializeToString())
+
+
 @pytest.mark.parametrize(
-    ("backend", "reason", "text"),
+    ("backend", "program", "reason", "text"),
     [
-        ("executorch", "ConfigError", "an installed backend: one of those in the bundle"),
-        ("onnxruntime", "CodecError", "program 'train' cannot be loaded"),
+        ("executorch", b"", "ConfigError", "an installed backend: one of those in the bundle"),
+        ("onnxruntime", b"noise", "CodecError", "program 'train' cannot be loaded: model: not a"),
+        (
+            "onnxruntime",
+            looping(),
+            "CodecError",
+            "operator 'Loop' is not one that programs may use",
+        ),
     ],
 )
 def test_a_bundle_that_no_backend_runs(
-    desk: Desk, backend: str, reason: str, text: str, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
+    backend: str,
+    program: bytes,
+    reason: str,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     programs, place = Programs(backend, threads=1), desk.place()
     real = Workplace(
@@ -216,7 +235,7 @@ def test_a_bundle_that_no_backend_runs(
     )
     with monkeypatch.context() as patched:
         patched.setattr(desk, "place", lambda: real)
-        desk.give(desk.order(2))
+        desk.give(desk.order(2, bundle=desk.serve(make_bundle(program=program))))
     (decline,) = desk.declines
     assert decline.reason == reason
     assert text in decline.detail

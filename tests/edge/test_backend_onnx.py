@@ -5,20 +5,40 @@ exporter. theta is W (F, C) and b (C,), flat.
 """
 
 import hashlib
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec import structs
 from numpy.typing import NDArray
-from onnx import checker, parser
+from onnx import (
+    ModelProto,
+    StringStringEntryProto,
+    TensorProto,
+    checker,
+    helper,
+    numpy_helper,
+    parser,
+)
 
 from sedge_edge.backend_onnx import OnnxTrainer
 from sedge_edge.batches import batches
 from sedge_edge.data import Examples
 from sedge_edge.trainer import TrainingDiverged, TrainingStopped
-from sedge_protocol.bundle import FORMAT, Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.bundle import (
+    FORMAT,
+    Bundle,
+    BundleManifest,
+    Program,
+    TensorSpec,
+    Verification,
+    pack,
+)
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import LastBatch, Training
@@ -30,7 +50,7 @@ N = F * C + C
 HEAD = '<ir_version: 9, opset_import: ["": 20]>'
 CONSTANTS = f"""<int64[1] first = {{0}}, int64[1] last = {{1}}, int64[1] cut = {{{F * C}}},
     int64[1] end = {{{N}}}, int64[2] shape = {{{F}, {C}}}, int64[2] column = {{{B}, 1}},
-    int64[1] flat = {{-1}}, int64[1] depth = {{{C}}}, float[2] onoff = {{0.0, 1.0}}>"""
+    int64[1] flat = {{-1}}, int64[1, {C}] classes = {{{", ".join(map(str, range(C)))}}}>"""
 MODEL = """
     W_flat = Slice (theta, first, cut, first)
     W = Reshape (W_flat, shape)
@@ -40,7 +60,9 @@ MODEL = """
 """
 FORWARD = """
     probabilities = Softmax <axis = 1> (logits)
-    wanted = OneHot (y, depth, onoff)
+    y_column = Reshape (y, column)
+    hits = Equal (y_column, classes)
+    wanted = Cast <to = 1> (hits)
     logs = Log (probabilities)
     picked = Mul (logs, wanted)
     negative = ReduceSum <keepdims = 0> (picked, last)
@@ -354,6 +376,75 @@ def test_threads_share_one_trainer() -> None:
 def test_a_bad_train_program_is_refused_at_once(files: dict[str, bytes], message: str) -> None:
     with pytest.raises(CodecError, match=f"bundle 'softmax'.*{message}"):
         OnnxTrainer(bundle(files), threads=1)
+
+
+def reading(file: str) -> bytes:
+    """The train program, its last constant read from a file in the working directory."""
+    model = ModelProto.FromString(FILES["train"])
+    model.graph.initializer.append(
+        TensorProto(
+            name="secret",
+            dims=[4],
+            data_type=TensorProto.FLOAT,
+            data_location=TensorProto.EXTERNAL,
+            external_data=[StringStringEntryProto(key="location", value=file)],
+        )
+    )
+    return bytes(model.SerializeToString())
+
+
+def test_a_program_cannot_read_the_devices_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime would take it: it looks for such a file in the working directory."""
+    (tmp_path / "secret").write_bytes(b"0123456789abcdef")
+    monkeypatch.chdir(tmp_path)
+    said = r"program 'train' cannot be loaded: model.graph.initializer\[\d\]: external_data"
+    with pytest.raises(CodecError, match=said):
+        OnnxTrainer(bundle({"train": reading("secret")}), threads=1)
+
+
+def test_bytes_of_another_format_are_not_taken_for_it() -> None:
+    """ONNX with the mark of onnxruntime's own format, which it would believe."""
+    name = ModelProto(producer_name="  ORTM").SerializeToString()
+    assert name[4:8] == b"ORTM"
+    OnnxTrainer(bundle({"train": name + FILES["train"]}), threads=1)
+
+
+# Predicts with a packed bundle on a machine that has as many pages of memory as its first argument says.
+SMALL_MACHINE = """
+import os, pathlib, sys
+import numpy as np
+real = os.sysconf
+os.sysconf = lambda name: int(sys.argv[1]) if name == "SC_PHYS_PAGES" else real(name)
+from sedge_edge.trainer import open_trainer
+from sedge_protocol.bundle import unpack
+trainer = open_trainer(unpack(pathlib.Path(sys.argv[2]).read_bytes()), "auto", 1)
+theta, rows = np.zeros(int(sys.argv[3]), np.float32), np.zeros((1, int(sys.argv[4])), np.float32)
+try:
+    print(trainer.predict(theta, rows))
+except Exception as exc:
+    print(type(exc).__name__, exc)
+"""
+
+
+def test_a_program_cannot_take_the_devices_memory(tmp_path: Path) -> None:
+    """400 MB, of an operator that may be used, on a device of 256: refused, where it would be killed."""
+    model = ModelProto.FromString(FILES["predict"])
+    model.graph.initializer.append(numpy_helper.from_array(np.full(2, 10_000), "huge"))
+    model.graph.node[-1].output[0] = "small"
+    filled = helper.make_node("ConstantOfShape", ["huge"], ["filled"])
+    total = helper.make_node("ReduceSum", ["filled"], ["total"], keepdims=0)
+    model.graph.node.extend(
+        [filled, total, helper.make_node("Add", ["small", "total"], ["logits"])]
+    )
+    packed = tmp_path / "bundle"
+    packed.write_bytes(pack(bundle({**FILES, "predict": model.SerializeToString()})))
+    pages = 256 * 10**6 // os.sysconf("SC_PAGE_SIZE")
+    words = [sys.executable, "-c", SMALL_MACHINE, str(pages), str(packed), str(N), str(F)]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert said.startswith("CodecError bundle 'softmax': program 'predict' failed: ")
+    assert "Available memory" in said
 
 
 def test_a_missing_program_is_refused_when_needed() -> None:

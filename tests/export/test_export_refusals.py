@@ -233,6 +233,19 @@ def test_wrong_forward_is_seen(kind: str, wrong: Replace, tmp_path: Path) -> Non
     assert "disagrees with torch" in attempt(network(), tmp_path, sample=IMAGES)
 
 
+def test_an_operator_that_devices_refuse(wrong: Replace, tmp_path: Path) -> None:
+    """onnxruntime has it; the list of a device's operators does not."""
+
+    def other(graph: Graph, x: Value) -> Lowered:
+        return graph.unary("HardSwish", x)
+
+    wrong(aten.relu.default, other)
+    message = attempt(network(), tmp_path, sample=IMAGES)
+    assert re.search(
+        r"program 'train' cannot be loaded: .*operator 'HardSwish' is not one", message
+    )
+
+
 def test_wrong_evaluation_is_seen(wrong: Replace, tmp_path: Path) -> None:
     right = LOWERINGS[aten.argmax.default]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -17,6 +18,7 @@ from sedge_protocol.bundle import (
     FORMAT,
     INIT_NAME,
     MANIFEST_NAME,
+    MAX_BUNDLE_BYTES,
     Bundle,
     BundleManifest,
     Program,
@@ -93,6 +95,16 @@ def test_a_manifest_from_before_there_were_axes() -> None:
     old = {name: value for name, value in fields().items() if name not in ("axes", "rate")}
     assert unpack(packed(msgspec.json.encode(old), FILES)) == BUNDLE
     assert (MANIFEST.axes, MANIFEST.rate) == (None, 0.0)
+
+
+def test_a_file_larger_than_a_bundle_is_not_read(folder: Path) -> None:
+    for name in ("manifest.json", "train.onnx"):
+        kept = (folder / name).read_bytes()
+        os.truncate(folder / name, MAX_BUNDLE_BYTES + 1)  # a hole: the disk holds nothing of it
+        with pytest.raises(CodecError, match=f"{name}: expected at most {MAX_BUNDLE_BYTES} bytes"):
+            load(folder)
+        (folder / name).write_bytes(kept)
+    assert load(folder)[0] == BUNDLE
 
 
 def test_a_folder_goes_both_ways(folder: Path) -> None:

@@ -5,6 +5,7 @@ deterministic). The one invariant says it all: whatever the faults, the run ends
 of the run without faults, so no update was lost, counted twice, or computed from a wrong start.
 """
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.cloud.helper import EMPTY_PROGRAM
 
 from sedge_cloud.administration import start_run
 from sedge_cloud.config import CodecConfig, RunConfig
@@ -112,7 +114,7 @@ def make_bundle(folder: Path) -> None:
             ("head.bias", (CLASSES,), Role.PARAMETER),
         ]
     )
-    sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # of no bytes
+    sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
     program = bundles.Program("train", "onnxruntime", "train.onnx", sha256)
     manifest = bundles.BundleManifest(
         format=bundles.FORMAT,
@@ -128,7 +130,7 @@ def make_bundle(folder: Path) -> None:
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
     )
     init = np.random.default_rng(1).normal(0, 0.1, layout.size).astype(np.float32)
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": b""}), init)
+    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": EMPTY_PROGRAM}), init)
 
 
 class Crashing:

@@ -13,6 +13,7 @@ per update, the median of the rounds but the first. The last line is JSON.
 """
 
 import argparse
+import hashlib
 import json
 import tempfile
 import time
@@ -43,6 +44,7 @@ from sedge_protocol.update import Metrics, Report, encode_update
 
 FLEET = "bench"
 RUN = "run"
+EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 SHARES = (0.5, 0.01)
 PLAN = "plan and order the next round"
 # What an update is made from; more would only make the bench slower to prepare.
@@ -62,9 +64,9 @@ def made_up(kind: str, size: int, seed: int) -> Theta:
 
 
 def make_bundle(folder: Path, size: int) -> Path:
-    """A bundle whose program is a name only."""
+    """A bundle whose program does nothing."""
     layout = Layout.of([("theta", (size,), Role.PARAMETER)])
-    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
     manifest = bundles.BundleManifest(
         format=bundles.FORMAT,
         name="bench",
@@ -75,11 +77,11 @@ def make_bundle(folder: Path, size: int) -> Path:
         num_classes=10,
         optimizer="sgd",
         uses_batch_statistics=False,
-        programs=(bundles.Program("train", "onnxruntime", "train.onnx", empty),),
+        programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
     )
     theta = np.random.default_rng(1).normal(0, 0.05, size).astype(np.float32)
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": b""}), theta)
+    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": EMPTY_PROGRAM}), theta)
     return folder
 
 

@@ -23,6 +23,7 @@ from sedge_protocol.axes import Axes
 from sedge_protocol.bundle import (
     FORMAT,
     MAX_BUNDLE_BYTES,
+    ONNXRUNTIME,
     Bundle,
     BundleManifest,
     Program,
@@ -32,7 +33,6 @@ from sedge_protocol.bundle import (
 )
 from sedge_protocol.errors import ExportError
 
-BACKEND = "onnxruntime"
 OPTIMIZER = "sgd"
 TOLERANCE = 1e-4
 _BATCH = ("x", "y", "w")
@@ -167,7 +167,7 @@ def _bundle(
 ) -> Bundle:  # fmt: skip
     files = {f"{key}.onnx": data for key, data in programs.items()}
     entries = tuple(
-        Program(file.removesuffix(".onnx"), BACKEND, file, hashlib.sha256(data).hexdigest())
+        Program(file.removesuffix(".onnx"), ONNXRUNTIME, file, hashlib.sha256(data).hexdigest())
         for file, data in files.items()
     )
     manifest = BundleManifest(

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from sedge_protocol.errors import LocalError
+from sedge_protocol.program import OPSET
 
-# Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on; IR 9 belongs to it.
-OPSET = 20
-IR_VERSION = 9
+IR_VERSION = 9  # belongs to opset 20
 
 Scalar: TypeAlias = bool | int | float
 Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto

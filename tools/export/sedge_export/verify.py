@@ -22,7 +22,6 @@ from importlib.metadata import version
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -33,6 +32,7 @@ from sedge_export.network import Network
 from sedge_protocol.bundle import Verification
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
+from sedge_protocol.onnx_runtime import library, open_session
 
 Array: TypeAlias = NDArray[np.generic]
 Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float32]]]
@@ -58,14 +58,14 @@ GRADIENT_FLOOR = 1e-5
 def load_program(name: str, data: bytes) -> Program:
     """A program in onnxruntime on one thread, from named arrays to named arrays.
 
-    Raises ``ExportError`` when onnxruntime does not take it.
+    Raises ``ExportError`` for one that no device would take.
     """
-    options = onnxruntime.SessionOptions()
+    options = library().SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = open_session(data, options)
     except Exception as exc:  # onnxruntime's exceptions have no common base
-        raise ExportError(f"program {name!r}: onnxruntime refuses it: {exc}") from exc
+        raise ExportError(f"program {name!r} cannot be loaded: {exc}") from exc
     names = [output.name for output in session.get_outputs()]
 
     def run(feed: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:

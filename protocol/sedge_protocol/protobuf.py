@@ -1,0 +1,67 @@
+"""Protocol Buffers' wire format, read field by field; the schema is the caller's.
+
+Source: protobuf.dev, "Encoding". Groups (wire types 3 and 4, deprecated there) are malformed here.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sedge_protocol.errors import CodecError
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_FIXED = {FIXED64: 8, FIXED32: 4}
+_MAX_VARINT_BYTES = 10
+
+
+class Field(NamedTuple):
+    """A field's number and wire type, and what it holds: a varint's ``value`` (unsigned), or ``data``."""
+
+    number: int
+    wire: int
+    value: int
+    data: memoryview
+
+
+def fields(data: memoryview) -> Iterator[Field]:
+    """The fields of one message in order; nothing is copied.
+
+    Raises ``CodecError`` at the first byte that is not Protocol Buffers.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, wire = tag >> 3, tag & 7
+        if wire == VARINT:
+            value, at = _varint(data, at)
+            yield Field(number, wire, value, data[:0])
+            continue
+        if wire == BYTES:
+            length, at = _varint(data, at)
+        elif wire in _FIXED:
+            length = _FIXED[wire]
+        else:
+            raise CodecError(f"byte {at}: wire type {wire}, expected 0, 1, 2 or 5")
+        if length > len(data) - at:
+            raise CodecError(f"byte {at}: {length} bytes expected, {len(data) - at} left")
+        yield Field(number, wire, 0, data[at : at + length])
+        at += length
+
+
+def numbers(packed: memoryview) -> Iterator[int]:
+    """The varints of a packed field, unsigned. Raises ``CodecError`` for a broken one."""
+    at = 0
+    while at < len(packed):
+        value, at = _varint(packed, at)
+        yield value
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """An unsigned number of up to 64 bits, and where it ends."""
+    value = 0
+    for index, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if value >= 2**64:
+                break
+            return value, at + index + 1
+    raise CodecError(f"byte {at}: no varint of at most 64 bits")

@@ -160,23 +160,31 @@ pattern read sedge/1/{fleet}/device/%u/down
 pattern read sedge/1/{fleet}/blob/#
 """
 
-MOSQUITTO = """\
-# For a trial on a network you trust: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
-# Mosquitto 2.0.11 can be made to mute a device for minutes by whoever reaches this port and connects
-# without a password under its name; cloud/mosquitto.conf, with TLS on both sides, asks for certificates.
-user {user}
-per_listener_settings true
-listener {port}
-allow_anonymous false
-password_file {root}/broker-passwords
-acl_file {root}/broker-acl
-# no device may take another's session by naming its client id
-use_username_as_clientid true
+# What every broker of ours allows a client, cloud/mosquitto.conf and the emulator's too. Sedge sends at
+# QoS 0 alone: what it bounds is how many packets may wait for a slow client before the broker drops some.
+MOSQUITTO_LIMITS = """\
+# the largest frame is 256 KiB and 64 bytes
 max_packet_size 400000
 max_inflight_messages 32
 max_queued_messages 200
 max_queued_bytes 2000000
 max_keepalive 120
 set_tcp_nodelay true
+# Sedge's sessions end with their connection; one that somebody else left behind is forgotten
+persistent_client_expiration 1h
 persistence false
 """
+
+MOSQUITTO = (
+    """\
+# For a trial on a network you trust: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
+# cloud/mosquitto.conf has TLS on both sides.
+user {user}
+per_listener_settings true
+listener {port}
+allow_anonymous false
+password_file {root}/broker-passwords
+acl_file {root}/broker-acl
+"""
+    + MOSQUITTO_LIMITS
+)

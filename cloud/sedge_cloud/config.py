@@ -181,14 +181,14 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: str = "info"
 
     @property
-    def client_id(self) -> str:
+    def name(self) -> str:
         """The coordinator's name at the broker."""
         return f"{COORDINATOR}{self.fleet}"
 
     @property
     def username(self) -> str:
         """The coordinator's account at the broker."""
-        return self.broker.username or self.client_id
+        return self.broker.username or self.name
 
 
 def load_run(path: Path) -> RunConfig:
@@ -245,7 +245,7 @@ def broker_settings(cloud: CloudConfig) -> BrokerSettings:
             ) from exc
     return BrokerSettings(
         broker.url,
-        cloud.client_id,
+        cloud.name,
         cloud.username,
         password,
         broker.ca_file,

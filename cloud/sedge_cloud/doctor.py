@@ -5,17 +5,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sedge_cloud.config import broker_settings, load_cloud
+from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
 from sedge_cloud.ledger import Run
 from sedge_cloud.rounds import RUNNING
 from sedge_cloud.store import Store
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.frame import EARLIEST_CLOCK_S
-from sedge_protocol.mqtt import probe
+from sedge_protocol.loop import lock_folder
 from sedge_protocol.privileges import act_as_owner, as_caller
-from sedge_protocol.topics import all_up
+from sedge_protocol.probe import probe
+from sedge_protocol.topics import ITSELF, all_up, down, up
 
 ENOUGH_FREE_BYTES = 2**30
+# A coordinator that closes a round of a large fleet answers after it.
+ANSWER_S = 30.0
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
@@ -41,12 +44,9 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
     check("store", lambda: _store(folder))
     check("clock", _clock)
 
-    def broker() -> str:
-        with as_caller():
-            probe(broker_settings(cloud), all_up(cloud.fleet))
-        return f"{cloud.broker.url} lets the coordinator in"
-
-    check("broker", broker)
+    check("broker", lambda: _broker(cloud))
+    if healthy:
+        check("coordinator", lambda: _coordinator(cloud))
     return healthy
 
 
@@ -74,6 +74,24 @@ def _store(folder: Path) -> str:
         return f"sound; {active} devices, {running} of {len(runs)} runs running"
     finally:
         store.close()
+
+
+def _broker(cloud: CloudConfig) -> str:
+    with as_caller():
+        probe(broker_settings(cloud), all_up(cloud.fleet), up(cloud.fleet, ITSELF))
+    return f"{cloud.broker.url} lets the coordinator in"
+
+
+def _coordinator(cloud: CloudConfig) -> str:
+    """Whether the running one hears what the broker takes for it."""
+    try:
+        lock_folder(Path(cloud.state_dir)).close()
+    except StorageError:
+        here, there = down(cloud.fleet, ITSELF), up(cloud.fleet, ITSELF)
+        with as_caller():
+            probe(broker_settings(cloud), here, there, ANSWER_S)
+        return "sedge-cloud serve runs, hears and answers"
+    return "sedge-cloud serve is not running here"
 
 
 def _clock() -> str:

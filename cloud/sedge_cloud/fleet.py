@@ -94,7 +94,7 @@ class Fleet:
             return self._devices[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
         frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
-        return Send(topic, seal(frame, topic, None), 0)
+        return Send(topic, seal(frame, topic, None))
 
     def lose(self) -> None:
         """Our link is down: nobody can be reached until their next hello."""

@@ -1,6 +1,7 @@
 """The coordinator's shell: link, clock, log and readiness. All of the cloud's I/O begins here."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, Run
 from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.systemd import notify
-from sedge_protocol.topics import all_up
+from sedge_protocol.topics import ITSELF, all_up, down, up
 
 RELOAD_S = 0.5
 
@@ -25,6 +26,8 @@ class Service:
     ) -> None:
         self.coordinator = coordinator
         self.link = MqttLink(settings, (all_up(coordinator.fleet),))
+        self._itself = up(coordinator.fleet, ITSELF)
+        self._token = secrets.token_bytes(16)
         self._observe = observe
         self._reload_at = 0.0
         self._log = logging.getLogger("sedge.cloud")
@@ -59,10 +62,13 @@ class Service:
             match event:
                 case Connected():
                     self._log.info("connected to %s", self.link.settings.url)
+                    self.link.send(self._itself, self._token)  # heard, unless the link is deaf
                     self._do(self.coordinator.connected(now))
                 case Disconnected():
                     self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
                     self.coordinator.disconnected()
+                case Received(topic=self._itself):
+                    self._answer(event.payload)
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
         self._do(self.coordinator.poll(time.monotonic(), self.link.room))
@@ -72,11 +78,19 @@ class Service:
         notify("STOPPING=1")
         self.link.close()
 
+    def _answer(self, payload: bytes) -> None:
+        """Somebody of our own account has spoken: we, a doctor, or a second coordinator."""
+        self.link.send(down(self.coordinator.fleet, ITSELF), payload)
+        if len(payload) == len(self._token) and payload != self._token:
+            self._log.warning(
+                "a second coordinator of this fleet has connected: stop one of the two"
+            )
+
     def _do(self, effects: list[CloudEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send():
-                    self.link.send(effect.topic, effect.payload, effect.qos)
+                    self.link.send(effect.topic, effect.payload)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
                 case Subscribe() | Unsubscribe():

@@ -85,7 +85,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             password = _read_private(broker.password_file, "broker.password_file").strip()
         return BrokerSettings(
             url=broker.url,
-            client_id=self.device,
+            name=self.device,
             username=broker.username or self.device,
             password=password,
             ca_file=_text(broker.ca_file),

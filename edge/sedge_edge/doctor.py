@@ -14,8 +14,8 @@ from sedge_edge.memory_limit import memory_mb
 from sedge_edge.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
-from sedge_protocol.mqtt import probe
 from sedge_protocol.privileges import act_as_owner, as_caller
+from sedge_protocol.probe import probe
 from sedge_protocol.topics import down
 
 ENOUGH_FREE_BYTES = 64 * 2**20

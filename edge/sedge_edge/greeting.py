@@ -16,6 +16,8 @@ from sedge_protocol.transfer import SILENCE_S, backoff
 
 # So many hellos, within some 20 seconds, are answered by every coordinator that hears them.
 UNHEARD = 6
+# The nonce of a welcome that answers no hello.
+CALL = bytes(16)
 
 
 class Greeting:
@@ -29,6 +31,7 @@ class Greeting:
         self._nonce = bytes(16)
         self._due: float | None = None
         self._attempt = 0
+        self._alone = True
 
     @property
     def answered(self) -> bool:
@@ -46,7 +49,7 @@ class Greeting:
 
     def begin(self, now: float) -> None:
         """The link is up, or a coordinator has started that knows nobody: say hello."""
-        self._due, self._attempt = now, 0
+        self._due, self._attempt, self._alone = now, 0, True
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
@@ -70,10 +73,23 @@ class Greeting:
         return found
 
     def welcome(self, message: Welcome, now: float) -> list[Effect]:
-        """The coordinator has answered; or it calls, having just started."""
-        if message.nonce != self._nonce:
+        """The coordinator has answered; or it calls, having just started.
+
+        It may also answer another hello of this device: a late answer to the last connection's, or a
+        second process or a copy of this one's disk says hello too. To answer that would be a quarrel.
+        """
+        if message.nonce == CALL:
             self.begin(now)
             return []
+        if message.nonce != self._nonce:
+            if not self._alone or not self.answered:
+                return []
+            self._alone = False
+            text = (
+                "the coordinator welcomes another process under this device's name: does a copy of its "
+                "state run elsewhere? Only one can be heard"
+            )
+            return [Note(logging.WARNING, text)]
         first, self._due, self.greeted = self._due is not None, None, True
         self._peer.awaited = None
         text = f"welcomed by coordinator {message.version}"

@@ -127,9 +127,9 @@ class Runtime:
         for effect in effects:
             match effect:
                 case Send():
-                    self.link.send(effect.topic, effect.payload, effect.qos)
+                    self.link.send(effect.topic, effect.payload)
                 case Subscribe():
-                    self.link.subscribe(effect.topic, 0)
+                    self.link.subscribe(effect.topic)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
                 case Work() if self._closing:  # the order is still on disk

@@ -6,16 +6,15 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Send:
-    """Publish one frame. QoS 1 for control frames, 0 for chunks (``Have`` and ``Get`` repair)."""
+    """Publish one frame, at QoS 0: what matters is answered, and said again until then."""
 
     topic: str
     payload: bytes
-    qos: int
 
 
 @dataclass(frozen=True)
 class Subscribe:
-    """Listen to a blob topic, at QoS 0: an offline device must not fill the broker's queue."""
+    """Listen to a blob topic."""
 
     topic: str
 

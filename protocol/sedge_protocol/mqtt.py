@@ -1,12 +1,14 @@
 """The one file that owns paho-mqtt, the socket and the clock of a link; both sides use it.
 
 A link reconnects by itself, with jitter, and promises nothing else: a message handed to ``send`` may
-be lost, repeated or late, and the cores above repair that. So every connection gets a fresh paho
-client (its in-memory queue would resend what the cores send again anyway), over a persistent
-session. MQTT 5 first, 3.1.1 where a broker refuses it or does not answer. Callbacks only append to
-a list.
+be lost, repeated or late, and the cores above repair that. So everything travels at QoS 0, and every
+connection begins with a fresh paho client and a clean session. With QoS 1 a Mosquitto whose queue for a
+client is full drops the PUBACKs that it owes that client, too, and no window of sends opens again. The
+client id ends in 128 random bits: nobody can name it, and so end or spoil the session. MQTT 5 first,
+3.1.1 where a broker refuses it or does not answer. Callbacks only append to a list.
 """
 
+import secrets
 import select
 import socket
 import ssl
@@ -24,38 +26,40 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.errors import ConfigError
 from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
-# A convenience that saves round trips after a short cut; correctness never needs the session. Not
-# longer: where names come with passwords, a stranger's CONNECT under a device's name, although it is
-# refused, leaves that device's session deaf in Mosquitto 2.0.11, until the session expires.
-SESSION_EXPIRY_S = 300
 RECONNECT_FIRST_S = 1.0
 RECONNECT_MAX_S = 300.0
-# Frames handed to paho and not yet written to the socket (QoS 0) or acknowledged (QoS 1); more wait
-# in the core, where they are still indices of chunks and not copies of them.
+# A connection on which we spoke and heard nothing for so long is replaced, under a new client id; twice
+# as long after each that was deaf too: the other side may simply not be running.
+DEAF_S = 60.0
+DEAF_MAX_S = 3600.0
+# Frames handed to paho and not yet written to the socket; more wait in the core, where they are still
+# indices of chunks and not copies of them.
 WINDOW = 16
 # Room for topic, properties and header beside the largest body.
 DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
 READS_PER_STEP = 64
-# How long a link that is closed waits for the broker to take its last words.
+# How long a closing link waits for the broker to take its last words.
 CLOSE_S = 2.0
 # How often paho must look at its keepalive; a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
-TAKEN_OVER = "Session taken over"
 _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """Where the broker is and who we are there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``."""
+    """Where the broker is and who we are there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``.
+
+    ``name`` is what the client id begins with; its random end is the link's.
+    """
 
     url: str
-    client_id: str
+    name: str
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     ca_file: str | None = None
@@ -149,7 +153,11 @@ class MqttLink:
         self._client: paho.Client | None = None
         self._events: list[LinkEvent] = []
         self._up = False
+        self._random = secrets.token_hex(16)
         self._unwritten = 0
+        self._leaving: int | None = None
+        self._deaf_at: float | None = None
+        self._patience_s = DEAF_S
         self._failures = 0
         self._retry_at = 0.0
         self._serve_at = 0.0
@@ -197,21 +205,23 @@ class MqttLink:
         events, self._events = self._events, []
         return events
 
-    def send(self, topic: str, payload: bytes, qos: int) -> None:
+    def send(self, topic: str, payload: bytes) -> None:
         """Hand one message over; dropped when there is no link, as any message may be."""
         if self._client is None or not self._up:
             return
         if len(payload) + len(topic) + 64 > self._max_packet:
             self.counters.oversize += 1  # the broker would cut us off, and again after every retry
             return
+        if self._deaf_at is None and not self._heard:
+            self._deaf_at = time.monotonic() + self._patience_s
         self._unwritten += 1
         self.counters.frames_sent += 1
-        self._client.publish(topic, payload, qos)
+        self._client.publish(topic, payload)
 
-    def subscribe(self, topic: str, qos: int) -> None:
+    def subscribe(self, topic: str) -> None:
         """Listen to one more topic for as long as this connection lives."""
         if self._client is not None and self._up:
-            self._client.subscribe(topic, qos)
+            self._client.subscribe(topic)
 
     def unsubscribe(self, topic: str) -> None:
         """Stop listening to a topic."""
@@ -221,12 +231,17 @@ class MqttLink:
     def close(self) -> None:
         """Leave in order, after what was handed over has arrived; the will is not sent.
 
-        What the broker says meanwhile must be read: closing a socket with unread bytes is a reset, and
-        the broker would lose what it has not read yet.
+        A broker answers in order: once it confirms that we listen no more, it has read all that came
+        before, and has nothing more to say. Closing a socket with unread bytes would be a reset, and the
+        broker would lose what it has not read yet.
         """
         deadline = time.monotonic() + CLOSE_S
-        while self._client is not None and self._unwritten and time.monotonic() < deadline:
-            self._serve(self._client, time.monotonic())
+        if self._client is not None and self._up and self._subscriptions:
+            self._leaving = self._client.unsubscribe(list(self._subscriptions))[1]
+        while self._client is not None and (self._unwritten or self._leaving is not None):
+            if (now := time.monotonic()) > deadline:
+                break
+            self._serve(self._client, now)
             time.sleep(0.005)
         self._failures = 0
         if self._client is not None:
@@ -246,10 +261,9 @@ class MqttLink:
         self._answered = self._heard = False
         options: dict[str, Any] = {}
         if self._version == MQTTProtocolVersion.MQTTv5:
-            session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            session.SessionExpiryInterval = SESSION_EXPIRY_S
-            session.MaximumPacketSize = DEFAULT_MAX_PACKET
-            options = {"clean_start": False, "properties": session}
+            limits = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            limits.MaximumPacketSize = DEFAULT_MAX_PACKET
+            options = {"clean_start": True, "properties": limits}
         try:
             self._client = client
             client.connect(self._host, self._port, KEEPALIVE_S, **options)
@@ -260,8 +274,8 @@ class MqttLink:
         old = self._version != MQTTProtocolVersion.MQTTv5
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
-            client_id=self.settings.client_id,
-            clean_session=False if old else None,
+            client_id=f"{self.settings.name}-{self._random}",
+            clean_session=True if old else None,
             protocol=self._version,
             reconnect_on_failure=False,
         )
@@ -271,12 +285,13 @@ class MqttLink:
             self._set_tls(client)
         if self._will is not None:
             topic, payload = self._will()
-            client.will_set(topic, payload, qos=1)
+            client.will_set(topic, payload)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
+        client.on_unsubscribe = self._on_unsubscribe
         client.on_socket_close = self._on_socket_close
         return client
 
@@ -299,6 +314,15 @@ class MqttLink:
         if self._client is client and not self._up and now > self._connack_by:
             self._try_other_version()
             self._drop(f"{self.settings.url} accepted the connection but did not answer")
+        if self._client is client and self._deaf_at is not None and now > self._deaf_at:
+            self._drop_deaf()
+
+    def _drop_deaf(self) -> None:
+        """Give up a connection that brings nothing; a broker that let us stay is asked again soon."""
+        reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
+        self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
+        self._random, self._heard = secrets.token_hex(16), True
+        self._drop(reason)
 
     def _try_other_version(self) -> None:
         """A broker without MQTT 5 may also hang up on it, or wait for the rest of what it misreads."""
@@ -316,7 +340,7 @@ class MqttLink:
         if self._up and not self._refuses_5:
             # A hang-up that made us try 3.1.1 may have been a restart behind a proxy.
             self._version = MQTTProtocolVersion.MQTTv5
-        self._up, self._unwritten = False, 0
+        self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
         # A broker that lets us in and throws us out is no better than one that does not answer.
         self._failures = 0 if self._heard else self._failures + 1
         ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 9))
@@ -336,14 +360,14 @@ class MqttLink:
         if reason.is_failure:
             if str(reason) in UNSUPPORTED_VERSION:
                 self._version, self._refuses_5 = MQTTProtocolVersion.MQTTv311, True
-            self._refused = f"{self.settings.url} refused {self.settings.client_id!r}: {reason}"
+            self._refused = f"{self.settings.url} refused {self.settings.name!r}: {reason}"
             return
         self._up = True
         self.counters.connections += 1
         limit = getattr(properties, "MaximumPacketSize", None)
         self._max_packet = min(limit, DEFAULT_MAX_PACKET) if limit else DEFAULT_MAX_PACKET
         for topic in self._subscriptions:
-            client.subscribe(topic, qos=1)
+            client.subscribe(topic)
         self._events.append(Connected(self._max_packet))
 
     def _on_subscribe(
@@ -359,6 +383,10 @@ class MqttLink:
                 self._refused = f"{self.settings.url} refused a subscription: {reason}"
                 client.disconnect()
 
+    def _on_unsubscribe(self, client: object, userdata: object, mid: int, *_: object) -> None:
+        if mid == self._leaving:
+            self._leaving = None
+
     def _on_disconnect(
         self,
         client: paho.Client,
@@ -369,8 +397,6 @@ class MqttLink:
     ) -> None:
         if self._client is client:
             refused, self._refused = self._refused, ""
-            if str(reason) == TAKEN_OVER:  # somebody has our name: not to be fought over
-                self._heard = False
             if not self._answered:
                 self._try_other_version()
             self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}")
@@ -391,7 +417,7 @@ class MqttLink:
             topic = message.topic
         except UnicodeDecodeError:  # paho leaves the check to whoever asks; no topic of ours
             return
-        self._heard = True
+        self._heard, self._deaf_at, self._patience_s = True, None, DEAF_S
         self.counters.frames_received += 1
         self._events.append(Received(topic, bytes(message.payload)))
 
@@ -423,30 +449,6 @@ class MqttLink:
             sent, received = socket_bytes(sock)
             self._closed_sent += sent
             self._closed_received += received
-
-
-def probe(settings: BrokerSettings, topic: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-    """Connect once and listen to a topic, for a doctor. Raises ``LinkError`` saying why it failed.
-
-    A running agent of that name is thrown out for a moment, and takes its place back: it was let in.
-    """
-    link = MqttLink(settings, (topic,))
-    deadline = time.monotonic() + timeout_s
-    settled = deadline
-    try:
-        while time.monotonic() < min(deadline, settled):
-            for event in link.step():
-                if isinstance(event, Disconnected):
-                    if link.counters.connections and "refused" not in event.reason:
-                        return
-                    raise LinkError(event.reason)
-                if isinstance(event, Connected):  # half a second more for a refused subscription
-                    settled = time.monotonic() + 0.5
-            time.sleep(0.02)
-        if not link.up:
-            raise LinkError(f"{settings.url} did not answer within {timeout_s:.0f} s")
-    finally:
-        link.close()
 
 
 def socket_bytes(sock: Any) -> tuple[int, int]:

@@ -38,8 +38,8 @@ class Peer:
         self._seq = 0
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
-        """A control frame, at QoS 1."""
-        return Send(self.send_topic, self.seal(message, transfer), 1)
+        """A control frame."""
+        return Send(self.send_topic, self.seal(message, transfer))
 
     def seal(self, message: Message, transfer: bytes = NO_TRANSFER) -> bytes:
         """The bytes of a control frame."""
@@ -49,9 +49,9 @@ class Peer:
         return seal(frame, self.send_topic, self._send_key)
 
     def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
-        """A chunk frame, at QoS 0. Chunks are idempotent and carry no sequence number."""
+        """A chunk frame. Chunks are idempotent and carry no sequence number."""
         frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
-        return Send(self.send_topic, seal(frame, self.send_topic, self._send_key), 0)
+        return Send(self.send_topic, seal(frame, self.send_topic, self._send_key))
 
     def open(
         self, payload: bytes, topic: str, latest: int = MAX_BOOT

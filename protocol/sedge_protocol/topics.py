@@ -4,7 +4,7 @@
     sedge/1/<fleet>/device/<device>/down    the coordinator writes, the device reads
     sedge/1/<fleet>/blob/<transfer>         chunks that the whole fleet may need
 
-Client id = user name = device id, so three broker ACL lines on the user name keep devices apart.
+User name = device id, so three broker ACL lines on the user name keep devices apart.
 """
 
 import re
@@ -12,6 +12,8 @@ import re
 from sedge_protocol.errors import ConfigError, FrameError
 
 ROOT = "sedge/1"
+# In place of a device: what the coordinator says to itself. No device has this id.
+ITSELF = "-"
 
 # 48 characters fit an X.509 common name (64) and every broker's client id limit in use today.
 # \Z and not $, which would let a line feed pass at the end.

@@ -16,14 +16,14 @@ from sedge_emulate.broker import find_mosquitto
 def test_every_way_over_the_broker_delivers_every_chunk() -> None:
     with broker.Bench(1) as bench:
         for way in broker.WAYS:
-            row = bench.once(way, 16 * 1024, 1)
+            row = bench.once(way, 16 * 1024)
             assert row["lost"] == 0 and float(row["mb_s"]) > 0, way
 
 
 def test_a_target_is_met_by_sealed_frames_alone() -> None:
-    row: broker.Row = {"kib": 64, "qos": 1, "way": "frames", "mb_s": 400.0, "of_paho": 0.75}
+    row: broker.Row = {"kib": 64, "way": "frames", "mb_s": 400.0, "of_paho": 0.75}
     slow: broker.Row = {**row, "mb_s": 399.0}
-    assert broker.met([row, {**slow, "way": "link"}, {**slow, "qos": 0}, {**slow, "kib": 16}])
+    assert broker.met([row, {**slow, "way": "link"}, {**slow, "kib": 16}])
     assert not broker.met([slow]) and not broker.met([{**row, "of_paho": 0.74}])
 
 

@@ -27,7 +27,7 @@ from sedge_protocol import bundle as bundles
 from sedge_protocol import topics
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.effects import Note, Send
-from sedge_protocol.frame import NO_TRANSFER, Frame, open_frame
+from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, open_frame
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Hello, Message, Offer, Order, decode_body
@@ -182,7 +182,7 @@ class Cloud:
     def messages(self, name: str, kind: type[M]) -> list[M]:
         """Every message of one kind that a device has been sent so far."""
         device = self.devices[name]
-        sends = [send for send in self.sends(topics.down(FLEET, name)) if send.qos == 1]
+        sends = [send for send in self.sends(topics.down(FLEET, name)) if not is_chunk(send)]
         found = [device.read(send) for send in sends]
         return [message for message in found if isinstance(message, kind)]
 
@@ -192,7 +192,9 @@ class Cloud:
 
     def chunks(self, topic: str, key: bytes | None = None) -> list[Frame]:
         """Every chunk sent on a topic so far, unkeyed ones unless there is a key."""
-        return [open_frame(send.payload, topic, key) for send in self.sends(topic) if send.qos == 0]
+        return [
+            open_frame(send.payload, topic, key) for send in self.sends(topic) if is_chunk(send)
+        ]
 
     def events(self, kind: type[E]) -> list[E]:
         """Every effect of one kind so far."""
@@ -258,8 +260,13 @@ class Cloud:
         return [
             self.devices[name].read(effect)
             for effect in effects
-            if isinstance(effect, Send) and effect.topic == down and effect.qos == 1
+            if isinstance(effect, Send) and effect.topic == down and not is_chunk(effect)
         ]
+
+
+def is_chunk(send: Send) -> bool:
+    """Whether this is a chunk's frame (WIRE section 3: the kind is the fourth byte)."""
+    return send.payload[3] == Kind.CHUNK
 
 
 class Crash(BaseException):

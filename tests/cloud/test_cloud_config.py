@@ -41,7 +41,7 @@ def test_the_file_as_shipped() -> None:
     assert cloud.broker.ca_file == "/etc/sedge/ca.crt"
     settings = broker_settings(cloud)
     assert settings.endpoint() == ("broker.example", 8883, True)
-    assert (settings.client_id, settings.username) == ("coordinator-home", "coordinator-home")
+    assert (settings.name, settings.username) == ("coordinator-home", "coordinator-home")
     assert (settings.cert_file, settings.key_file) == (
         "/etc/sedge/coordinator.crt",
         "/etc/sedge/coordinator.key",

@@ -1,6 +1,7 @@
 """The doctor finds what is wrong, says it in one line each, and goes on to the next thing."""
 
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 from msgspec import msgpack
 from tests.cloud.helper import CONFIG, as_nobody, make_bundle, open_store
-from tests.system.harness import RealFleet, free_port
+from tests.system.harness import RealFleet, free_port, wait_until
 
+from sedge_cloud import doctor
 from sedge_cloud.administration import initialise, start_run
 from sedge_cloud.doctor import examine
 from sedge_protocol.frame import EARLIEST_CLOCK_S
@@ -73,9 +75,27 @@ def test_all_is_well(home: Path) -> None:
     store.set_status("one", "stopped")
     store.close()
     found = examined(home / "cloud.toml")
-    assert set(found.good) == {"configuration", "disk", "store", "clock", "broker"}
+    assert set(found.good) == {"configuration", "disk", "store", "clock", "broker", "coordinator"}
     assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")
+    assert found.good["coordinator"] == "sedge-cloud serve is not running here"
+
+
+def test_a_coordinator_at_work_is_asked_whether_it_hears(
+    fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.start_cloud()
+    wait_until(lambda: "connected" in fleet.log("cloud"), 20, "the coordinator is connected")
+    config = fleet.folder / "cloud.toml"
+    assert examined(config).good["coordinator"] == "sedge-cloud serve runs, hears and answers"
+    assert "the broker closed" not in fleet.log("cloud")  # nobody pushed it out
+    monkeypatch.setattr(doctor, "ANSWER_S", 1.0)
+    fleet.processes["cloud"].send_signal(signal.SIGSTOP)
+    found = examined(config)
+    fleet.processes["cloud"].send_signal(signal.SIGCONT)
+    fleet.stop("cloud")
+    assert set(found.bad) == {"coordinator"}
+    assert "nothing comes back on sedge/1/test/device/-/down" in found.bad["coordinator"]
 
 
 def test_a_wrong_password(home: Path) -> None:

@@ -20,7 +20,8 @@ from sedge_cloud.store import Store
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
 from sedge_protocol.keys import DeviceKeys, parse_secret
-from sedge_protocol.mqtt import BrokerSettings, probe
+from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.probe import probe
 from sedge_protocol.topics import all_up, down
 
 CLOUD = CloudConfig("bench", broker=BrokerConfig("mqtt://broker.example:1883"))

@@ -19,7 +19,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.frame import NO_TRANSFER
 from sedge_protocol.messages import Cancel, Get, Message, Offer, Order, Welcome
 from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
-from sedge_protocol.topics import all_up, blob, down, up
+from sedge_protocol.topics import ITSELF, all_up, blob, down, up
 from sedge_protocol.transfer import describe, to_bitmap
 
 
@@ -39,9 +39,9 @@ class FakeLink:
         events, self.events = self.events, []
         return events
 
-    def send(self, topic: str, payload: bytes, qos: int) -> None:
+    def send(self, topic: str, payload: bytes) -> None:
         """Keep it."""
-        self.sent.append(Send(topic, payload, qos))
+        self.sent.append(Send(topic, payload))
 
     def timer(self) -> float:
         """Far away."""
@@ -81,7 +81,6 @@ class Bench:
         """The messages that the link was given for a device."""
         device = self.cloud.devices[name]
         sends = [send for send in self.link.sent if send.topic == down(FLEET, name)]
-        assert all(send.qos == 1 for send in sends)
         return [device.read(send) for send in sends]
 
     def offer(self, name: str) -> None:
@@ -121,6 +120,24 @@ def test_a_run_over_the_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> 
     assert any(line.startswith("update of a, ") for line in caplog.messages)
 
 
+def test_it_answers_whoever_asks_and_names_a_second_coordinator(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    itself, answer = up(FLEET, ITSELF), down(FLEET, ITSELF)
+    token = bench.link.sent[
+        0
+    ].payload  # said on every connection: a deaf one does not bring it back
+    assert bench.link.sent[0].topic == itself
+    for payload in (token, b"a doctor"):
+        bench.happen(Received(itself, payload))
+        assert bench.link.sent[-1] == Send(answer, payload)
+    assert not caplog.messages
+    bench.happen(Received(itself, bytes(len(token))))
+    assert caplog.messages == [
+        "a second coordinator of this fleet has connected: stop one of the two"
+    ]
+
+
 def test_a_device_unlike_the_others_is_named(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,7 +148,7 @@ def test_a_device_unlike_the_others_is_named(
     assert caplog.messages[-1].endswith("counts 0.125 times")
 
 
-def test_chunks_go_out_at_qos_0_and_only_as_many_as_fit(bench: Bench) -> None:
+def test_chunks_go_out_and_only_as_many_as_fit(bench: Bench) -> None:
     for name in "ab":
         bench.hear(name, a_hello(name))
     model = bench.cloud.state().model
@@ -145,7 +162,7 @@ def test_chunks_go_out_at_qos_0_and_only_as_many_as_fit(bench: Bench) -> None:
     assert not any(send.topic == topic for send in bench.link.sent)
     bench.link.room = 16
     bench.service.step()
-    assert [send.qos for send in bench.link.sent if send.topic == topic] == [0] * manifest.count
+    assert len([send for send in bench.link.sent if send.topic == topic]) == manifest.count
 
 
 def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -> None:

@@ -109,11 +109,10 @@ def test_a_hello_is_repeated_until_it_is_welcomed(tmp_path: Path) -> None:
 
 def test_a_welcome_to_nobody_asks_for_a_new_hello(desk: Desk) -> None:
     assert desk.agent.welcomed
-    for stranger in (bytes(16), b"x" * 16):
-        (hello,) = hellos(desk, [*desk.tell(Welcome(stranger, "0"))])
-        assert not desk.agent.welcomed
-        desk.tell(Welcome(hello.nonce, "0"))
-        assert desk.agent.welcomed
+    (hello,) = hellos(desk, [*desk.tell(Welcome(bytes(16), "0"))])
+    assert not desk.agent.welcomed
+    desk.tell(Welcome(hello.nonce, "0"))
+    assert desk.agent.welcomed
 
 
 def test_without_a_link_nothing_is_said(tmp_path: Path) -> None:

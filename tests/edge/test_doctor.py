@@ -75,7 +75,7 @@ def test_the_broker_is_asked_for_the_devices_own_topic(
     asked: list[tuple[str, str]] = []
 
     def probe(settings: BrokerSettings, topic: str) -> None:
-        asked.append((settings.client_id, topic))
+        asked.append((settings.name, topic))
 
     monkeypatch.setattr(doctor, "probe", probe)
     findings(home)

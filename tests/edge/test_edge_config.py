@@ -82,7 +82,7 @@ def test_a_minimal_file(folder: Path) -> None:
     settings = config.broker_settings()
     keys = DeviceKeys.of(SECRET)
     assert config.keys() == keys
-    assert (settings.client_id, settings.username) == ("pi-1", "pi-1")
+    assert (settings.name, settings.username) == ("pi-1", "pi-1")
     assert settings.password == keys.password
     assert settings.endpoint() == ("localhost", 1883, False)
     assert SECRET.hex() not in repr(config) + repr(settings)

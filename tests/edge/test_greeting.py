@@ -76,6 +76,22 @@ def test_it_is_said_until_it_is_welcomed(bench: Bench) -> None:
     assert not greeting.answered and len(bench.said(greeting.poll(now + 5))) == 1
 
 
+def test_another_of_our_name_is_told_once_and_not_answered(bench: Bench) -> None:
+    """Two that answered each other's welcomes with hellos would do so at the speed of the link."""
+    greeting, foreign = bench.greeting, Welcome(b"f" * 16, "1")
+    for _ in range(2):
+        greeting.will()
+        greeting.begin(0.0)
+        (hello,) = bench.said(greeting.poll(0.0))
+        assert greeting.welcome(foreign, 0.0) == []  # perhaps to the last connection's hello
+        greeting.welcome(Welcome(hello.nonce, "1"), 0.0)
+        (note,) = greeting.welcome(foreign, 1.0)
+        assert isinstance(note, Note) and note.level == logging.WARNING
+        assert "another process under this device's name" in note.text
+        assert greeting.welcome(foreign, 2.0) == []
+        assert greeting.answered
+
+
 def test_a_coordinator_that_does_not_hear_us_is_told_once(bench: Bench) -> None:
     greeting = bench.greeting
     greeting.will()

@@ -38,8 +38,8 @@ class FakeLink:
     ) -> None:
         self.settings, self.subscriptions, self.will = settings, subscriptions, will
         self.events: list[LinkEvent] = []
-        self.sent: list[tuple[str, bytes, int]] = []
-        self.topics: dict[str, int] = {}
+        self.sent: list[tuple[str, bytes]] = []
+        self.topics: list[str] = []
         self.closed = False
         self.due = 1e12
 
@@ -47,14 +47,14 @@ class FakeLink:
         events, self.events = self.events, []
         return events
 
-    def send(self, topic: str, payload: bytes, qos: int) -> None:
-        self.sent.append((topic, payload, qos))
+    def send(self, topic: str, payload: bytes) -> None:
+        self.sent.append((topic, payload))
 
-    def subscribe(self, topic: str, qos: int) -> None:
-        self.topics[topic] = qos
+    def subscribe(self, topic: str) -> None:
+        self.topics.append(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        del self.topics[topic]
+        self.topics.remove(topic)
 
     def fileno(self) -> int | None:
         return 17
@@ -185,17 +185,16 @@ def test_a_job_runs_in_the_pool_and_its_update_is_offered(
         assert {record.name for record in caplog.records} == {"sedge.edge.pi-1"}
 
 
-def test_subscriptions_to_blobs_are_at_qos_0(tmp_path: Path) -> None:
+def test_it_listens_to_blobs_for_as_long_as_it_misses_them(tmp_path: Path) -> None:
     with Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
         bench.connect()
         order = bench.desk.order()
         bench.tell(order)
-        wanted = {blob_topic("test", m.transfer): 0 for m in (order.bundle, order.model)}
-        assert bench.link.topics == wanted
+        wanted = [blob_topic("test", m.transfer) for m in (order.bundle, order.model)]
+        assert sorted(bench.link.topics) == sorted(wanted)
         feed(bench, order.model)
-        assert list(bench.link.topics) == [blob_topic("test", order.bundle.transfer)]
-        assert {qos for _, payload, qos in bench.link.sent if payload[3] != 8} == {1}
+        assert bench.link.topics == [blob_topic("test", order.bundle.transfer)]
 
 
 def feed(bench: Bench, manifest: Manifest) -> None:
@@ -390,7 +389,7 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
         assert trainer.began.wait(20)
         bench.runtime.close()
         assert bench.link.closed
-        topic, payload, _ = bench.link.sent[-1]
+        topic, payload = bench.link.sent[-1]
         opened = Peer(DOWN, KEYS.down, KEYS.up, 7, 0).open(payload, topic)
         assert opened is not None
         assert isinstance(opened[1], Goodbye)

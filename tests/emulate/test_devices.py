@@ -57,7 +57,7 @@ def test_store_and_device_have_the_same_secret(tmp_path: Path, crew: Crew) -> No
         assert identity.hello.num_train == SHARES.num_train(number)
         assert identity.hello.num_test == 10
         # Runs of several strategies share a broker: the fleet's name keeps their sessions apart.
-        assert runtime.link.settings.client_id == f"fleet-device-{number}"
+        assert runtime.link.settings.name == f"fleet-device-{number}"
         assert (tmp_path / f"device-{number}" / "journal").exists()
         runtime.close()
     store.close()

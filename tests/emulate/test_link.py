@@ -62,8 +62,8 @@ def net() -> Net:
 
 
 def test_a_device_reaches_the_coordinator_and_is_reached(net: Net) -> None:
-    net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME, 1)
-    net.broker.send_down(down(FLEET, "b"), FRAME, 1)
+    net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME)
+    net.broker.send_down(down(FLEET, "b"), FRAME)
     net.run()
     assert net.cloud == [(BROKER_S, up(FLEET, "a"), FRAME)]
     assert net.devices == {"a": [], "b": [(BROKER_S, down(FLEET, "b"), FRAME)]}
@@ -73,7 +73,7 @@ def test_what_many_get_is_cut_once(net: Net) -> None:
     for port in net.ports.values():
         net.broker.subscribe(port, BLOB)
     frame = seal(Frame(Kind.CHUNK, b"body" * 1000, 1, 0, bytes(16), 3), BLOB, None)
-    net.broker.send_down(BLOB, frame, 0)
+    net.broker.send_down(BLOB, frame)
     net.run()
     one, two = (open_frame(net.devices[name][0][2], BLOB, None) for name in "ab")
     assert one == two == open_frame(frame, BLOB, None)
@@ -84,10 +84,10 @@ def test_what_many_get_is_cut_once(net: Net) -> None:
 
 def test_a_blob_goes_to_those_who_listen(net: Net) -> None:
     net.broker.subscribe(net.ports["a"], BLOB)
-    net.broker.send_down(BLOB, FRAME, 0)
+    net.broker.send_down(BLOB, FRAME)
     net.broker.subscribe(net.ports["b"], BLOB)
     net.broker.unsubscribe(net.ports["a"], BLOB)
-    net.broker.send_down(BLOB, FRAME, 0)
+    net.broker.send_down(BLOB, FRAME)
     net.run()
     assert {name: len(found) for name, found in net.devices.items()} == {"a": 1, "b": 1}
 
@@ -95,13 +95,13 @@ def test_a_blob_goes_to_those_who_listen(net: Net) -> None:
 def test_what_is_on_its_way_when_the_link_breaks_is_lost(net: Net) -> None:
     port = net.ports["a"]
     net.broker.subscribe(port, BLOB)
-    net.broker.send_up(port, up(FLEET, "a"), FRAME, 1)
-    net.broker.send_down(BLOB, FRAME, 0)
+    net.broker.send_up(port, up(FLEET, "a"), FRAME)
+    net.broker.send_down(BLOB, FRAME)
     net.broker.cut(port)
-    net.broker.send_up(port, up(FLEET, "a"), FRAME, 1)
-    net.broker.send_down(down(FLEET, "a"), FRAME, 1)
+    net.broker.send_up(port, up(FLEET, "a"), FRAME)
+    net.broker.send_down(down(FLEET, "a"), FRAME)
     net.broker.connect(port, WILL)
-    net.broker.send_down(BLOB, FRAME, 0)  # a subscription ends with its connection
+    net.broker.send_down(BLOB, FRAME)  # a subscription ends with its connection
     net.run()
     assert net.devices["a"] == []
     assert [frame for _, _, frame in net.cloud] == [b"will of a"]
@@ -111,12 +111,12 @@ def test_a_new_connection_waits_for_nothing_that_the_old_one_had_on_its_way() ->
     net = Net(LinkConfig(up_kbit_s=8, down_kbit_s=8))
     port = net.ports["a"]
     net.broker.connect(port, WILL)
-    net.broker.send_up(port, up(FLEET, "a"), bytes(100_000), 0)  # a hundred seconds
-    net.broker.send_down(down(FLEET, "a"), bytes(100_000), 0)
+    net.broker.send_up(port, up(FLEET, "a"), bytes(100_000))  # a hundred seconds
+    net.broker.send_down(down(FLEET, "a"), bytes(100_000))
     net.broker.cut(port)
     net.broker.connect(port, WILL)
-    net.broker.send_up(port, up(FLEET, "a"), bytes(1000), 0)
-    net.broker.send_down(down(FLEET, "a"), bytes(1000), 0)
+    net.broker.send_up(port, up(FLEET, "a"), bytes(1000))
+    net.broker.send_down(down(FLEET, "a"), bytes(1000))
     net.run()
     assert net.cloud[-1][0] == pytest.approx(1 + BROKER_S)
     assert [at for at, _, _ in net.devices["a"]] == pytest.approx([1 + BROKER_S])
@@ -143,7 +143,7 @@ def test_frames_keep_their_order_whatever_the_jitter() -> None:
     net.broker.connect(net.ports["a"], WILL)
     frames = [bytes(64) + bytes([number]) for number in range(50)]
     for frame in frames:
-        net.broker.send_up(net.ports["a"], up(FLEET, "a"), frame, 0)
+        net.broker.send_up(net.ports["a"], up(FLEET, "a"), frame)
     net.run()
     assert [frame for _, _, frame in net.cloud] == frames
     assert net.cloud[0][0] >= 0.01
@@ -153,7 +153,7 @@ def test_loss_damage_and_doubles() -> None:
     net = Net(LinkConfig(loss=0.2, corrupt=0.2, duplicate=0.2))
     net.broker.connect(net.ports["a"], WILL)
     for _ in range(500):
-        net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME, 0)
+        net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME)
     net.run()
     whole = sum(frame == FRAME for _, _, frame in net.cloud)
     damaged = [frame for _, _, frame in net.cloud if frame != FRAME]
@@ -168,7 +168,7 @@ def test_a_rate_makes_frames_wait_for_each_other() -> None:
     net = Net(LinkConfig(down_kbit_s=8))
     net.broker.connect(net.ports["a"], WILL)
     for _ in range(3):
-        net.broker.send_down(down(FLEET, "a"), bytes(1000), 0)
+        net.broker.send_down(down(FLEET, "a"), bytes(1000))
     net.run()
     times = [at for at, _, _ in net.devices["a"]]
     assert times == pytest.approx([1 + BROKER_S, 2 + BROKER_S, 3 + BROKER_S])
@@ -178,7 +178,7 @@ def test_the_meter_sees_what_was_sent_even_if_it_is_lost() -> None:
     net = Net(LinkConfig(loss=1.0))
     net.broker.connect(net.ports["a"], WILL)
     before = net.ports["a"].meter.up.total
-    net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME, 0)
+    net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME)
     net.run()
     assert net.cloud == []
     assert net.ports["a"].meter.up.total > before + len(FRAME)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sedge_emulate.meter import CONNACK, PUBACK, SUBACK, Meter
+from sedge_emulate.meter import CONNACK, SUBACK, Meter
 from sedge_protocol.frame import HEADER, Frame, Kind, seal
 from sedge_protocol.messages import Hello, Offer, Order, encode_body
 from sedge_protocol.transfer import Manifest, describe
@@ -32,11 +32,11 @@ def test_a_chunk_is_payload_once_and_resent_after_that() -> None:
     meter = Meter()
     frame = chunk(bytes(16), 3)
     packet = 1 + 2 + 2 + len(TOPIC) + 1 + len(frame)  # header, length, topic, properties, frame
-    meter.sent(TOPIC, frame, 0)
+    meter.sent(TOPIC, frame)
     assert (meter.up.payload, meter.up.resent) == (5000, 0)
     assert meter.up.total == packet
-    meter.sent(TOPIC, frame, 0)
-    meter.sent(TOPIC, chunk(bytes(16), 4), 0)
+    meter.sent(TOPIC, frame)
+    meter.sent(TOPIC, chunk(bytes(16), 4))
     assert (meter.up.payload, meter.up.resent) == (10_000, 5000)
     assert meter.up.total == 3 * packet
     assert meter.down.total == 0
@@ -44,18 +44,8 @@ def test_a_chunk_is_payload_once_and_resent_after_that() -> None:
 
 def test_directions_are_apart() -> None:
     meter = Meter()
-    meter.received(TOPIC, chunk(bytes(16), 0), 0)
+    meter.received(TOPIC, chunk(bytes(16), 0))
     assert (meter.down.payload, meter.up.total) == (5000, 0)
-
-
-def test_qos_1_costs_an_identifier_and_an_acknowledgement() -> None:
-    frame = control(Kind.HELLO, Hello(bytes(16), "1"))
-    without, with_ack = Meter(), Meter()
-    without.sent(TOPIC, frame, 0)
-    with_ack.sent(TOPIC, frame, 1)
-    assert with_ack.up.total == without.up.total + 2
-    assert (without.down.total, with_ack.down.total) == (0, PUBACK)
-    assert with_ack.up.payload == 0
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -64,7 +54,7 @@ def test_what_an_offer_carries_is_payload(again: bool) -> None:
     offer = Offer("r", 1, describe(data), 1, data)
     meter = Meter()
     for _ in range(1 + again):
-        meter.sent(TOPIC, control(Kind.OFFER, offer), 1)
+        meter.sent(TOPIC, control(Kind.OFFER, offer))
     assert (meter.up.payload, meter.up.resent) == (700, 700 * again)
 
 
@@ -72,24 +62,24 @@ def test_an_empty_offer_and_its_chunks_are_one_payload() -> None:
     data = bytes(range(256)) * 400
     manifest: Manifest = describe(data)
     meter = Meter()
-    meter.sent(TOPIC, control(Kind.OFFER, Offer("r", 1, manifest, 1)), 1)
+    meter.sent(TOPIC, control(Kind.OFFER, Offer("r", 1, manifest, 1)))
     for index in range(manifest.count):
-        meter.sent(TOPIC, chunk(manifest.transfer, index, manifest.span(index)[1]), 0)
+        meter.sent(TOPIC, chunk(manifest.transfer, index, manifest.span(index)[1]))
     assert (meter.up.payload, meter.up.resent) == (len(data), 0)
 
 
 def test_a_patch_inside_an_order_is_payload() -> None:
     meter = Meter()
-    meter.received(TOPIC, control(Kind.ORDER, order(bytes(300))), 1)
-    meter.received(TOPIC, control(Kind.ORDER, order(bytes(300))), 1)
-    meter.received(TOPIC, control(Kind.ORDER, order(b"")), 1)
+    meter.received(TOPIC, control(Kind.ORDER, order(bytes(300))))
+    meter.received(TOPIC, control(Kind.ORDER, order(bytes(300))))
+    meter.received(TOPIC, control(Kind.ORDER, order(b"")))
     assert (meter.down.payload, meter.down.resent) == (300, 300)
 
 
 def test_overhead_is_everything_else() -> None:
     meter = Meter()
     body = encode_body(Hello(bytes(16), "1"))
-    meter.sent(TOPIC, control(Kind.HELLO, Hello(bytes(16), "1")), 0)
+    meter.sent(TOPIC, control(Kind.HELLO, Hello(bytes(16), "1")))
     assert (
         meter.up.overhead == meter.up.total == 1 + 1 + 2 + len(TOPIC) + 1 + HEADER.size + len(body)
     )
@@ -109,8 +99,8 @@ def test_subscriptions_and_connections_are_overhead() -> None:
 def test_old_transfers_are_forgotten() -> None:
     meter = Meter()
     for number in range(100):
-        meter.sent(TOPIC, chunk(number.to_bytes(16, "big"), 0), 0)
-    meter.sent(TOPIC, chunk((99).to_bytes(16, "big"), 0), 0)
-    meter.sent(TOPIC, chunk((0).to_bytes(16, "big"), 0), 0)
+        meter.sent(TOPIC, chunk(number.to_bytes(16, "big"), 0))
+    meter.sent(TOPIC, chunk((99).to_bytes(16, "big"), 0))
+    meter.sent(TOPIC, chunk((0).to_bytes(16, "big"), 0))
     assert meter.up.resent == 5000
     assert meter.up.payload == 101 * 5000

@@ -16,10 +16,12 @@ from tests.protocol.driven import Driven, drive
 
 from sedge_protocol import mqtt
 from sedge_protocol.errors import LinkError
-from sedge_protocol.mqtt import BrokerSettings, Connected, MqttLink, Received, probe
+from sedge_protocol.mqtt import BrokerSettings, Connected, MqttLink, Received
+from sedge_protocol.probe import probe
 
 ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no properties
 LEVEL = 8  # where a CONNECT has its protocol level, when it is short
+CLIENT_ID = slice(20, 57)  # and its client id: "pi-1-" and 32 hex digits
 
 
 class FakeBroker:
@@ -147,31 +149,18 @@ def test_a_refused_subscription_ends_the_connection(brokers: list[FakeBroker]) -
     driven.link.close()
 
 
-@pytest.mark.parametrize(
-    ("after", "hangs_up"),
-    [(b"\x90\x04\x00\x01\x00\x87", False), (b"\xe0\x02\x8e\x00", True)],
-    ids=["a subscription refused", "another of our name"],
-)
 def test_a_broker_that_lets_us_in_and_throws_us_out_is_tried_ever_more_slowly(
-    brokers: list[FakeBroker], after: bytes, hangs_up: bool, monkeypatch: pytest.MonkeyPatch
+    brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 1e9)
     monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 1e-3)
-    brokers.append(FakeBroker(ACCEPTED + after, hangs_up=hangs_up))
+    brokers.append(FakeBroker(ACCEPTED + b"\x90\x04\x00\x01\x00\x87"))
     driven = linked(brokers[0], "down")
     drive(lambda: len(driven.losses()) == 6, driven)
     waits = [loss.retry_s for loss in driven.losses()]
     for failures, wait in enumerate(waits, start=1):
         assert 0.1e-3 * 2**failures <= wait <= 1e-3 * 2**failures
     driven.link.close()
-
-
-def test_a_probe_that_a_running_agent_ends_was_let_in(brokers: list[FakeBroker]) -> None:
-    brokers.append(FakeBroker(ACCEPTED + b"\xe0\x02\x8e\x00", hangs_up=True))
-    probe(brokers[0].settings, "down")
-    brokers.append(FakeBroker(ACCEPTED + b"\x90\x04\x00\x01\x00\x87"))
-    with pytest.raises(LinkError, match="refused a subscription"):
-        probe(brokers[1].settings, "down")
 
 
 def test_after_a_hang_up_the_newer_version_is_tried_again(brokers: list[FakeBroker]) -> None:
@@ -197,6 +186,30 @@ def test_a_peer_that_has_vanished_is_noticed(
     driven.link.close()
 
 
+def test_a_link_that_hears_nothing_begins_again_under_another_client_id(
+    brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker lets us in and takes what we say; whatever it says itself does not reach us."""
+    monkeypatch.setattr(mqtt, "DEAF_S", 0.1)
+    monkeypatch.setattr(mqtt, "DEAF_MAX_S", 0.2)
+    brokers.append(FakeBroker(*[ACCEPTED] * 3, ACCEPTED + b"\x30\x06\x00\x02ok\x00x"))
+    driven = linked(brokers[0])
+    for number in range(1, 4):
+        drive(lambda: driven.link.up, driven)
+        driven.step()
+        assert len(driven.losses()) == number - 1  # one that says nothing expects no answer
+        driven.link.send("topic", b"hello")
+        drive(lambda n=number: len(driven.losses()) == n, driven)  # type: ignore[misc]
+    assert all("heard nothing for" in loss.reason for loss in driven.losses())
+    assert driven.link._patience_s == mqtt.DEAF_MAX_S
+    ids = [connect[CLIENT_ID] for connect in brokers[0].connects]
+    assert len(set(ids)) == 3 and all(name.startswith(b"pi-1-") for name in ids)
+    drive(lambda: driven.link.up and bool(driven.received()), driven)
+    driven.link.send("topic", b"hello")
+    assert (driven.link._deaf_at, driven.link._patience_s) == (None, mqtt.DEAF_S)
+    driven.link.close()
+
+
 def test_a_broker_that_stops_reading(brokers: list[FakeBroker]) -> None:
     brokers.append(FakeBroker(ACCEPTED, reads=False))
     driven = linked(brokers[0])
@@ -204,7 +217,7 @@ def test_a_broker_that_stops_reading(brokers: list[FakeBroker]) -> None:
     assert driven.link.room == mqtt.WINDOW
     handed = 0
     while driven.link.room and handed < 1000:
-        driven.link.send("topic", bytes(200_000), 0)
+        driven.link.send("topic", bytes(200_000))
         handed += 1
     assert driven.link.room == 0
     assert driven.link.wants_write()
@@ -252,8 +265,8 @@ def test_a_small_packet_limit_is_kept(brokers: list[FakeBroker]) -> None:
     driven = linked(brokers[0])
     drive(lambda: driven.link.up, driven)
     assert driven.events == [Connected(1000)]
-    driven.link.send("topic", bytes(1000), 0)
-    driven.link.send("topic", bytes(900), 0)
+    driven.link.send("topic", bytes(1000))
+    driven.link.send("topic", bytes(900))
     assert (driven.link.counters.oversize, driven.link.counters.frames_sent) == (1, 1)
     driven.link.close()
 
@@ -269,8 +282,8 @@ def test_a_connection_that_breaks_in_a_send_is_reported_at_once(
     sock = client.socket()
     assert isinstance(sock, socket.socket)
     sock.shutdown(socket.SHUT_RDWR)
-    driven.link.send("topic", b"x", 1)
-    driven.link.send("topic", b"x", 1)
+    driven.link.send("topic", b"x")
+    driven.link.send("topic", b"x")
     assert not driven.link.up
     assert driven.link.timer() == 0.0  # the core must learn of it now, not at the next retry
     driven.step()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
-from sedge_cloud.administration import ACL
+from sedge_cloud.administration import ACL, MOSQUITTO
 from sedge_cloud.enrolment import add_password
 from sedge_emulate import broker as broker_module
 from sedge_emulate.broker import Broker, find_mosquitto
@@ -29,26 +29,17 @@ FLEET, COORDINATOR = "home", "coordinator-home"
 SECRETS = {name: bytes([number]) * 32 for number, name in enumerate(("pi-1", "pi-2"), 1)}
 UP, DOWN = topics.up(FLEET, "pi-1"), topics.down(FLEET, "pi-1")
 
-# The settings of sedge_cloud.administration.MOSQUITTO, with a second, encrypted listener.
-SETTINGS = """\
-user {user}
-per_listener_settings true
-listener {{port}} 127.0.0.1
-allow_anonymous false
-password_file {folder}/passwords
-acl_file {folder}/acl
-use_username_as_clientid true
-max_packet_size 400000
+# What `sedge-cloud init` writes has one listener; this is a second one, encrypted.
+TLS_LISTENER = """\
 listener {tls} 127.0.0.1
 cafile {folder}/ca.crt
 certfile {folder}/broker.crt
 keyfile {folder}/broker.key
 require_certificate true
 use_identity_as_username true
-use_username_as_clientid true
 tls_version tlsv1.2
 allow_anonymous false
-acl_file {folder}/acl
+acl_file {folder}/broker-acl
 """
 
 
@@ -120,13 +111,15 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     for name in ("pi-1", "pi-2"):
         make_certificate(folder, name, "ca")
     make_certificate(folder, "stranger", "rogue")
-    add_password(folder / "passwords", COORDINATOR, "a password of the coordinator")
+    add_password(folder / "broker-passwords", COORDINATOR, "a password of the coordinator")
     for name, secret in SECRETS.items():
-        add_password(folder / "passwords", name, DeviceKeys.of(secret).password)
-    (folder / "acl").write_text(ACL.format(user=COORDINATOR, fleet=FLEET))
+        add_password(folder / "broker-passwords", name, DeviceKeys.of(secret).password)
+    (folder / "broker-acl").write_text(ACL.format(user=COORDINATOR, fleet=FLEET))
     with pytest.MonkeyPatch.context() as patch:
         tls = broker_module.on_free_port(lambda port: None)
-        text = SETTINGS.format(folder=folder, tls=tls, user=getpass.getuser())
+        port = f"{{port}} {broker_module.LOOPBACK}"
+        text = MOSQUITTO.format(port=port, root=folder, user=getpass.getuser())
+        text += TLS_LISTENER.format(folder=folder, tls=tls)
         patch.setattr(broker_module, "_SETTINGS", text)
         with Broker() as broker:
             yield Secure(broker.url, f"mqtts://127.0.0.1:{tls}", folder)
@@ -148,7 +141,7 @@ def test_the_password_of_the_secret_opens_the_broker(secure: Secure) -> None:
     )
     drive(lambda: device.link.up and coordinator.link.up, device, coordinator)
     settle(coordinator)
-    device.link.send(UP, b"hello", 1)
+    device.link.send(UP, b"hello")
     drive(lambda: bool(coordinator.received()), device, coordinator)
     assert coordinator.received() == [Received(UP, b"hello")]
     device.link.close()
@@ -180,27 +173,105 @@ def test_nobody_gets_in_without_a_password(secure: Secure) -> None:
 
 
 def test_devices_are_kept_apart(secure: Secure) -> None:
-    """A device can neither write nor hear another's topics, nor take its session (fault S2)."""
+    """A device can neither write nor hear another's topics (fault S2)."""
     coordinator = linked(
         BrokerSettings(secure.url, COORDINATOR, COORDINATOR, "a password of the coordinator"),
         topics.all_up(FLEET),
     )
     victim = linked(secure.by_password("pi-1"), DOWN)
     keys = DeviceKeys.of(SECRETS["pi-2"])
-    rogue = linked(BrokerSettings(secure.url, "pi-1", "pi-2", keys.password), "#", DOWN)
+    rogue = linked(BrokerSettings(secure.url, "pi-1", "pi-2", keys.password), "#", DOWN)  # its name
     everyone = (coordinator, victim, rogue)
     drive(lambda: all(driven.link.up for driven in everyone), *everyone)
     for driven in everyone:
         settle(driven)
-    rogue.link.send(UP, b"forged", 1)
-    rogue.link.send(DOWN, b"forged", 1)
-    coordinator.link.send(DOWN, b"for pi-1", 1)
+    rogue.link.send(UP, b"forged")
+    rogue.link.send(DOWN, b"forged")
+    coordinator.link.send(DOWN, b"for pi-1")
     drive(lambda: bool(victim.received()), *everyone)
     wait(*everyone)
     assert [event.payload for event in victim.received()] == [b"for pi-1"]
     assert not coordinator.received()
     assert not rogue.received()
     assert not victim.losses()
+    for driven in everyone:
+        driven.link.close()
+
+
+def packet(kind: int, *parts: bytes) -> bytes:
+    """An MQTT packet; parts that are texts carry their lengths."""
+    body = b"".join(parts)
+    assert len(body) < 128
+    return bytes([kind, len(body)]) + body
+
+
+def text(value: bytes) -> bytes:
+    return len(value).to_bytes(2, "big") + value
+
+
+def intrude(secure: Secure, client_id: str, *login: str) -> bytes:
+    """One CONNECT of MQTT 3.1.1 under this client id, with or without a login; the broker's answer."""
+    flags = bytes([0xC2 if login else 0x02])  # clean session
+    words = [text(word.encode()) for word in (client_id, *login)]
+    connect = packet(0x10, text(b"MQTT"), b"\x04", flags, b"\x00\x1e", *words)
+    host, port, _ = BrokerSettings(secure.url, "").endpoint()
+    with socket.create_connection((host, port), timeout=WAIT_S) as stranger:
+        stranger.sendall(connect)
+        return stranger.recv(64)
+
+
+def coordinator_of(secure: Secure) -> Driven:
+    password = "a password of the coordinator"
+    return linked(
+        BrokerSettings(secure.url, COORDINATOR, COORDINATOR, password), topics.all_up(FLEET)
+    )
+
+
+@pytest.mark.parametrize("login", [(), ("pi-2", DeviceKeys.of(SECRETS["pi-2"]).password)])
+def test_naming_a_client_id_does_its_owner_no_harm(secure: Secure, login: tuple[str, ...]) -> None:
+    """Mosquitto 2.0.11 once left them deaf after their next connection, or threw them out."""
+    device, coordinator = linked(secure.by_password("pi-1"), DOWN), coordinator_of(secure)
+    drive(lambda: device.link.up and coordinator.link.up, device, coordinator)
+    for name in ("pi-1", COORDINATOR):
+        assert intrude(secure, name, *login)[0] == 0x20  # CONNACK
+    wait(device, coordinator)
+    assert not device.losses() and not coordinator.losses()
+    for driven in (device, coordinator):
+        driven.cut()
+        drive(lambda d=driven: bool(d.losses()) and d.link.up, driven)  # type: ignore[misc]
+        settle(driven)
+    device.link.send(UP, b"heard?")
+    drive(lambda: bool(coordinator.received()), device, coordinator)
+    coordinator.link.send(DOWN, b"heard!")
+    drive(lambda: bool(device.received()), device, coordinator)
+    for driven in (device, coordinator):
+        driven.link.close()
+
+
+def test_a_burst_that_overflows_the_broker_does_not_close_the_window(secure: Secure) -> None:
+    """A full queue for the coordinator, and what the coordinator says meanwhile to everybody."""
+    device, coordinator = linked(secure.by_password("pi-1"), DOWN), coordinator_of(secure)
+    rogue = linked(secure.by_password("pi-2"))
+    everyone = (device, coordinator, rogue)
+    drive(lambda: all(driven.link.up for driven in everyone), *everyone)
+    settle(device)
+    rogue_up, filler = topics.up(FLEET, "pi-2"), bytes(100_000)
+    for _ in range(400):  # the sockets' buffers, then the 200 packets that may wait
+        rogue.link.send(rogue_up, filler)
+        drive(lambda: rogue.link.room > 0, rogue, device)
+    settle(rogue)
+    for _ in range(2 * mqtt.WINDOW):
+        coordinator.link.send(DOWN, b"an answer")
+    drive(lambda: not coordinator.link.wants_write(), device, coordinator, rogue)
+    wait(*everyone)
+    wait(*everyone)
+    assert 0 < len(coordinator.received()) < 400  # or the queue was never full
+    assert coordinator.link.room == mqtt.WINDOW
+    device.link.send(UP, b"after it")
+    drive(lambda: Received(UP, b"after it") in coordinator.received(), *everyone)
+    heard = len(device.received())
+    coordinator.link.send(DOWN, b"after it")
+    drive(lambda: len(device.received()) > heard, *everyone)
     for driven in everyone:
         driven.link.close()
 
@@ -251,7 +322,7 @@ def test_large_messages_pass_through_tls(secure: Secure) -> None:
     settle(device)
     payload = np.random.default_rng(1).bytes(2**18)
     for _ in range(8):
-        coordinator.link.send(topic, payload, 0)
+        coordinator.link.send(topic, payload)
     drive(lambda: len(device.received()) == 8, device, coordinator)
     assert {event.payload for event in device.received()} == {payload}
     device.link.close()

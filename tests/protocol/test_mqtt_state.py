@@ -10,12 +10,11 @@ from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, setti
 
 from sedge_emulate.broker import Broker
 from sedge_protocol import mqtt
-from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.errors import ConfigError
 from sedge_protocol.loop import Loop
 from sedge_protocol.mqtt import (
     BrokerSettings,
     MqttLink,
-    probe,
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a socket's bytes")
@@ -73,8 +72,7 @@ def test_waiting_grows_to_five_minutes_with_full_jitter(monkeypatch: pytest.Monk
 
 
 @linux
-@pytest.mark.parametrize("qos", [0, 1])
-def test_bytes_are_counted_at_the_socket(shared: Broker, qos: int) -> None:
+def test_bytes_are_counted_at_the_socket(shared: Broker) -> None:
     """100 bytes a frame cover topic and MQTT header; 1,000 the connection's own packets."""
     with (
         connected(shared.url, fresh(), "count") as receiver,
@@ -82,7 +80,7 @@ def test_bytes_are_counted_at_the_socket(shared: Broker, qos: int) -> None:
     ):
         expected = 0
         for size in (0, 10, 5000, 200_000):
-            sender.link.send("count", bytes(size), qos)
+            sender.link.send("count", bytes(size))
             expected += size
         drive(lambda: len(receiver.received()) == 4, receiver, sender)
         sent = sender.link.measure()
@@ -99,7 +97,7 @@ def test_bytes_add_up_over_connections(shared: Broker) -> None:
     with connected(shared.url, fresh(), "sum") as driven:
         totals: list[int] = []
         for _ in range(3):
-            driven.link.send("sum", bytes(10_000), 1)
+            driven.link.send("sum", bytes(10_000))
             count = len(driven.received()) + 1
             drive(lambda c=count: len(driven.received()) == c, driven)  # type: ignore[misc]
             totals.append(driven.link.measure().bytes_sent)
@@ -146,12 +144,6 @@ def test_the_timer_does_not_run_away(shared: Broker) -> None:
         due = driven.link.timer()
         time.sleep(0.01)
         assert driven.link.timer() == due <= time.monotonic() + mqtt.SERVE_S
-
-
-def test_probe(shared: Broker) -> None:
-    probe(settings(shared.url, fresh()), "sedge/1/home/device/pi-1/down")
-    with pytest.raises(LinkError, match="refused"):
-        probe(settings(f"mqtt://127.0.0.1:{free_port()}"), "x")
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,9 @@ def test_the_other_numbers() -> None:
     assert f"min({transfer.RETRY_MAX_S:g}, {transfer.RETRY_FIRST_S:g} · 2^a)" in upload
     link = prose("1. Topics and the broker")
     assert link.count(str(mqtt.DEFAULT_MAX_PACKET)) == 3
-    assert f"session expiry of {mqtt.SESSION_EXPIRY_S} s" in link
+    assert (
+        f"heard nothing for {mqtt.DEAF_S:g} s" in link and f"{mqtt.DEAF_MAX_S:g} s at most" in link
+    )
     assert f"Keepalive {mqtt.KEEPALIVE_S} s" in link
     assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link
     assert f"min({mqtt.RECONNECT_MAX_S:g}, 2^f)" in link
@@ -247,6 +249,8 @@ def test_topics_and_access_list() -> None:
         topics.up("<fleet>", "<device>"),
         topics.down("<fleet>", "<device>"),
         topics.blob("<fleet>", b"").rstrip("/") + "/<transfer>",
+        topics.up("<fleet>", topics.ITSELF),
+        topics.down("<fleet>", topics.ITSELF),
     ]
     access = ACL.format(user="coordinator-<fleet>", fleet="<fleet>").replace("\n\n", "\n")
     assert access in TEXT

@@ -220,14 +220,14 @@ def coordinator(path: Path) -> list[Figure]:
 
 
 def broker(path: Path) -> list[Figure]:
-    """The link against paho alone, by chunk size and QoS."""
+    """The link against paho alone, by chunk size."""
     found = loaded(path)
     target = found["target"]
     figures: list[Figure] = []
-    for kib, qos in dict.fromkeys((row["kib"], row["qos"]) for row in found["broker"]):
-        rows = {r["way"]: r for r in found["broker"] if (r["kib"], r["qos"]) == (kib, qos)}
+    for kib in dict.fromkeys(row["kib"] for row in found["broker"]):
+        rows = {r["way"]: r for r in found["broker"] if r["kib"] == kib}
         raw, link, frames = rows["paho"], rows["link"], rows["frames"]
-        what = f"chunks of {kib} KiB at QoS {qos} over Mosquitto, sealed and opened, against paho alone"
+        what = f"chunks of {kib} KiB over Mosquitto, sealed and opened, against paho alone"
         measured = (
             f"{frames['mb_s']:.0f} MB/s, {frames['messages_s']:,.0f} a second, "
             f"{frames['of_paho']:.2f} of its rate ({raw['mb_s']:.0f} MB/s); unsealed {link['of_paho']:.2f}"
@@ -235,7 +235,7 @@ def broker(path: Path) -> list[Figure]:
         if frames["lost"]:
             measured += f"; the broker threw {frames['lost']:,.0f} away"
         met: list[tuple[str, bool]] = []
-        short = (kib, qos) == (target["kib"], 1)
+        short = kib == target["kib"]
         if short:
             met += [(f"at least {target['mb_s']:g} MB/s", frames["mb_s"] >= target["mb_s"])]
             met += [(f"at least {target['of_paho']:g}", frames["of_paho"] >= target["of_paho"])]

@@ -5,7 +5,7 @@
 
 The broker is a pipe: Sedge relies on none of its promises, so it keeps nothing on disk, and a fault test
 may kill it at any time. It listens on the loopback interface alone, for anyone: never use these settings
-on a network (cloud/mosquitto.conf has those of a real fleet).
+on a network. The limits are those of a real fleet's broker (cloud/mosquitto.conf).
 """
 
 import os
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
+from sedge_cloud.administration import MOSQUITTO_LIMITS
 from sedge_emulate.last_will import LastWill
 from sedge_protocol.errors import ConfigError, LinkError
 
@@ -40,19 +41,18 @@ _FOLDERS = (
     "/opt/homebrew/opt/mosquitto/sbin",
     "/usr/local/opt/mosquitto/sbin",
 )
-# 400,000 bytes hold the largest chunk (256 KiB) with its headers; the rest would only cost memory.
-_SETTINGS = """\
+_SETTINGS = (
+    """\
 listener {port} 127.0.0.1
 allow_anonymous true
-max_packet_size 400000
-set_tcp_nodelay true
-persistence false
 sys_interval 0
 connection_messages false
 log_dest stderr
 log_type error
 log_type warning
 """
+    + MOSQUITTO_LIMITS
+)
 _START_S = 10.0
 _STOP_S = 5.0
 _POLL_S = 0.01

@@ -113,16 +113,16 @@ class MemoryBroker:
             port.subscriptions.remove(topic)
             del self._listeners[topic][port.device]
 
-    def send_up(self, port: Port, topic: str, frame: bytes, qos: int) -> None:
+    def send_up(self, port: Port, topic: str, frame: bytes) -> None:
         """A device publishes."""
         if not port.up:
             return
-        port.meter.sent(topic, frame, qos)
+        port.meter.sent(topic, frame)
         for at, copy in port.arrivals(frame, Direction.UP, self._clock.now):
             arrive = partial(self._arrive_up, port, port.session, topic, copy)
             self._clock.at(at + BROKER_S, arrive)
 
-    def send_down(self, topic: str, frame: bytes, qos: int) -> None:
+    def send_down(self, topic: str, frame: bytes) -> None:
         """The coordinator publishes, to one device or to all that listen to a blob topic."""
         self.cloud_sent += len(frame)
         port = self._ports.get(topic)
@@ -132,7 +132,7 @@ class MemoryBroker:
         for port in listeners:
             if not port.up:
                 continue
-            port.meter.received(topic, frame, qos)
+            port.meter.received(topic, frame)
             for at, copy in port.arrivals(frame, Direction.DOWN, self._clock.now + BROKER_S):
                 self._clock.at(at, partial(self._arrive_down, port, port.session, topic, copy))
 

@@ -1,7 +1,7 @@
 """Exact bytes of a virtual device's link, per direction: payload, overhead, and what went twice.
 
-Counted as MQTT 5 packets, as the kernel would count them below TCP: PUBLISH and PUBACK, SUBSCRIBE,
-UNSUBSCRIBE, CONNECT and CONNACK. Payload is what the device and the coordinator have to tell each
+Counted as MQTT 5 packets, as the kernel would count them below TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
+CONNECT and CONNACK. Payload is what the device and the coordinator have to tell each
 other: the bytes of blobs (models, deltas, bundles, patches, updates). Everything around them is
 overhead: frame headers, control frames, MQTT's own bytes. Payload that has been there before is
 ``resent``. Keepalive packets (2 bytes each) are not counted.
@@ -13,9 +13,10 @@ from sedge_protocol.frame import HEADER, Kind
 from sedge_protocol.messages import Offer, Order, decode_body
 
 # MQTT 5 packets of fixed content; Mosquitto's CONNACK states three limits.
-PUBACK = 4
 SUBACK = 6
 CONNACK = 22
+# What the link appends to the name: "-" and 128 random bits in hex.
+CLIENT_ID_END = 33
 _KIND, _BOOT_TO_TRANSFER, _INDEX = 3, slice(16, 32), slice(32, 36)
 # Transfers whose chunks are remembered; older ones are over.
 _REMEMBERED = 8
@@ -43,13 +44,13 @@ class Meter:
     down: Traffic = field(default_factory=Traffic)
     _seen: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
-    def sent(self, topic: str, frame: bytes, qos: int) -> None:
+    def sent(self, topic: str, frame: bytes) -> None:
         """The device published a frame."""
-        self._count(self.up, self.down, topic, frame, qos)
+        self._count(self.up, topic, frame)
 
-    def received(self, topic: str, frame: bytes, qos: int) -> None:
+    def received(self, topic: str, frame: bytes) -> None:
         """A frame was delivered to the device, or was on its way there."""
-        self._count(self.down, self.up, topic, frame, qos)
+        self._count(self.down, topic, frame)
 
     def subscribed(self, topic: str) -> None:
         """The device subscribed to a topic."""
@@ -61,17 +62,16 @@ class Meter:
         self.up.overhead += _packet(2 + 1 + 2 + len(topic))
         self.down.overhead += SUBACK
 
-    def connected(self, client_id: str, will_topic: str, will: bytes) -> None:
-        """The device connected, named by its client id, with the GOODBYE as its will."""
-        session = 1 + 5 + 5  # length, session expiry, maximum packet size
+    def connected(self, device: str, will_topic: str, will: bytes) -> None:
+        """The device connected, with the GOODBYE as its will."""
+        session = 1 + 5  # length, maximum packet size
+        client_id = len(device) + CLIENT_ID_END
         will_part = 1 + 2 + len(will_topic) + 2 + len(will)
-        self.up.overhead += _packet(10 + session + 2 + len(client_id) + will_part)
+        self.up.overhead += _packet(10 + session + 2 + client_id + will_part)
         self.down.overhead += CONNACK
 
-    def _count(self, way: Traffic, back: Traffic, topic: str, frame: bytes, qos: int) -> None:
-        size = _packet(2 + len(topic) + (2 if qos else 0) + 1 + len(frame))
-        if qos:
-            back.overhead += PUBACK
+    def _count(self, way: Traffic, topic: str, frame: bytes) -> None:
+        size = _packet(2 + len(topic) + 1 + len(frame))
         content, again = self._content(frame)
         if again:
             way.resent += content

@@ -171,7 +171,7 @@ class VirtualDevice:
         for effect in effects:
             match effect:
                 case Send():
-                    broker.send_up(port, effect.topic, effect.payload, effect.qos)
+                    broker.send_up(port, effect.topic, effect.payload)
                 case Subscribe():
                     broker.subscribe(port, effect.topic)
                 case Note():

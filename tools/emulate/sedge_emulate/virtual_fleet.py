@@ -75,7 +75,7 @@ class VirtualCloud:
         for effect in effects:
             match effect:
                 case Send():
-                    self.broker.send_down(effect.topic, effect.payload, effect.qos)
+                    self.broker.send_down(effect.topic, effect.payload)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
                 case Subscribe() | Unsubscribe():

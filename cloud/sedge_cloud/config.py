@@ -124,14 +124,6 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """The rounds of training between two that measure."""
         return self.evaluate_every or self.num_rounds
 
-    def uses_context(self, selects: bool = False) -> bool:
-        """Whether masks are coded against earlier ones: only where a device leaves elements out.
-
-        ``selects``: the order says which it sends (messages.Selection).
-        """
-        codec = self.codec
-        return codec.context and (codec.fraction < 1 or codec.threshold > 0 or selects)
-
     def check(self, where: str = "") -> "RunConfig":
         """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
         try:

@@ -1,8 +1,7 @@
-"""Sorted positions as the gaps between them, and two codes for gaps: varints and Rice.
+"""Sorted positions as the gaps between them, and gaps as varints.
 
 gap[0] is the first position, gap[i] what lies between position i-1 and position i, so unsorted, repeated
-and negative positions cannot be written. Varints leave their structure to a compressor; the Rice code
-(Golomb 1966, Rice 1979) holds for random positions, where it is within 1.05 of the entropy without one.
+and negative positions cannot be written. Varints leave their structure to a compressor.
 
 m = number of positions; arrays are (m,). Byte for byte: WIRE.md.
 """
@@ -17,7 +16,6 @@ Gaps = NDArray[np.uint32]
 
 # A gap is below n <= 2**28: four groups of seven bits hold it.
 MAX_VARINT_BYTES = 4
-MAX_RICE_BITS = 27
 
 
 def to_gaps(positions: Positions) -> Gaps:
@@ -83,59 +81,4 @@ def from_varints(data: bytes) -> NDArray[np.int64]:
     for group in range(1, longest):
         reached = longer[lengths[longer] > group]
         gaps[reached] |= (groups[starts[reached] + group] & 0x7F).astype(np.int64) << 7 * group
-    return gaps
-
-
-def rice_parameter(positions: Positions, below: int) -> int | None:
-    """The parameter b with the shortest Rice code of sorted ``positions``, if below ``below`` bytes."""
-    count = positions.size
-    total = int(positions[-1]) + 1 - count  # of all gaps
-    # For geometric gaps the best 2**b is near .69 of the mean; one step on either side covers the rest.
-    near = max((total // count).bit_length() - 1, 0)
-    gaps, best = None, None
-    for bits in range(max(near - 1, 0), min(near + 1, MAX_RICE_BITS) + 1):
-        # The low bits are at most all ones: that bounds the length before a gap is looked at.
-        least = max(total - count * ((1 << bits) - 1), 0) >> bits
-        if _rice_bytes(count, bits, least) < below:
-            gaps = to_gaps(positions) if gaps is None else gaps
-            length = _rice_bytes(count, bits, int((gaps >> bits).sum(dtype=np.int64)))
-            if length < below:
-                best, below = bits, length
-    return best
-
-
-def _rice_bytes(count: int, bits: int, quotient_sum: int) -> int:
-    return 1 + -(-(count + quotient_sum) // 8) + -(-count * bits // 8)
-
-
-def to_rice(gaps: Gaps, bits: int) -> bytes:
-    """b, then every gap >> b in unary (zeros closed by a one), then the low b bits as b bit planes."""
-    ends = np.cumsum((gaps >> bits).astype(np.int64) + 1) - 1
-    unary = np.zeros(int(ends[-1]) + 1, np.uint8)
-    unary[ends] = 1
-    low = np.empty((bits, gaps.size), np.uint8)
-    for plane in range(bits):
-        low[plane] = gaps >> plane & 1
-    parts = (np.packbits(part.reshape(-1), bitorder="little").tobytes() for part in (unary, low))
-    return bytes([bits]) + b"".join(parts)
-
-
-def from_rice(data: memoryview, count: int) -> NDArray[np.int64]:
-    """The ``count`` gaps in ``data``. Raises ``CodecError`` unless it is exactly their Rice code."""
-    bits = data[0] if len(data) else MAX_RICE_BITS + 1
-    if bits > MAX_RICE_BITS:
-        raise CodecError(f"mask: no Rice parameter within 0 to {MAX_RICE_BITS}")
-    unary_bytes = len(data) - 1 - -(-count * bits // 8)
-    if unary_bytes < 1:
-        raise CodecError(f"mask: {len(data)} bytes for {count} Rice codes with b={bits}")
-    unary = np.unpackbits(np.frombuffer(data[1 : 1 + unary_bytes], np.uint8), bitorder="little")
-    ends = np.flatnonzero(unary)
-    if ends.size != count or ends[-1] < 8 * (unary_bytes - 1):
-        raise CodecError(f"mask: {ends.size} Rice codes in {unary_bytes} bytes, expected {count}")
-    low = np.unpackbits(np.frombuffer(data[1 + unary_bytes :], np.uint8), bitorder="little")
-    if low[count * bits :].any():
-        raise CodecError("mask: bits past the last Rice code")
-    gaps = np.diff(ends, prepend=-1).astype(np.int64) - 1 << bits
-    for plane in range(bits):
-        gaps |= low[plane * count : (plane + 1) * count].astype(np.int64) << plane
     return gaps

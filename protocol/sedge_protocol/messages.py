@@ -153,10 +153,7 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update: the ``fraction`` of elements largest in magnitude is kept.
 
     Of these, only magnitudes of at least ``threshold`` are sent. With ``error_feedback`` what was not
-    sent is added to the next round's delta. With ``context`` the mask is coded against the one that the
-    order names, where both sides hold it. With ``factors`` it may be told by a model of the layers' rows
-    and columns: a tenth to a third fewer bytes for masks that stand alone, where nothing is fed back, for
-    some 10 ms a half million elements.
+    sent is added to the next round's delta.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -164,8 +161,6 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     compression: Compression = Compression.ZSTD
     error_feedback: bool = True
-    context: bool = False
-    factors: bool = False
 
 
 class Step(msgspec.Struct, frozen=True):

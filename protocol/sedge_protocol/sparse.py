@@ -9,7 +9,6 @@ n = elements of the vector, k = elements kept.
 """
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from sedge_protocol.bitmaps import is_bitmap, to_bitmap
 from sedge_protocol.compression import Compression, grow, shrink
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
-from sedge_protocol.mask_model import Matrix
 from sedge_protocol.ordering import in_place, ordered
 from sedge_protocol.positions import (
     MaskForm,
@@ -130,12 +128,8 @@ def encode(
     values: ValueCoding = ValueCoding.BF16,
     compression: Compression = Compression.ZSTD,
     context: bytes | None = None,
-    matrices: Sequence[Matrix] = (),
 ) -> bytes:
     """The coded vector; with ``context``, the ``mask_bitmap`` of an earlier one, never a longer one.
-
-    The mask may be told by a model of ``matrices``, those of the vector's layout as
-    ``mask_model.matrices`` lists them, where that is shorter.
 
     Raises ``LocalError`` for indices that do not strictly increase below n, for a value that is not
     finite or would not be after ``values`` rounds it, and for a context that is no bitmap of n.
@@ -145,7 +139,7 @@ def encode(
         raise LocalError(
             f"sparse: the context of {len(context)} bytes is not a bitmap of n={vector.size}"
         )
-    form, mask_compression, mask = _encode_mask(vector, compression, context, matrices)
+    form, mask_compression, mask = _encode_mask(vector, compression, context)
     raw = to_planes(np.ascontiguousarray(vector.values), values)
     cuts: list[list[int]] = [[] for _ in raw]
     by_exponent = compression is not Compression.NONE and values in _BY_EXPONENT
@@ -195,7 +189,7 @@ def mask_bitmap(vector: SparseVector) -> bytes:
 
 def mask_needed(coded: bytes) -> bool:
     """Whether a coded vector, as ``encode`` made it, can be decoded with its context only."""
-    return coded[1] & 15 >= MaskForm.CHANGES
+    return coded[1] & 15 == MaskForm.CHANGES
 
 
 def top_k(vector: Theta, k: int) -> SparseVector:
@@ -250,16 +244,13 @@ def _check_indices(vector: SparseVector) -> None:
 
 
 def _encode_mask(
-    vector: SparseVector,
-    compression: Compression,
-    context: bytes | None,
-    matrices: Sequence[Matrix],
+    vector: SparseVector, compression: Compression, context: bytes | None
 ) -> tuple[MaskForm, Compression, bytes]:
     if vector.count == 0:
         return MaskForm.EMPTY, Compression.NONE, b""
     if vector.indices is None or vector.count == vector.size:
         return MaskForm.DENSE, Compression.NONE, b""
-    return encode_positions(vector.indices, vector.size, compression, context, matrices)
+    return encode_positions(vector.indices, vector.size, compression, context)
 
 
 def _sections(data: memoryview, size: int) -> tuple[_Header, list[memoryview]]:

@@ -34,7 +34,7 @@ class Fleet:
             evaluate=False,
         )
         self.cloud = Cloud(folder, config, devices=NAMES)
-        self.cloud.hello(*NAMES, codecs=("context", "select", "remember"))
+        self.cloud.hello(*NAMES, codecs=("select", "remember"))
         self.places = {name: random_theta(seed) for seed, name in enumerate(NAMES, start=1)}
 
     def play(self) -> list[float]:

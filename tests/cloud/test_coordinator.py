@@ -787,12 +787,13 @@ ROUGH = msgspec.structs.replace(
     options={"quantile": 0.99, "ema": 0.5, "cold_start": "init"},
     evaluate=False,
 )
-# Changes of the model are sent in bf16, masks are coded against the one before.
+# Changes of the model are sent in bf16, masks of what devices select are coded against the one before.
 CODED = msgspec.structs.replace(
     ROUGH,
-    options={"quantile": 0.99},
+    strategy=given.SELECTING,
+    options={},
     broadcast=BroadcastConfig(ValueCoding.BF16, 0.001),
-    codec=CodecConfig(fraction=0.001, context=True),
+    codec=CodecConfig(fraction=0.001),
 )
 
 
@@ -812,7 +813,7 @@ def drive(cloud: Cloud) -> None:
 
     def work(name: str) -> None:
         if not cloud.core.devices[name].online:
-            cloud.say(name, a_hello(name, codecs=("context",)))
+            cloud.say(name, a_hello(name, codecs=("select",)))
         for order in cloud.messages(name, Order)[-1:]:
             done = {m.round for m in cloud.messages(name, Committed)}
             if order.round not in done:

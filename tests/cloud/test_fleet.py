@@ -201,11 +201,11 @@ def test_who_is_present_is_counted(fleet: Fleet) -> None:
 
 def test_the_hello_of_a_device_outlives_our_own_start() -> None:
     fleet = Fleet(FLEET, 1)
-    hello = a_hello(codecs=("context",))
+    hello = a_hello(codecs=("int4",))
     heard = msgspec.structs.replace(row("a"), hello=msgspec.msgpack.encode(hello))
     fleet.load([heard, msgspec.structs.replace(row("b"), hello=b"\xc1"), row("c")])
-    assert fleet["a"].hello == hello and fleet["a"].has_context and not fleet["a"].online
-    assert fleet["b"].hello is None and not fleet["c"].has_context
+    assert fleet["a"].hello == hello and not fleet["a"].online
+    assert fleet["b"].hello is None and fleet["c"].hello is None
 
 
 def test_the_able_are_sorted(run: Run, tmp_path: Path) -> None:

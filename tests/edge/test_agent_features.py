@@ -173,7 +173,7 @@ def test_a_gradient_is_kept_for_the_next_rounds_scores(desk: Desk) -> None:
 SELECTS: dict[str, Any] = {
     "select": Selection(0.5),
     "remember": True,
-    "codec": Codec(values=ValueCoding.BF16, context=True),
+    "codec": Codec(values=ValueCoding.BF16),
 }
 
 
@@ -265,8 +265,8 @@ def test_a_patch_against_the_devices_own_mask(desk: Desk) -> None:
 
 def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     """Model, residual, mask and all else are of another layout: dropped, and no error."""
-    codec = Codec(fraction=0.1, context=True)
-    given(desk, 1, codec=codec, remember=True)
+    codec = Codec(fraction=0.1)
+    given(desk, 1, select=Selection(0.1))
     given(desk, 2, codec=codec, personal=Personal(mix=0.5), remember=True)
     before = run_of(desk)
     assert None not in (before.model, before.residual, before.mask, before.part, before.patch)

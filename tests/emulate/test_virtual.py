@@ -48,7 +48,7 @@ RUN = RunConfig(
     deadline_s=500,
     broadcast=BroadcastConfig(values=ValueCoding.BF16, fraction=0.3),
     training=TrainingConfig(learning_rate=0.1),
-    codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3, context=True),
+    codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
 )
 
 

@@ -98,7 +98,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
     bundle, theta = load(shop.bundle)
     trainer = OnnxTrainer(bundle, 1)
     train, test = Shares.open(shop.data).examples(1)
-    codec = Codec(values=ValueCoding.BF16, fraction=0.1, context=True)
+    codec = Codec(values=ValueCoding.BF16, fraction=0.1)
     worker = Worker(shop)
     folder = BlobFolder(tmp_path / "device", 0)
     place = Workplace(

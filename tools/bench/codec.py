@@ -22,13 +22,13 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from sedge_protocol.mask_model import Matrix, entropy_bits, matrices
 
 from sedge_export.models import avgcnn
 from sedge_protocol.bitmaps import changed_ranks, to_bitmap
 from sedge_protocol.compression import shrink
 from sedge_protocol.gaps import rice_parameter, to_gaps, to_rice, to_varints
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.mask_model import Matrix, entropy_bits, matrices
 from sedge_protocol.positions import MaskForm
 from sedge_protocol.sparse import (
     Compression,

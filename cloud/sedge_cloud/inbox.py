@@ -143,9 +143,7 @@ class Inbox:
         """When ``poll`` next wants to be called."""
         return next(iter(self._quiet.values())).timer() if self._quiet else None
 
-    def _begin(
-        self, device: str, transfer: bytes, offer: Offer, run: Run, now: float
-    ) -> Answer:
+    def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
         manifest = offer.manifest
         found = self._transfers.get(device, {}).get(transfer)
         if found is None or (found.run, found.round) != (offer.run, offer.round):

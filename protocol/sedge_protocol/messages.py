@@ -181,9 +181,9 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     bits, without which the patch cannot be decoded: the device's own last one, fetched where it is gone.
     ``keep`` names tensors that the device takes from its own last model. ``then`` are further trainings,
     each of which begins where the one before ended. With ``remember`` the device keeps what it sends as
-    the patch that it would be, so that a later order which names that patch need not bring it. ``context``
-    is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator holds for decoding this update,
-    or empty. ``deadline_ms`` is the time left, not a time of day.
+    the patch that it would be, so that a later order which names that patch need not bring it. With
+    ``select`` ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator holds for
+    decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
     """
 
     run: Id

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.edge.desk import Desk, DriftTrainer, N, drift, make_bundle
 
@@ -34,7 +35,7 @@ class Steady(DriftTrainer):
         gradient: bool = False,
     ) -> Trained:
         moved = 20 * drift(0) + drift(seed)
-        return Trained(theta + moved, 0.5, 3, moved / (theta + moved))
+        return Trained(theta + moved, 0.5, 3, np.divide(moved, theta + moved))
 
 
 @pytest.fixture

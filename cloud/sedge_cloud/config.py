@@ -12,10 +12,10 @@ from msgspec import Meta
 from sedge_cloud.robust import COORDINATE_RULES, Robust
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol import config
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.messages import Codec, Id, Training
 from sedge_protocol.mqtt import BrokerSettings
-from sedge_protocol.sparse import Compression, ValueCoding
 
 # What the coordinators' accounts at a broker begin with; a device's is its id.
 COORDINATOR = "coordinator-"

@@ -20,6 +20,7 @@ from sedge_cloud.rows import MemoryRow, OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store import LATE_ROUNDS, Store
 from sedge_cloud.updates import Checked, check_update
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, Refused, StorageError
 from sedge_protocol.frame import Frame
 from sedge_protocol.messages import (
@@ -31,7 +32,6 @@ from sedge_protocol.messages import (
     Offer,
     Reject,
 )
-from sedge_protocol.sparse import SparseVector
 from sedge_protocol.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.update import MAX_REPORT_BYTES, Report
 

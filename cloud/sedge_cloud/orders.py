@@ -12,10 +12,10 @@ from sedge_cloud.downloads import Served
 from sedge_cloud.ledger import Run
 from sedge_cloud.memories import Hellos
 from sedge_cloud.rounds import OpenRound, order_seed
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
 from sedge_protocol.frame import MAX_BODY_BYTES
 from sedge_protocol.messages import EVALUATE, Codec, Hello, Order, Step, encode_body
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest
 
 # What every device decodes and codes; other value codings it must announce.

@@ -18,11 +18,7 @@ from sedge_cloud.rounds import order_seed
 from sedge_cloud.rows import Details, MemoryRow, OrderRow
 from sedge_cloud.strategy import Assignment, Memory, State
 from sedge_cloud.vectors import hash_of, magnitude
-from sedge_protocol.errors import CodecError, ConfigError, LocalError
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.levels import MAX_LEVEL, encode_levels
-from sedge_protocol.messages import MAX_INLINE_BYTES, Choice, Training
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -30,6 +26,10 @@ from sedge_protocol.sparse import (
     encode,
     mask_needed,
 )
+from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
+from sedge_protocol.errors import CodecError, ConfigError, LocalError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.messages import MAX_INLINE_BYTES, Choice, Training
 
 # A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
 NAMED_BYTES = 256

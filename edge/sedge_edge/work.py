@@ -33,10 +33,7 @@ from sedge_edge.start import Parts, assemble
 from sedge_edge.storage import Shelf, Vectors
 from sedge_edge.trainer import Trainer, TrainingDiverged
 from sedge_protocol.bundle import Bundle, BundleManifest
-from sedge_protocol.errors import CodecError, LocalError, SedgeError
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.messages import TRAIN, Codec, Order
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -46,6 +43,9 @@ from sedge_protocol.sparse import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.errors import CodecError, LocalError, SedgeError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.messages import TRAIN, Codec, Order
 from sedge_protocol.update import Report, encode_update
 
 # What this agent can do that a coordinator may not count on (``Hello.codecs``).

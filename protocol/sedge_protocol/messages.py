@@ -9,10 +9,10 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.frame import Kind
 from sedge_protocol.layout import MAX_NAME_CHARS, MAX_TENSORS
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.topics import ID_PATTERN
 from sedge_protocol.transfer import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from sedge_protocol.transfer import Manifest
@@ -140,8 +140,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``holdout`` is the share of its training examples that it keeps for this; they are drawn by ``seed``, so
     that they are the same in every order of a run. ``levels`` are those of the patch's elements
-    (levels.py), coded, or empty: all 0. Of the parts that they offer the device takes the one with the
-    best accuracy there, of equal ones that with the least loss, and then the smallest.
+    (codec/patch_levels.py), coded, or empty: all 0. Of the parts that they offer the device takes the one
+    with the best accuracy there, of equal ones that with the least loss, and then the smallest.
     """
 
     holdout: Annotated[float, Meta(gt=0, lt=1)]

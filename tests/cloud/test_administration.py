@@ -42,11 +42,11 @@ from sedge_cloud.robust import Rule
 from sedge_cloud.store import Store
 from sedge_cloud.strategy import Assignment, State
 from sedge_edge.config import load_config
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import CodecError, ConfigError, LinkError, LocalError, StorageError
 from sedge_protocol.keys import DeviceKeys, parse_secret
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.mqtt import BrokerSettings, probe
-from sedge_protocol.sparse import ValueCoding
 from sedge_protocol.topics import all_up, down
 
 CLOUD = CloudConfig("bench", broker=BrokerConfig("mqtt://broker.example:1883"))

@@ -19,8 +19,8 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.sparse import Compression, ValueCoding
 
 SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"
 RUN = 'strategy = "fedobp"\n'

@@ -22,10 +22,10 @@ from tests.cloud.helper import (
 from sedge_cloud import ledger as ledgers
 from sedge_cloud.administration import start_run
 from sedge_cloud.config import CodecConfig
+from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Committed, Message, Offer, Order, Reject
-from sedge_protocol.sparse import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import decode_update, encode_update
 

@@ -38,6 +38,7 @@ from sedge_cloud.rounds import Summary
 from sedge_cloud.store import Store
 from sedge_protocol import topics
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.effects import Send
 from sedge_protocol.errors import StorageError
 from sedge_protocol.frame import HEADER, Frame, Kind, seal
@@ -60,7 +61,6 @@ from sedge_protocol.messages import (
     Training,
     Welcome,
 )
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import encode_update
 

@@ -11,10 +11,10 @@ from sedge_cloud.config import BroadcastConfig, PatchConfig
 from sedge_cloud.fleet import WARN_EVERY_S, WHO_IS_THERE, Fleet
 from sedge_cloud.ledger import Run
 from sedge_cloud.rows import DeviceRow
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.effects import Effect, Note, Send
 from sedge_protocol.errors import ConfigError, RemoteError
 from sedge_protocol.messages import Hello, Message
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.topics import down, up
 
 

@@ -10,6 +10,7 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
 from sedge_cloud.config import BroadcastConfig, CodecConfig
 from sedge_cloud.orders import codec_for, make_order, require_sendable, served
 from sedge_cloud.rows import Details
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
 from sedge_protocol.messages import (
     MAX_INLINE_BYTES,
@@ -19,7 +20,6 @@ from sedge_protocol.messages import (
     Training,
     encode_body,
 )
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest, describe
 
 ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE

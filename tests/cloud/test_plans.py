@@ -16,6 +16,14 @@ from sedge_cloud.config import PatchConfig, TrainingConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.plans import check_assignment, needed_features
 from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_protocol.codec import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decode,
+    decoded_values,
+    encode,
+)
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import (
@@ -27,14 +35,6 @@ from sedge_protocol.messages import (
     Reject,
     Selection,
     Training,
-)
-from sedge_protocol.sparse import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    decoded_values,
-    encode,
 )
 from sedge_protocol.update import encode_update
 

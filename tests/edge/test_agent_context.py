@@ -10,10 +10,10 @@ from tests.edge.desk import Desk, DriftTrainer, N, drift, make_bundle
 
 from sedge_edge.data import Examples
 from sedge_edge.trainer import Trained
+from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Order, Selection, Training
-from sedge_protocol.sparse import SparseVector, decode, mask_bitmap
 from sedge_protocol.update import decode_update
 
 SELECT = Selection(0.4)

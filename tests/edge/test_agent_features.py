@@ -24,9 +24,7 @@ from sedge_edge.data import Examples
 from sedge_edge.lesson import mixture, phase_seed
 from sedge_edge.state import RunState
 from sedge_edge.trainer import Mixed, Trained
-from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Codec, Order, Own, Personal, Selection, Training
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -35,6 +33,8 @@ from sedge_protocol.sparse import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.messages import Codec, Order, Own, Personal, Selection, Training
 from sedge_protocol.update import decode_update
 
 DITTO = Personal(Training(prox=0.5))

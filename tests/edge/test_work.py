@@ -42,11 +42,7 @@ from sedge_edge.work import (
 from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import BundleManifest
-from sedge_protocol.errors import CodecError, DataError, StorageError
-from sedge_protocol.layout import Theta
-from sedge_protocol.levels import encode_levels
-from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Training
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -56,6 +52,10 @@ from sedge_protocol.sparse import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.codec.patch_levels import encode_levels
+from sedge_protocol.errors import CodecError, DataError, StorageError
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Training
 from sedge_protocol.update import Metrics, decode_update
 
 MEAN = LAYOUT.by_name["norm.mean"].slice

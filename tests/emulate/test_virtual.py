@@ -31,10 +31,10 @@ from sedge_emulate.plan import EventKind, LinkPlan, PlanEvent, _luck_of
 from sedge_emulate.virtual import MemoryRecord, VirtualDevice, World
 from sedge_emulate.virtual_fleet import GATHER_S, VirtualCloud
 from sedge_emulate.worker import Request, Shop
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Hello, Order
-from sedge_protocol.sparse import ValueCoding
 
 DEVICES = 3
 JOB_S = 10.0

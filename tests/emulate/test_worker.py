@@ -28,11 +28,11 @@ from sedge_emulate.worker import (
 )
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import load
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
+from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Step, Training
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.update import decode_update
 
 DEVICES = 4

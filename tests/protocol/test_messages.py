@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from sedge_protocol import messages
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.frame import MAX_BODY_BYTES, Kind
 from sedge_protocol.messages import (
@@ -19,7 +20,6 @@ from sedge_protocol.messages import (
     decode_body,
     encode_body,
 )
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest, describe
 
 NONCE, HASH = bytes(range(16)), bytes(range(32))

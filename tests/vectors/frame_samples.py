@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 
 from sedge_protocol import messages, topics
+from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.frame import Kind
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import Message
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import describe, to_bitmap
 
 SECRET = bytes(range(32))

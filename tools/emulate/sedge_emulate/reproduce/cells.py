@@ -12,7 +12,7 @@ from sedge_emulate.reproduce.partial import PartialSetting
 from sedge_emulate.reproduce.released import ReleasedSetting
 from sedge_emulate.reproduce.setting import Setting
 from sedge_emulate.reproduce.sized import RATES, SizedSetting
-from sedge_protocol.sparse import ValueCoding
+from sedge_protocol.codec import ValueCoding
 
 
 @dataclass(frozen=True)

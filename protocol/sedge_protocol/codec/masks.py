@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.bitmaps import (
+from sedge_protocol.codec.bitmaps import (
     bitmap_bytes,
     changed_ranks,
     from_bitmap,
@@ -24,9 +24,9 @@ from sedge_protocol.bitmaps import (
     to_bitmap,
     with_changes,
 )
-from sedge_protocol.compression import Compression, grow, shrink
+from sedge_protocol.codec.compression import Compression, grow, shrink
+from sedge_protocol.codec.gaps import MAX_VARINT_BYTES, from_gaps, from_varints, to_gaps, to_varints
 from sedge_protocol.errors import CodecError
-from sedge_protocol.gaps import MAX_VARINT_BYTES, from_gaps, from_varints, to_gaps, to_varints
 
 
 class MaskForm(IntEnum):

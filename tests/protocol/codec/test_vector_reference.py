@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sedge_protocol.errors import CodecError
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -22,10 +21,11 @@ from sedge_protocol.sparse import (
     encode,
     mask_bitmap,
 )
-from sedge_protocol.zstd import decompress
+from sedge_protocol.codec.compression import decompress_zstd
+from sedge_protocol.errors import CodecError
 
 Decoded = tuple[list[int], list[bytes]]  # positions, and the values as float32 bytes
-VECTORS = Path(__file__).parents[1] / "vectors" / "sparse.json"
+VECTORS = Path(__file__).parents[2] / "vectors" / "sparse.json"
 
 
 class Broken(Exception):
@@ -90,7 +90,7 @@ def _by_position(plane: bytes, highest: bytes) -> bytes:
 def _decompressed(section: bytes, compression: int, limit: int) -> bytes:
     if compression == 2:
         try:
-            return decompress(section, limit)
+            return decompress_zstd(section, limit)
         except CodecError as exc:
             raise Broken("zstd") from exc
     if compression == 1:

@@ -8,9 +8,7 @@ from typing import TypedDict, cast
 import numpy as np
 import pytest
 
-from sedge_protocol.errors import CodecError
-from sedge_protocol.positions import MaskForm
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -18,6 +16,8 @@ from sedge_protocol.sparse import (
     decoded_values,
     encode,
 )
+from sedge_protocol.codec.masks import MaskForm
+from sedge_protocol.errors import CodecError
 
 
 class Accepted(TypedDict):
@@ -45,7 +45,7 @@ class Vectors(TypedDict):
     refused: list[Refused]
 
 
-PATH = Path(__file__).parents[1] / "vectors" / "sparse.json"
+PATH = Path(__file__).parents[2] / "vectors" / "sparse.json"
 VECTORS = cast(Vectors, json.loads(PATH.read_text()))
 
 
@@ -105,7 +105,7 @@ def test_accepted_vectors_cover_every_form_coding_and_compression() -> None:
 
 
 def test_the_examples_of_wire_md_decode() -> None:
-    text = (Path(__file__).parents[2] / "protocol" / "WIRE.md").read_text()
+    text = (Path(__file__).parents[3] / "protocol" / "WIRE.md").read_text()
     blocks = text[text.rindex("### Example") :].split("```")[1::2]
     examples = [
         b"".join(bytes.fromhex(re.split("   +", line)[0]) for line in block.strip().splitlines())

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_protocol.bitmaps import to_bitmap
-from sedge_protocol.compression import Compression
-from sedge_protocol.errors import CodecError
-from sedge_protocol.gaps import to_gaps, to_varints
-from sedge_protocol.positions import (
+from sedge_protocol.codec import Compression
+from sedge_protocol.codec.bitmaps import to_bitmap
+from sedge_protocol.codec.gaps import to_gaps, to_varints
+from sedge_protocol.codec.masks import (
     MaskForm,
     decode_positions,
     encode_positions,
     max_changes_bytes,
     max_mask_bytes,
 )
+from sedge_protocol.errors import CodecError
 
 Indices = NDArray[np.uint32]
 LARGE = 582_026  # the CNN that PURIN and OBP are measured on

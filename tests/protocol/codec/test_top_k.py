@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sedge_protocol.codec import top_k
+from sedge_protocol.codec.top_k import largest
 from sedge_protocol.errors import LocalError
-from sedge_protocol.selection import largest
-from sedge_protocol.sparse import top_k
 
 Floats = NDArray[np.float32]
 

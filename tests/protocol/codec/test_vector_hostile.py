@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from sedge_protocol.errors import CodecError
-from sedge_protocol.positions import MaskForm
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -18,6 +16,8 @@ from sedge_protocol.sparse import (
     encode,
     mask_bitmap,
 )
+from sedge_protocol.codec.masks import MaskForm
+from sedge_protocol.errors import CodecError
 
 Coded = tuple[bytes, int, bytes]  # coded vector, n, and a bitmap of n that may be its context
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.gaps import from_gaps, from_varints, to_gaps, to_varints
 from sedge_protocol.errors import CodecError
-from sedge_protocol.gaps import from_gaps, from_varints, to_gaps, to_varints
 
 Gaps = NDArray[np.uint32]
 EDGES = [0, 1, 127, 128, 129, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**28 - 1]

@@ -18,10 +18,10 @@ import numpy as np
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.schema import StepRow
+from sedge_protocol.codec import SparseVector, decode, encode, top_k
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import MAX_STEPS
-from sedge_protocol.sparse import SparseVector, decode, encode, top_k
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ import numpy as np
 from sedge_cloud.aggregate import average
 from sedge_cloud.overlap import Grouping, Masks, Noted, Places, group_mean, known, regrouped
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Training
-from sedge_protocol.sparse import SparseVector
 
 # The authors' code takes a threshold of at most the first for none, and then every c above the second.
 _NO_THRESHOLD = 1e-10

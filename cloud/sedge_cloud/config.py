@@ -12,10 +12,10 @@ from msgspec import Meta
 from sedge_cloud.robust import COORDINATE_RULES, Robust
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol import config
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.messages import Codec, Id, Training
 from sedge_protocol.mqtt import BrokerSettings
-from sedge_protocol.sparse import Compression, ValueCoding
 
 # What the coordinators' accounts at a broker begin with; a device's is its id.
 COORDINATOR = "coordinator-"
@@ -123,14 +123,6 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def _stretch(self) -> int:
         """The rounds of training between two that measure."""
         return self.evaluate_every or self.num_rounds
-
-    def uses_context(self, selects: bool = False) -> bool:
-        """Whether masks are coded against earlier ones: only where a device leaves elements out.
-
-        ``selects``: the order says which it sends (messages.Selection).
-        """
-        codec = self.codec
-        return codec.context and (codec.fraction < 1 or codec.threshold > 0 or selects)
 
     def check(self, where: str = "") -> "RunConfig":
         """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""

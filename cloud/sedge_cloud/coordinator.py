@@ -222,7 +222,7 @@ class Coordinator:
         try:
             found += self._find_run(offer.run, now)
             name, run = device.row.device, self.runs.get(offer.run)
-            answer = self._inbox.offer(name, transfer, offer, run, now, device.has_context)
+            answer = self._inbox.offer(name, transfer, offer, run, now)
         except StorageError as exc:
             return found + self._busy(device, transfer, exc)
         return found + self._answer(device, transfer, answer)

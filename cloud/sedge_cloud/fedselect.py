@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from sedge_cloud.aggregate import moved, shared_mean
 from sedge_cloud.baselines import FedAvg
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.top_k import largest
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.messages import Training
-from sedge_protocol.selection import largest
-from sedge_protocol.sparse import SparseVector
 
 Mask = NDArray[np.bool_]  # (n,)
 

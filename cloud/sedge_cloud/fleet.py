@@ -9,16 +9,15 @@ import msgspec
 from sedge_cloud.allowance import RATE, Allowance
 from sedge_cloud.ledger import Run
 from sedge_cloud.orders import COMMON_VALUES
-from sedge_cloud.plans import CONTEXT
 from sedge_cloud.rows import DeviceRow
 from sedge_protocol import topics
+from sedge_protocol.codec import Compression
 from sedge_protocol.effects import Effect, Note, Send
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.frame import HEADER, Frame, Kind, seal
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Hello, Refusal, Welcome
 from sedge_protocol.peer import Peer
-from sedge_protocol.sparse import Compression
 
 VERSION = "0.1.0"
 # A device that goes on with an old start count is spoken of once an hour: whoever can publish on its topic
@@ -42,11 +41,6 @@ class Device:
     online: bool = False
     warn_at: float = 0.0
     allowance: Allowance = field(default_factory=Allowance)
-
-    @property
-    def has_context(self) -> bool:
-        """Whether it can code a mask against an earlier one."""
-        return self.hello is not None and CONTEXT in self.hello.codecs
 
 
 class Fleet:

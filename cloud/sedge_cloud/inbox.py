@@ -20,6 +20,7 @@ from sedge_cloud.rows import MemoryRow, OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store import LATE_ROUNDS, Store
 from sedge_cloud.updates import Checked, check_update
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, Refused, StorageError
 from sedge_protocol.frame import Frame
 from sedge_protocol.messages import (
@@ -31,7 +32,6 @@ from sedge_protocol.messages import (
     Offer,
     Reject,
 )
-from sedge_protocol.sparse import SparseVector
 from sedge_protocol.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.update import MAX_REPORT_BYTES, Report
 
@@ -47,13 +47,12 @@ DENSE_SLACK = 16
 
 @dataclass
 class Transfer:
-    """One upload on its way in; with ``context`` its device can code the next one against its mask."""
+    """One upload on its way in."""
 
     run: str
     round: int
     intake: Intake
     heard: float
-    context: bool
 
 
 @dataclass(frozen=True)
@@ -83,18 +82,9 @@ class Inbox:
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
 
     def offer(
-        self,
-        device: str,
-        transfer: bytes,
-        offer: Offer,
-        run: Run | None,
-        now: float,
-        context: bool = False,
+        self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
     ) -> Answer:
-        """A device offers an update for an order of ``run`` (None: there is no such run).
-
-        ``context``: whether the device can code its next mask against this one.
-        """
+        """A device offers an update for an order of ``run`` (None: there is no such run)."""
         known = self._store.update(offer.run, offer.round, device)
         if known is not None:
             return Answer(receipt(known, offer.manifest.sha256))
@@ -113,7 +103,7 @@ class Inbox:
             self._store.receive(row, None)
             return Answer(receipt(row, sha256), row)
         try:
-            return self._begin(device, transfer, offer, run, now, context)
+            return self._begin(device, transfer, offer, run, now)
         except StorageError:
             self._forget(device, transfer)
             raise
@@ -153,20 +143,18 @@ class Inbox:
         """When ``poll`` next wants to be called."""
         return next(iter(self._quiet.values())).timer() if self._quiet else None
 
-    def _begin(
-        self, device: str, transfer: bytes, offer: Offer, run: Run, now: float, context: bool
-    ) -> Answer:
+    def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
         manifest = offer.manifest
         found = self._transfers.get(device, {}).get(transfer)
         if found is None or (found.run, found.round) != (offer.run, offer.round):
             if not self._make_room(device, offer, now):
                 return Answer(Busy(RETRY_MS, "too many transfers"))
             if hashlib.sha256(offer.data).digest() == manifest.sha256:
-                return self._whole(device, offer, run, context)
+                return self._whole(device, offer, run)
             intake = Intake(manifest, self._held(device, manifest))
-            found = Transfer(offer.run, offer.round, intake, now, context)
+            found = Transfer(offer.run, offer.round, intake, now)
             self._transfers.setdefault(device, {})[transfer] = found
-        found.heard, found.context = now, context
+        found.heard = now
         if offer.data and len(offer.data) == manifest.size:
             for index in range(manifest.count):
                 offset, length = manifest.span(index)
@@ -176,14 +164,14 @@ class Inbox:
             return self._complete(device, transfer, found, run)
         return Answer(Have(offer.number, found.intake.bitmap(), CREDIT))
 
-    def _whole(self, device: str, offer: Offer, run: Run, context: bool) -> Answer:
+    def _whole(self, device: str, offer: Offer, run: Run) -> Answer:
         """A new upload that came whole inside its offer: it goes to the disk with its receipt."""
         manifest = offer.manifest
         for index in range(manifest.count):
             offset, length = manifest.span(index)
             manifest.check(index, offer.data[offset : offset + length])
         self._blobs.require_room(manifest.size)
-        found = Transfer(offer.run, offer.round, Intake(manifest, set()), 0.0, context)
+        found = Transfer(offer.run, offer.round, Intake(manifest, set()), 0.0)
         return self._receive(device, run, found, offer.data, offer.data)
 
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
@@ -272,20 +260,19 @@ class Inbox:
             if checked.delta is not None:
                 self._ledger.keep_delta(sha256, order.context, checked.delta)
             if round_.task == TRAIN:
-                memory = self._memory(run, round_, order, checked, found)
+                memory = self._memory(run, round_, order, checked, sha256)
         self._store.receive(row, memory, b"" if row.rejected else small)
         return Answer(receipt(row, sha256), row, report)
 
     def _memory(
-        self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, found: Transfer
+        self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, blob: bytes
     ) -> MemoryRow:
-        """What the device's model has become; its mask only where it can code the next one against it."""
+        """What the device's model has become with this update; its mask only where the order selects."""
         report, delta, details = checked.report, checked.delta, order.read_details()
-        uses_context = found.context and run.config.uses_context(details.select is not None)
-        patch, blob, patch_context = order.patch, order.patch_blob, order.patch_context
+        patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
         if report.level is not None:  # of the patch only what the device has picked
             started = self._ledger.started(order, run.layout(order.width).size, report.level)
-            patch, blob = self._ledger.write_patch(started)
+            patch, patch_blob = self._ledger.write_patch(started)
             patch_context = b""
         return MemoryRow(
             run=run.name,
@@ -293,12 +280,12 @@ class Inbox:
             round=round_.round,
             model=order.model or round_.model,
             patch=patch,
-            blob=found.intake.manifest.sha256,
+            blob=blob,
             arrays=order.arrays,
-            mask=self._mask(run, order, delta) if uses_context else b"",
+            mask=b"" if details.select is None else self._mask(run, order, delta),
             context=order.context,
             width=order.width,
-            patch_blob=blob,
+            patch_blob=patch_blob,
             patch_context=patch_context,
             mix=report.mix,
             step_s=report.seconds / report.steps if report.steps else 0.0,

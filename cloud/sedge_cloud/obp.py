@@ -32,11 +32,11 @@ from sedge_cloud import personal
 from sedge_cloud.aggregate import average, moved, shared_mean
 from sedge_cloud.prefixes import nested, sizes_of
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.importance import Score, importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
 from sedge_protocol.messages import Own, Training
-from sedge_protocol.sparse import SparseVector
 
 Norm = Literal["none", "global", "layer"]
 ColdStart = Literal["global", "init"]

@@ -11,15 +11,14 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.downloads import Served
 from sedge_cloud.ledger import Run
 from sedge_cloud.memories import Hellos
-from sedge_cloud.plans import CONTEXT
 from sedge_cloud.rounds import OpenRound, order_seed
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
 from sedge_protocol.frame import MAX_BODY_BYTES
 from sedge_protocol.messages import EVALUATE, Codec, Hello, Order, Step, encode_body
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest
 
-# What every device decodes and codes; other value codings and mask contexts it must announce.
+# What every device decodes and codes; other value codings it must announce.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
 
 # What an order may have: its codec and the time left may take more bytes when it is made again.
@@ -34,7 +33,6 @@ def make_order(
     """The order of a device of the round; ``manifest`` describes a stored blob."""
     row, given = current.row, current.orders[name]
     details = given.read_details()
-    codec = codec_for(run.config, hello, details.select is not None)
     steps = () if given.model else current.steps
     return Order(
         run=row.run,
@@ -57,8 +55,8 @@ def make_order(
         own=details.own,
         choice=details.choice,
         remember=details.remember,
-        codec=codec,
-        context=given.context if codec.context else b"",
+        codec=codec_for(run.config, hello),
+        context=given.context,
         seed=order_seed(run.config.seed, row.round, name),
         deadline_ms=max(0, int((current.deadline - now) * 1000)),
     )
@@ -98,11 +96,8 @@ def served(run: Run, current: OpenRound, name: str, manifest: Describe) -> Itera
             yield Served(manifest(blob), min(users, waiting) if users > 1 else 0)
 
 
-def codec_for(config: RunConfig, hello: Hello | None, selects: bool = False) -> Codec:
-    """How a device codes its update: as the run says, or the nearest that the device can.
-
-    ``selects``: its order says which elements it sends.
-    """
+def codec_for(config: RunConfig, hello: Hello | None) -> Codec:
+    """How a device codes its update: as the run says, or the nearest that the device can."""
     codec: Codec = config.codec
     if hello is None:
         return codec
@@ -113,5 +108,4 @@ def codec_for(config: RunConfig, hello: Hello | None, selects: bool = False) -> 
         codec,
         values=codec.values if values_known else ValueCoding.INT8,
         compression=next(compression for compression in wanted if compression in known),
-        context=config.uses_context(selects) and CONTEXT in hello.codecs,
     )

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.strategy import Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
-from sedge_protocol.sparse import SparseVector
 
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]

@@ -18,11 +18,7 @@ from sedge_cloud.rounds import order_seed
 from sedge_cloud.rows import Details, MemoryRow, OrderRow
 from sedge_cloud.strategy import Assignment, Memory, State
 from sedge_cloud.vectors import hash_of, magnitude
-from sedge_protocol.errors import CodecError, ConfigError, LocalError
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.levels import MAX_LEVEL, encode_levels
-from sedge_protocol.messages import MAX_INLINE_BYTES, Choice, Hello, Training
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -30,9 +26,11 @@ from sedge_protocol.sparse import (
     encode,
     mask_needed,
 )
+from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
+from sedge_protocol.errors import CodecError, ConfigError, LocalError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.messages import MAX_INLINE_BYTES, Choice, Training
 
-# In a hello's codecs: the device can keep its last mask and code the next one, or a patch's, against it.
-CONTEXT = "context"
 # A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
 NAMED_BYTES = 256
 # No order has this number: its seed draws the examples that a device holds out.
@@ -193,7 +191,6 @@ class _Planner:
         self._run = run
         self._ledger = ledger
         self._number = number
-        self._hello = hello
         self._state: State = ledger.state(run)
         self._memories = Memories(run, ledger, self._state.groups, hello)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
@@ -213,9 +210,8 @@ class _Planner:
             known = None  # its mask and what it remembers are of another layout
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, known)
-        patch, patch_context = self._patch(device, assignment.patch, known, is_own)
+        patch, patch_context = self._patch(assignment.patch, known, is_own)
         inline = len(patch) <= (NAMED_BYTES if is_own else MAX_INLINE_BYTES)
-        uses_context = run.config.uses_context(details.select is not None)
         return OrderRow(
             run=run.name,
             round=self._number,
@@ -224,7 +220,7 @@ class _Planner:
             keep=msgspec.msgpack.encode(assignment.keep),
             upload=assignment.upload,
             arrays=ledger.write_arrays(assignment.arrays),
-            context=self._mask(known) if uses_context else b"",
+            context=b"" if details.select is None else self._mask(known),
             model=model,
             model_hash=model_hash,
             width=assignment.width,
@@ -261,7 +257,7 @@ class _Planner:
         return known.mask
 
     def _patch(
-        self, device: str, patch: SparseVector | None, known: MemoryRow | None, is_own: bool
+        self, patch: SparseVector | None, known: MemoryRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
         """The coded patch, and the blob of the mask it needs; both empty where there is none."""
         if patch is None:
@@ -271,7 +267,7 @@ class _Planner:
         coding = self._run.config.patch
         values = _held_in(coding.values, patch.values)
         mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(known)
-        if not mask or not _has_context(self._hello(device)):
+        if not mask:
             return encode(patch, values, coding.compression), b""
         context = self._ledger.store.blobs.read(mask)
         coded = encode(patch, values, coding.compression, context)
@@ -299,7 +295,3 @@ def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> boo
         return patch.count == patch.size and bool(np.array_equal(patch.values, trained))
     own = trained[sent.indices.astype(np.intp)]
     return bool(np.array_equal(patch.indices, sent.indices) and np.array_equal(patch.values, own))
-
-
-def _has_context(hello: Hello | None) -> bool:
-    return hello is not None and CONTEXT in hello.codecs

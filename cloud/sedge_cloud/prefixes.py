@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.personal import above_count
+from sedge_protocol.codec.patch_levels import MAX_LEVEL, Levels
 from sedge_protocol.errors import ConfigError, LocalError
-from sedge_protocol.levels import MAX_LEVEL, Levels
 
 DEFAULT_SIZES = (0, 16, 64, 256, 1024, 4096)
 # Levels travel inside the order, two bytes of 32 KiB each where they do not get shorter.

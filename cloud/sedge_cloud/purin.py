@@ -30,10 +30,10 @@ import numpy as np
 from sedge_cloud.aggregate import average, moved
 from sedge_cloud.overlap import Grouping, Masks, Noted, group_mean, known, places, regrouped
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Selection, Training
-from sedge_protocol.sparse import SparseVector
 
 Gradient = Literal["last", "delta"]
 Average = Literal["shrunk", "counted", "filled"]

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from sedge_cloud.robust import Robust
 from sedge_protocol.axes import Axes
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.patch_levels import Levels
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.levels import Levels
 from sedge_protocol.messages import Own, Personal, Selection, Training
-from sedge_protocol.sparse import SparseVector
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -112,7 +112,7 @@ class Assignment:
 
     With ``holdout`` above 0 the device keeps this share of its training examples for itself, the same ones
     in every round, and starts with the part of the patch that is best on them: ``levels`` (k,) are those
-    of the patch's elements (levels.py), None for all 0, which leaves nothing to pick.
+    of the patch's elements (codec/patch_levels.py), None for all 0, which leaves nothing to pick.
     """
 
     patch: SparseVector | None = None

@@ -8,10 +8,10 @@ from sedge_cloud.ledger import Ledger, Run
 from sedge_cloud.rows import OrderRow, RoundRow
 from sedge_cloud.strategy import Update
 from sedge_cloud.vectors import magnitude
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.patch_levels import offered
 from sedge_protocol.errors import CodecError, Refused
-from sedge_protocol.levels import offered
 from sedge_protocol.messages import TRAIN
-from sedge_protocol.sparse import SparseVector
 from sedge_protocol.update import Report, decode_update
 
 _LARGEST = float(np.finfo(np.float32).max)

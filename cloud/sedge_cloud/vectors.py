@@ -15,10 +15,7 @@ from sedge_cloud.cache import Cache
 from sedge_cloud.rows import MemoryRow, OrderRow
 from sedge_cloud.store import Store
 from sedge_cloud.strategy import Arrays
-from sedge_protocol.layout import Theta
-from sedge_protocol.levels import Levels, decode_levels, part
-from sedge_protocol.messages import MAX_INLINE_BYTES
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -26,6 +23,9 @@ from sedge_protocol.sparse import (
     encode,
     mask_bitmap,
 )
+from sedge_protocol.codec.patch_levels import Levels, decode_levels, part
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import MAX_INLINE_BYTES
 from sedge_protocol.update import decode_update
 
 # Decoded models in memory: the open round's, and older ones that devices' histories build on. A model

@@ -24,6 +24,7 @@ from sedge_edge.runtime import Programs, in_pool
 from sedge_edge.state import SCHEMA, AgentState
 from sedge_edge.work import CODECS
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import Compression
 from sedge_protocol.console import reader_may_leave
 from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -31,7 +32,6 @@ from sedge_protocol.journal import Journal
 from sedge_protocol.loop import Loop, lock_folder
 from sedge_protocol.messages import Hello
 from sedge_protocol.privileges import act_as_owner, as_caller
-from sedge_protocol.sparse import Compression
 from sedge_protocol.systemd import notify
 
 DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from sedge_edge.storage import Shelf, Vectors
 from sedge_edge.versions import global_model
+from sedge_protocol.codec import SparseVector, decode
+from sedge_protocol.codec.patch_levels import Levels, decode_levels, offered
 from sedge_protocol.errors import CodecError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.levels import Levels, decode_levels, offered
 from sedge_protocol.messages import Choice, Order, Own
-from sedge_protocol.sparse import SparseVector, decode
 
 
 @dataclass(frozen=True, eq=False)

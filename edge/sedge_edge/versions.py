@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from sedge_edge.storage import Shelf, Vectors
+from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.messages import Order, Step
-from sedge_protocol.sparse import decode
 from sedge_protocol.transfer import Manifest
 
 

@@ -33,11 +33,7 @@ from sedge_edge.start import Parts, assemble
 from sedge_edge.storage import Shelf, Vectors
 from sedge_edge.trainer import Trainer, TrainingDiverged
 from sedge_protocol.bundle import Bundle, BundleManifest
-from sedge_protocol.errors import CodecError, LocalError, SedgeError
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.mask_model import matrices
-from sedge_protocol.messages import TRAIN, Codec, Order
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -47,10 +43,13 @@ from sedge_protocol.sparse import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.errors import CodecError, LocalError, SedgeError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.messages import TRAIN, Codec, Order
 from sedge_protocol.update import Report, encode_update
 
 # What this agent can do that a coordinator may not count on (``Hello.codecs``).
-CODECS = ("context", "int4", "sign", *FEATURES)
+CODECS = ("int4", "sign", *FEATURES)
 
 
 class OutOfMemory(SedgeError):
@@ -213,7 +212,7 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
     kept = _slices(layout, order.keep)
     start = assemble(order, place.blobs, vectors, layout, kept, job.model, job.gradient)
     context = None
-    if order.codec.context and job.mask is not None and order.context == job.mask:
+    if order.select is not None and job.mask is not None and order.context == job.mask:
         context = vectors.read_mask(job.mask)
     name = None
     if order.personal is not None:
@@ -294,13 +293,7 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
             chosen = choose(delta, codec)
         else:
             chosen = SparseVector(delta.size, learned.chosen, delta[learned.chosen.astype(np.intp)])
-        payload = encode(
-            chosen,
-            codec.values,
-            codec.compression,
-            prepared.context,
-            matrices=matrices(prepared.manifest.layout) if codec.factors else (),
-        )
+        payload = encode(chosen, codec.values, codec.compression, prepared.context)
         base = base_of(prepared, learned)
         patch = _remember(base, chosen, codec.values, vectors) if order.remember else None
     except LocalError as exc:
@@ -311,7 +304,7 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
     if learned.chosen is None and codec.error_feedback and not whole:
         _take_out(delta, chosen, codec.values)
         residual = vectors.keep(delta)
-    if codec.context and 0 < chosen.count < chosen.size:
+    if learned.chosen is not None and 0 < chosen.count < chosen.size:
         mask = vectors.keep_mask(mask_bitmap(chosen))
     return Coded(payload, residual, mask, patch)
 

@@ -4,13 +4,11 @@ The names here are those that a user's own code meets. Every error is a ``SedgeE
 errors.py.
 """
 
-from sedge_protocol.compression import Compression
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
 from sedge_protocol.messages import Codec, Training
-from sedge_protocol.sparse import SparseVector, decode, encode, top_k
 from sedge_protocol.update import Metrics
-from sedge_protocol.values import ValueCoding
 
 __all__ = [
     "Codec",

@@ -15,10 +15,10 @@ import numpy as np
 import zstandard
 
 from sedge_protocol.axes import Axes
+from sedge_protocol.codec.compression import decompress_zstd
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.program import check_program
-from sedge_protocol.zstd import decompress
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -211,7 +211,7 @@ def pack(bundle: Bundle) -> bytes:
 def unpack(blob: bytes) -> Bundle:
     """The bundle in a blob. Raises ``CodecError`` for anything but what ``pack`` makes."""
     try:
-        packed = msgspec.msgpack.decode(decompress(blob, MAX_BUNDLE_BYTES), type=_Packed)
+        packed = msgspec.msgpack.decode(decompress_zstd(blob, MAX_BUNDLE_BYTES), type=_Packed)
     except (ValueError, RecursionError) as exc:
         raise CodecError(f"bundle: {exc}") from exc
     manifest = _decode_manifest(packed.manifest, "bundle")

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.frame import Kind
 from sedge_protocol.layout import MAX_NAME_CHARS, MAX_TENSORS
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.topics import ID_PATTERN
 from sedge_protocol.transfer import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from sedge_protocol.transfer import Manifest
@@ -140,8 +140,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``holdout`` is the share of its training examples that it keeps for this; they are drawn by ``seed``, so
     that they are the same in every order of a run. ``levels`` are those of the patch's elements
-    (levels.py), coded, or empty: all 0. Of the parts that they offer the device takes the one with the
-    best accuracy there, of equal ones that with the least loss, and then the smallest.
+    (codec/patch_levels.py), coded, or empty: all 0. Of the parts that they offer the device takes the one
+    with the best accuracy there, of equal ones that with the least loss, and then the smallest.
     """
 
     holdout: Annotated[float, Meta(gt=0, lt=1)]
@@ -153,10 +153,7 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update: the ``fraction`` of elements largest in magnitude is kept.
 
     Of these, only magnitudes of at least ``threshold`` are sent. With ``error_feedback`` what was not
-    sent is added to the next round's delta. With ``context`` the mask is coded against the one that the
-    order names, where both sides hold it. With ``factors`` it may be told by a model of the layers' rows
-    and columns: a tenth to a third fewer bytes for masks that stand alone, where nothing is fed back, for
-    some 10 ms a half million elements.
+    sent is added to the next round's delta.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -164,8 +161,6 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     compression: Compression = Compression.ZSTD
     error_feedback: bool = True
-    context: bool = False
-    factors: bool = False
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -186,9 +181,9 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     bits, without which the patch cannot be decoded: the device's own last one, fetched where it is gone.
     ``keep`` names tensors that the device takes from its own last model. ``then`` are further trainings,
     each of which begins where the one before ended. With ``remember`` the device keeps what it sends as
-    the patch that it would be, so that a later order which names that patch need not bring it. ``context``
-    is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator holds for decoding this update,
-    or empty. ``deadline_ms`` is the time left, not a time of day.
+    the patch that it would be, so that a later order which names that patch need not bring it. With
+    ``select`` ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator holds for
+    decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
     """
 
     run: Id

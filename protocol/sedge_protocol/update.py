@@ -1,6 +1,6 @@
 """The blob a device sends at the end of a round: what it did, and the coded delta.
 
-u32 header length | MessagePack ``Report`` | coded vector (sparse.py), empty when none was asked for
+u32 header length | MessagePack ``Report`` | coded vector (codec/vector.py), empty when none was asked for
 """
 
 import math
@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from sedge_protocol.codec.patch_levels import MAX_LEVEL
 from sedge_protocol.errors import CodecError
-from sedge_protocol.levels import MAX_LEVEL
 from sedge_protocol.messages import Count, Hash, Id, Round, Share, Task
 
 _LENGTH = struct.Struct("<I")

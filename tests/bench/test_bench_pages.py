@@ -15,25 +15,14 @@ BROKER = {
     ],
     "target": {"kib": 64, "mb_s": 400.0, "of_paho": 0.75},
 }
-MASK = {
-    "device": 0,
-    "round": 2,
-    "overlap": 0.9,
-    "alone": 0.7,
-    "context": 0.5,
-    "factors": 0.55,
-    "factors_encode_ms": 11.2,
-}
-VECTOR = {
-    "device": 0, "round": 2, "context": 380_000, "smaller": 3.0,
-    "encode_ms": 7.0, "context_encode_ms": 12.0, "decode_ms": 2.0, "context_decode_ms": 3.0,
-}  # fmt: skip
-SHARES = (0.5, 0.1, 0.01)
-EARLIER = {**MASK, "round": 1, "tau": 0.5, "alone": 9.0}
 CODEC = {
-    "masks": [EARLIER, *({**MASK, "tau": tau} for tau in SHARES)],
-    "vectors": [
-        {**VECTOR, "tau": tau, "values": values} for tau in SHARES for values in ("fp32", "bf16")
+    "n": 500_000,
+    "rounds": 2,
+    "rows": [
+        {"what": what, "fraction": fraction, "values": values, "device": 0, "round": number}
+        | {"bytes": number * 100_000, "encode_ms": 12.0, "decode_ms": 3.0}
+        for what, fraction, values in figures.CODED
+        for number in (1, 2)
     ],
 }
 FRAMEWORKS = {
@@ -101,9 +90,8 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
     ("start", "expected"),
     [
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
-        ("| mask of the largest 0.5", ["0.550 with a model", "model: met", "10 ms: **missed**"]),
-        ("| update of the largest 0.5 in bf16", ["3.00 times", "12.0 ms", "10 ms: **missed**"]),
-        ("| update of the largest 0.1 in bf16", ["380 kB", "3.0 ms |  |"]),
+        ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),
+        ("| broadcast of the largest 5 % in bf16", ["13.3 times", "decoded in 3.0 ms |  |"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met", "limit: **missed**"]),
         ("| 100 devices at a time on CUDA", ["avgcnn 1,000,000 examples/s"]),

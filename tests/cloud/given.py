@@ -1,13 +1,15 @@
-"""A strategy that assigns what a test says, by the name of the device; updates are averaged as they are."""
+"""A strategy that assigns what a test says, by the name of the device, and one that selects."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from sedge_cloud.baselines import FedAvg
 from sedge_cloud.strategy import Assignment, Memory, State, Update
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.messages import Selection, Training
 
 NAME = "tests.cloud.given:Given"
+SELECTING = "tests.cloud.given:Selecting"
 Init = Callable[[Layout, Theta], State]
 Plan = Callable[[State, Memory, Training], Assignment]
 # What the run begins with, if it is not the bundle's model.
@@ -47,3 +49,15 @@ class Given:
         again = [update.device for update in updates]
         assert again == [update.device for update in UPDATES]
         return replace(state, round=state.round + 1, groups=dict(GROUPS))
+
+
+@dataclass(frozen=True)
+class Selecting(FedAvg):
+    """FedAvg of the elements that each device selects, so that masks have a context."""
+
+    @property
+    def name(self) -> str:
+        return "selecting"
+
+    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+        return Assignment(select=Selection())

@@ -26,13 +26,13 @@ from sedge_cloud.store import Store
 from sedge_protocol import bundle as bundles
 from sedge_protocol import topics
 from sedge_protocol.axes import FIXED, Axes
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.effects import Note, Send
 from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, open_frame
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Hello, Message, Offer, Order, decode_body
 from sedge_protocol.peer import Peer
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.transfer import Manifest, describe
 from sedge_protocol.update import Metrics, Report, encode_update
 

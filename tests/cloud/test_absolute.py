@@ -9,9 +9,9 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
 from sedge_cloud.config import BroadcastConfig, RunConfig
 from sedge_cloud.strategies import STRATEGIES
 from sedge_edge.critical import critical
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Order
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.update import encode_update
 
 NAMES = ("a", "b", "c", "d")
@@ -34,7 +34,7 @@ class Fleet:
             evaluate=False,
         )
         self.cloud = Cloud(folder, config, devices=NAMES)
-        self.cloud.hello(*NAMES, codecs=("context", "select", "remember"))
+        self.cloud.hello(*NAMES, codecs=("select", "remember"))
         self.places = {name: random_theta(seed) for seed, name in enumerate(NAMES, start=1)}
 
     def play(self) -> list[float]:

@@ -34,9 +34,9 @@ from sedge_cloud.ledger import Ledger, Run, RunState
 from sedge_cloud.robust import Rule
 from sedge_cloud.store import Store
 from sedge_cloud.strategy import Assignment, State
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.sparse import ValueCoding
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from sedge_cloud.aggregate import average, moved, robust_mean, shared_mean, weighted_mean
 from sedge_cloud.robust import Robust
 from sedge_cloud.strategy import State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = Layout.of(
     [

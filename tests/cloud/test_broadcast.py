@@ -13,10 +13,10 @@ from sedge_cloud.broadcast import chosen, next_version, worth_sending
 from sedge_cloud.config import BroadcastConfig, RunConfig
 from sedge_cloud.schema import StepRow
 from sedge_protocol import topics
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import MAX_STEPS, Get, Order
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.transfer import Manifest, to_bitmap
 
 FLEET = "bench"

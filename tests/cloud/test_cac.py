@@ -11,10 +11,10 @@ import pytest
 from sedge_cloud.cac import FedCAC, critical_places
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Training
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = Layout.of(
     [

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import msgspec
 import pytest
 
 from sedge_cloud.baselines import FedAvg
@@ -20,8 +19,8 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.sparse import Compression, ValueCoding
 
 SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"
 RUN = 'strategy = "fedobp"\n'
@@ -195,14 +194,13 @@ fraction = 0.1
 threshold = 1e-4
 compression = "zlib"
 error_feedback = false
-context = true
 """
     config = load_run(written(tmp_path, text))
     assert config.options == {"quantile": 0.999, "classifier_only": ["head.bias"]}
     assert (config.deadline_s, config.fraction_evaluate) == (30.5, 0.25)
     assert config.broadcast == BroadcastConfig(ValueCoding.BF16, 0.05, Compression.ZLIB)
     assert config.patch == PatchConfig(ValueCoding.BF16, Compression.NONE)
-    assert not config.broadcast.whole and config.uses_context() and config.codec.threshold == 1e-4
+    assert not config.broadcast.whole and config.codec.threshold == 1e-4
     assert not config.evaluates and config.rounds_in_all == 20
     assert (config.training.local_epochs, config.training.learning_rate) == (3, 1.0)
     assert (config.codec.values, config.codec.fraction) == (ValueCoding.INT8, 0.1)
@@ -211,22 +209,7 @@ context = true
 def test_a_run_file_with_nothing_but_a_strategy(tmp_path: Path) -> None:
     config = load_run(written(tmp_path, RUN))
     assert config == RunConfig(strategy="fedobp")
-    assert config.broadcast.whole and not config.uses_context() and config.rounds_in_all == 101
-
-
-@pytest.mark.parametrize(
-    ("codec", "used"),
-    [
-        ({"context": True}, False),  # a mask of everything is no mask
-        ({"context": True, "fraction": 0.5}, True),
-        ({"context": True, "threshold": 0.1}, True),
-        ({"fraction": 0.5}, False),
-    ],
-)
-def test_when_masks_have_a_context(codec: dict[str, object], used: bool) -> None:
-    config = msgspec.convert({"strategy": "fedavg", "codec": codec}, RunConfig)
-    assert config.uses_context() is used
-    assert config.uses_context(selects=True) is config.codec.context
+    assert config.broadcast.whole and config.rounds_in_all == 101
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedobp", "fedrep", "fedselect"])

@@ -1,4 +1,4 @@
-"""Masks coded against the mask before: who is given one, and that every update stays readable."""
+"""Masks of what orders select, coded against the one before: every update stays readable."""
 
 import hashlib
 from pathlib import Path
@@ -7,13 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.cloud import given
 from tests.cloud.helper import (
     CONFIG,
     LAYOUT,
     RUN,
     Cloud,
-    Device,
-    a_hello,
     make_bundle,
     open_store,
     random_theta,
@@ -23,17 +22,15 @@ from tests.cloud.helper import (
 from sedge_cloud import ledger as ledgers
 from sedge_cloud.administration import start_run
 from sedge_cloud.config import CodecConfig
+from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Committed, Message, Offer, Order, Reject
-from sedge_protocol.sparse import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import decode_update, encode_update
 
 KEPT = 3000  # a quarter of the elements: a mask alone takes more than a kilobyte
-CODEC = CodecConfig(fraction=KEPT / LAYOUT.size, context=True)
-SPARSE = msgspec.structs.replace(CONFIG, codec=CODEC, num_rounds=9)
-HELLO = ("context",)
+SPARSE = msgspec.structs.replace(CONFIG, strategy=given.SELECTING, num_rounds=9)
 
 
 def mask_of(seed: int, drift: int = 0) -> NDArray[np.uint32]:
@@ -49,11 +46,9 @@ def sent(seed: int, drift: int) -> SparseVector:
     return SparseVector(LAYOUT.size, mask_of(seed, drift), values)
 
 
-def say_hello(cloud: Cloud, codecs: tuple[str, ...] = HELLO) -> None:
+def say_hello(cloud: Cloud) -> None:
     """The devices come online."""
-    for name in cloud.devices:
-        cloud.say(name, a_hello(name, codecs=codecs))
-    cloud.poll()
+    cloud.hello(*cloud.devices, codecs=("select",))
 
 
 def blob_of(order: Order, vector: SparseVector, context: bytes | None) -> bytes:
@@ -90,7 +85,7 @@ def test_the_next_order_names_the_mask_of_the_last_update(tmp_path: Path) -> Non
     cloud = Cloud(tmp_path, SPARSE)
     say_hello(cloud)
     order = cloud.order("a")
-    assert order.codec.context and order.context == b""
+    assert order.context == b""
     held: dict[str, bytes] = {}
     first = play(cloud, 0, held)
     for drift in (50, 100):
@@ -111,7 +106,7 @@ def test_histories_and_means_are_those_without_a_context(tmp_path: Path) -> None
     """Bit for bit, from memory and from the disk alone."""
     ends: list[Theta] = []
     for kind in ("with", "without"):
-        config = SPARSE if kind == "with" else msgspec.structs.replace(SPARSE, codec=CodecConfig())
+        config = SPARSE if kind == "with" else msgspec.structs.replace(SPARSE, strategy="fedavg")
         cloud = Cloud(tmp_path / kind, config)
         say_hello(cloud)
         held: dict[str, bytes] = {}
@@ -130,41 +125,15 @@ def test_histories_and_means_are_those_without_a_context(tmp_path: Path) -> None
         assert one.tobytes() == other.tobytes()
 
 
-@pytest.mark.parametrize("codecs", [(), ("int4",)])
-def test_who_has_not_announced_it_gets_none(tmp_path: Path, codecs: tuple[str, ...]) -> None:
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud, codecs)
+def test_orders_that_select_nothing_have_no_context(tmp_path: Path) -> None:
+    """With error feedback masks move too far for one to pay."""
+    codec = CodecConfig(fraction=KEPT / LAYOUT.size)
+    cloud = Cloud(tmp_path, msgspec.structs.replace(SPARSE, strategy="fedavg", codec=codec))
+    say_hello(cloud)
     play(cloud, 0, {})
-    order = cloud.order("a")
-    assert order.round == 2 and not order.codec.context and order.context == b""
-    row = cloud.store.memory(RUN, "a")
+    order, row = cloud.order("a"), cloud.store.memory(RUN, "a")
+    assert order.round == 2 and order.context == b""
     assert row is not None and row.mask == b"" and row.context == b""
-
-
-def test_a_device_that_forgot_it_after_an_update_is_not_asked(tmp_path: Path) -> None:
-    """It came back as an older version, while the order that names a mask is open."""
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud)
-    play(cloud, 0, {})
-    assert cloud.order("a").context
-    cloud.devices["a"] = Device("a", boot=2)
-    cloud.say("a", a_hello("old"))
-    order = cloud.order("a")
-    assert not order.codec.context and order.context == b""
-    (answer,) = cloud.offer("a", blob_of(order, sent(0, 10), None))
-    assert isinstance(answer, Committed)
-    row = cloud.store.memory(RUN, "a")
-    assert row is not None and row.round == 2 and row.mask == b""
-
-
-@pytest.mark.parametrize(
-    "codec", [CodecConfig(context=True), CodecConfig(fraction=0.25)], ids=["dense", "off"]
-)
-def test_a_run_without_contexts(tmp_path: Path, codec: CodecConfig) -> None:
-    cloud = Cloud(tmp_path, msgspec.structs.replace(SPARSE, codec=codec))
-    say_hello(cloud)
-    play(cloud, 0, {})
-    assert not cloud.order("a").codec.context and cloud.order("a").context == b""
 
 
 @pytest.mark.parametrize("count", [0, LAYOUT.size])

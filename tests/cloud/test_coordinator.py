@@ -38,6 +38,7 @@ from sedge_cloud.rounds import Summary
 from sedge_cloud.store import Store
 from sedge_protocol import topics
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.effects import Send
 from sedge_protocol.errors import StorageError
 from sedge_protocol.frame import HEADER, Frame, Kind, seal
@@ -60,7 +61,6 @@ from sedge_protocol.messages import (
     Training,
     Welcome,
 )
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import encode_update
 
@@ -787,12 +787,13 @@ ROUGH = msgspec.structs.replace(
     options={"quantile": 0.99, "ema": 0.5, "cold_start": "init"},
     evaluate=False,
 )
-# Changes of the model are sent in bf16, masks are coded against the one before.
+# Changes of the model are sent in bf16, masks of what devices select are coded against the one before.
 CODED = msgspec.structs.replace(
     ROUGH,
-    options={"quantile": 0.99},
+    strategy=given.SELECTING,
+    options={},
     broadcast=BroadcastConfig(ValueCoding.BF16, 0.001),
-    codec=CodecConfig(fraction=0.001, context=True),
+    codec=CodecConfig(fraction=0.001),
 )
 
 
@@ -812,7 +813,7 @@ def drive(cloud: Cloud) -> None:
 
     def work(name: str) -> None:
         if not cloud.core.devices[name].online:
-            cloud.say(name, a_hello(name, codecs=("context",)))
+            cloud.say(name, a_hello(name, codecs=("select",)))
         for order in cloud.messages(name, Order)[-1:]:
             done = {m.round for m in cloud.messages(name, Committed)}
             if order.round not in done:

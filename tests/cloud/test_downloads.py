@@ -11,10 +11,10 @@ from sedge_cloud import downloads as module
 from sedge_cloud.downloads import Downloads, Served
 from sedge_protocol import topics
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.frame import Kind, open_frame
 from sedge_protocol.messages import MAX_INLINE_BYTES, Cancel, Get, Message, Order
-from sedge_protocol.sparse import decode
 from sedge_protocol.transfer import Manifest, describe, to_bitmap
 
 GATHER_S = 1.0

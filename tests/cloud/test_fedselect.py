@@ -5,10 +5,10 @@ import pytest
 
 from sedge_cloud.fedselect import MASK, FedSelect, read_mask, write_mask
 from sedge_cloud.strategy import Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.messages import Training
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = Layout.of(
     [

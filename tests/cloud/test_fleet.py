@@ -12,11 +12,11 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.fleet import WARN_EVERY_S, WHO_IS_THERE, Fleet
 from sedge_cloud.ledger import Run
 from sedge_cloud.rows import DeviceRow
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.effects import Effect, Note, Send
 from sedge_protocol.errors import ConfigError, RemoteError
 from sedge_protocol.frame import MAX_AHEAD_S
 from sedge_protocol.messages import Hello, Message, Welcome
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.topics import down, up
 
 NOW_S = 1_800_000_000
@@ -243,11 +243,11 @@ def test_who_is_present_is_counted(fleet: Fleet) -> None:
 
 def test_the_hello_of_a_device_outlives_our_own_start() -> None:
     fleet = Fleet(FLEET, 1)
-    hello = a_hello(codecs=("context",))
+    hello = a_hello(codecs=("int4",))
     heard = msgspec.structs.replace(row("a"), hello=msgspec.msgpack.encode(hello))
     fleet.load([heard, msgspec.structs.replace(row("b"), hello=b"\xc1"), row("c")])
-    assert fleet["a"].hello == hello and fleet["a"].has_context and not fleet["a"].online
-    assert fleet["b"].hello is None and not fleet["c"].has_context
+    assert fleet["a"].hello == hello and not fleet["a"].online
+    assert fleet["b"].hello is None and fleet["c"].hello is None
 
 
 def test_the_able_are_sorted(run: Run, tmp_path: Path) -> None:

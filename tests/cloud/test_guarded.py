@@ -19,10 +19,10 @@ from sedge_cloud.config import RobustConfig, TrainingConfig
 from sedge_cloud.guarded import Guarded
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import Assignment, Memory, State, Update, Width
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, SedgeError, StorageError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Own, Personal, Selection, Training
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = Layout.of([("w", (2,), Role.PARAMETER)])
 THETA = np.ones(2, np.float32)

@@ -9,9 +9,9 @@ from sedge_cloud.heterofl import HeteroFL
 from sedge_cloud.sizes import WIDTH
 from sedge_cloud.strategy import Memory, State, Update
 from sedge_cloud.submodel import form_of
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.messages import Training
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = layout_of(Residual())
 THETA = random_theta(LAYOUT, np.random.default_rng(0))

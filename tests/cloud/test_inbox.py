@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.cloud import given
 from tests.cloud.helper import (
     CONFIG,
     LAYOUT,
@@ -26,7 +27,6 @@ from tests.cloud.helper import (
 )
 
 from sedge_cloud import ledger as ledgers
-from sedge_cloud.config import CodecConfig
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.inbox import DENSE_SLACK, IDLE_S, RETRY_MS
 from sedge_cloud.store import LATE_ROUNDS
@@ -36,7 +36,6 @@ from sedge_protocol.transfer import CREDIT, Manifest, describe, from_bitmap, to_
 from sedge_protocol.update import MAX_REPORT_BYTES, encode_update
 
 CUT = 2**12
-CONTEXT_CODEC = CodecConfig(fraction=0.5, context=True)
 
 
 def opened(folder: Path, *devices: str) -> Cloud:
@@ -503,7 +502,7 @@ def insist(cloud: Cloud, blob: bytes) -> None:
 CALLS = {
     "large": {"update", "has", "open_part", "write_part", "take_part", "receive"},
     "small": {"update", "require_room", "receive"},
-    "late": {"update", "order", "round", "has", "require_room", "receive"},
+    "late": {"update", "order", "round", "has", "require_room", "receive", "write"},
 }
 
 
@@ -516,9 +515,9 @@ def test_the_disk_fails_at_each_call(
     at, struck = 0, set[str]()
     while True:
         at += 1
-        config = msgspec.structs.replace(CONFIG, quorum=0.5, codec=CONTEXT_CODEC)
+        config = msgspec.structs.replace(CONFIG, quorum=0.5, strategy=given.SELECTING)
         cloud = Cloud(tmp_path / str(at), config if kind == "late" else CONFIG)
-        cloud.hello()
+        cloud.hello(codecs=("select",))
         blob = large(cloud) if kind == "large" else small_update(cloud.order("a"))
         if kind == "late":
             cloud.answer("b")

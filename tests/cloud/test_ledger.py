@@ -20,10 +20,10 @@ from sedge_cloud import ledger as ledgers
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.ledger import Run
 from sedge_cloud.rows import MemoryRow, OrderRow
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Committed
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.update import Report, encode_update
 
 

@@ -22,8 +22,8 @@ from sedge_cloud import memories
 from sedge_cloud.ledger import Ledger, Run
 from sedge_cloud.memories import Memories
 from sedge_cloud.strategy import Memory
+from sedge_protocol.codec import decode
 from sedge_protocol.messages import Committed, Hello, Offer
-from sedge_protocol.sparse import decode
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import decode_update, encode_update
 

@@ -7,11 +7,11 @@ import pytest
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.obp import IMPORTANCE, FedOBP, Scoring
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.importance import Score
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Own, Training
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = Layout.of(
     [

@@ -10,6 +10,7 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
 from sedge_cloud.config import BroadcastConfig, CodecConfig
 from sedge_cloud.orders import codec_for, make_order, require_sendable, served
 from sedge_cloud.rows import Details
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
 from sedge_protocol.messages import (
     MAX_INLINE_BYTES,
@@ -19,7 +20,6 @@ from sedge_protocol.messages import (
     Training,
     encode_body,
 )
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest, describe
 
 ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
@@ -46,23 +46,14 @@ def test_the_compression_of_an_update(
     assert codec_for(config, None).compression is wanted
 
 
-def test_the_value_coding_and_the_context_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sedge_cloud.orders.COMMON_VALUES", (ValueCoding.INT8,))
-    sent = CodecConfig(
-        values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False, context=True
-    )
+    sent = CodecConfig(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
     config = msgspec.structs.replace(CONFIG, codec=sent)
-    assert codec_for(config, a_hello(codecs=("context", "bf16"))) == sent
-    assert codec_for(config, a_hello(codecs=("context",))) == msgspec.structs.replace(
+    assert codec_for(config, a_hello(codecs=("int4", "bf16"))) == sent
+    assert codec_for(config, a_hello(codecs=("int4",))) == msgspec.structs.replace(
         sent, values=ValueCoding.INT8
     )
-    assert codec_for(config, a_hello(codecs=("bf16",))) == msgspec.structs.replace(
-        sent, context=False
-    )
-    whole = msgspec.structs.replace(sent, fraction=1.0, threshold=0.0)
-    config = msgspec.structs.replace(CONFIG, codec=whole)
-    assert not codec_for(config, a_hello(codecs=("context", "bf16"))).context
-    assert codec_for(config, a_hello(codecs=("context", "bf16")), selects=True).context
 
 
 @pytest.mark.parametrize("size", [0, 1, MAX_INLINE_BYTES])

@@ -22,9 +22,9 @@ from sedge_cloud.overlap import (
     threshold,
 )
 from sedge_cloud.strategy import Memory, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.sparse import SparseVector
 
 GROUPING = Grouping(beta=10, sample=2**21, stale_rounds=0)
 

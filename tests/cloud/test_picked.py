@@ -12,10 +12,10 @@ from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_
 
 from sedge_cloud.config import PatchConfig
 from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
+from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.levels import decode_levels
 from sedge_protocol.messages import MAX_INLINE_BYTES, Committed, Message, Order, Reject, Training
-from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.update import encode_update
 
 N = LAYOUT.size

@@ -12,10 +12,18 @@ import pytest
 from tests.cloud import given
 from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for, update
 
-from sedge_cloud.config import CodecConfig, PatchConfig, TrainingConfig
+from sedge_cloud.config import PatchConfig, TrainingConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.plans import check_assignment, needed_features
 from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_protocol.codec import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decode,
+    decoded_values,
+    encode,
+)
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import (
@@ -28,18 +36,10 @@ from sedge_protocol.messages import (
     Selection,
     Training,
 )
-from sedge_protocol.sparse import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    decoded_values,
-    encode,
-)
 from sedge_protocol.update import encode_update
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
-ALL = ("freeze", "phases", "personal", "select", "own", "remember", "context")
+ALL = ("freeze", "phases", "personal", "select", "own", "remember")
 HALF = AXES.layout(LAYOUT, AXES.narrowed(0.5))
 
 
@@ -388,8 +388,7 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
     assert cloud.order("a").round == 3 and cloud.order("a").patch_hash != order.patch_hash
 
 
-@pytest.mark.parametrize("able", [True, False])
-def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path, able: bool) -> None:
+def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path) -> None:
     """That of its last update, which it holds: then the positions cost next to nothing."""
 
     def plan(state: State, memory: Memory, training: Training) -> Assignment:
@@ -400,9 +399,8 @@ def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path, ab
         return Assignment(SparseVector(LAYOUT.size, memory.sent.indices, values), select=select)
 
     given.PLANS["a"] = plan
-    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, codec=CodecConfig(context=True)))
-    cloud.hello(codecs=("select", "context") if able else ("select",))
-    assert cloud.order("a").codec.context is able
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello(codecs=("select",))
     change = part(11_000, seed=8)
     for number in (1, 2):
         assert cloud.order("a").round == number
@@ -411,17 +409,11 @@ def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path, ab
     order = cloud.order("a")
     assert order.patch_blob is not None and order.patch_blob.size > MAX_INLINE_BYTES
     coded = cloud.store.blobs.read(order.patch_blob.sha256)
-    mask = None
-    if able:
-        assert order.patch_context is not None and order.context == order.patch_context.sha256
-        mask = cloud.store.blobs.read(order.context)
-    else:
-        assert order.patch_context is None and order.context == b""
-    found = decode(coded, LAYOUT.size, mask)
+    assert order.patch_context is not None and order.context == order.patch_context.sha256
+    found = decode(coded, LAYOUT.size, cloud.store.blobs.read(order.context))
     assert change.indices is not None and found.indices is not None
     np.testing.assert_array_equal(found.indices, change.indices)
-    plain = encode(found, ValueCoding.FP32)
-    assert len(plain) - len(coded) > 400 if able else plain == coded
+    assert len(encode(found, ValueCoding.FP32)) - len(coded) > 400
     sends(cloud, "a", part(10))
     start = random_theta(1)
     found.scatter_into(start)
@@ -446,7 +438,7 @@ def test_what_orders_and_memories_name_is_not_collected(
 
     given.PLANS["a"] = plan
     given.GROUPS["a"] = ("b",)
-    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, codec=CodecConfig(context=True)))
+    cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=ALL)
     named: list[set[bytes]] = []
     for number in range(1, 7):
@@ -514,8 +506,7 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
 
 def test_a_mask_of_another_width_is_no_context(tmp_path: Path) -> None:
     gives("b", start=random_theta(4, HALF.size), width=1, select=Selection())
-    config = msgspec.structs.replace(GIVEN, codec=CodecConfig(context=True))
-    cloud = Cloud(tmp_path, config, widths=(0.5,))
+    cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
     cloud.hello(codecs=ALL)
     sends(cloud, "b", part(100, size=HALF.size))
     row = cloud.store.memory(RUN, "b")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from sedge_cloud.prefixes import DEFAULT_SIZES, MAX_SIZE, nested, sizes_of
+from sedge_protocol.codec import Compression
+from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.importance import kept, select
-from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import MAX_INLINE_BYTES
-from sedge_protocol.sparse import Compression
 
 
 def test_sizes() -> None:

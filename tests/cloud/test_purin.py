@@ -13,10 +13,10 @@ from sedge_cloud.purin import FedPURIN, accounted_bytes, sparse_mean
 from sedge_cloud.robust import Robust
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Selection, Training
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, encode
 
 LAYOUT = Layout.of(
     [

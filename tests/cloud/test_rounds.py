@@ -26,8 +26,8 @@ from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceive
 from sedge_cloud.ledger import Run
 from sedge_cloud.rounds import OpenRound, Summary, cohort, complete, due, order_seed
 from sedge_cloud.rows import OrderRow, RoundRow
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.messages import Cancel, Committed, Decline, Offer, Order, Reject
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import encode_update
 

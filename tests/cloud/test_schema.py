@@ -15,8 +15,8 @@ from sedge_cloud.rows import OrderRow, RoundRow
 from sedge_cloud.schema import SCHEMA, config_of_schema_2
 from sedge_cloud.store import Store
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
-from sedge_protocol.sparse import ValueCoding
 
 # As version 0.1.0 made it.
 TABLES = """

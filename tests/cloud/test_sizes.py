@@ -11,9 +11,9 @@ from tests.cloud.helper import RUN, Cloud, random_theta, report_for
 from sedge_cloud.config import RunConfig
 from sedge_cloud.sizes import WIDTH, Sized
 from sedge_cloud.strategy import Memory
+from sedge_protocol.codec import SparseVector, encode
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.messages import TRAIN
-from sedge_protocol.sparse import SparseVector, encode
 from sedge_protocol.update import encode_update
 
 LAYOUT = layout_of(Plain(32, 64, 512))

@@ -17,9 +17,9 @@ from sedge_cloud.submodel import (
     rolled,
 )
 from sedge_protocol.axes import FIXED
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = layout_of(Residual())
 THETA = random_theta(LAYOUT, np.random.default_rng(0))

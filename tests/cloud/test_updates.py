@@ -12,10 +12,10 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, report_for, small_update
 from sedge_cloud.ledger import Run
 from sedge_cloud.rows import OrderRow
 from sedge_cloud.updates import check_update
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, Refused
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.messages import Committed, Reject
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.update import Report, encode_update
 
 OTHER = Layout.of([("body.weight", (119, 100), Role.PARAMETER), ("b", (100,), Role.PARAMETER)])

@@ -11,8 +11,8 @@ from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 
 from sedge_cloud import vectors
 from sedge_cloud.ledger import Ledger
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import LocalError
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
 
 
 @pytest.mark.parametrize("compression", Compression)

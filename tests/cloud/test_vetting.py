@@ -14,9 +14,9 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.robust import Robust
 from sedge_cloud.strategy import Update
 from sedge_cloud.vetting import blocks, lengths, products, vet
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.sparse import SparseVector
 
 THETA = np.arange(10, dtype=np.float32)
 

@@ -22,6 +22,7 @@ from sedge_edge.work import Job, Workplace, perform
 from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.errors import LocalError, SedgeError, StorageError
 from sedge_protocol.frame import Frame, Kind, open_frame, seal
@@ -43,7 +44,6 @@ from sedge_protocol.messages import (
     decode_body,
 )
 from sedge_protocol.peer import Peer
-from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.topics import blob as blob_topic
 from sedge_protocol.topics import down, up
 from sedge_protocol.transfer import Manifest, describe, from_bitmap, to_bitmap

@@ -21,10 +21,9 @@ from sedge_edge.data import Examples
 from sedge_edge.runtime import Programs
 from sedge_edge.trainer import Trained, TrainingDiverged
 from sedge_edge.work import Workplace
-from sedge_protocol.compression import Compression
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Codec, Order, Training
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.transfer import describe
 
 

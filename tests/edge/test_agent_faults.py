@@ -44,6 +44,7 @@ from sedge_protocol.messages import (
     Message,
     Offer,
     Order,
+    Selection,
     Welcome,
     encode_body,
 )
@@ -93,11 +94,11 @@ def play(folder: Path, full: FullDisk, monkeypatch: pytest.MonkeyPatch) -> Desk:
             patched.setattr(os, name, full.wrap(getattr(os, name)))
         desk = started(folder)
         desk.pump(desk.connect())
-        codec = Codec(fraction=0.3, context=True)
+        select = Selection(0.3)
         for order in desk.chain(1, 2):  # the second from the version and the mask of the first
             known = desk.on_disk().runs.get("run")
             mask = b"" if known is None else known.mask or b""
-            given = msgspec.structs.replace(order, keep=("norm.mean",), codec=codec, context=mask)
+            given = msgspec.structs.replace(order, keep=("norm.mean",), select=select, context=mask)
             desk.give(given)
             desk.settle(100_000.0)
         desk.now += DISK_RETRY_S  # what is no longer needed may have to wait for the disk, too
@@ -384,14 +385,15 @@ def test_a_damaged_blob_is_fetched_again(desk: Desk, which: str) -> None:
 @pytest.mark.parametrize("name", ["model", "residual", "mask"])
 def test_damage_to_what_only_the_device_has_does_not_stop_it(desk: Desk, name: str) -> None:
     keep = ("norm.mean",)
-    codec = Codec(fraction=0.1, context=True)
-    desk.give(desk.order(1, keep=keep, codec=codec))
+    coded: dict[str, Any] = {"codec": Codec(fraction=0.1)}
+    if name == "mask":
+        coded = {"select": Selection(0.1)}
+    desk.give(desk.order(1, keep=keep, **coded))
     known = desk.on_disk().runs["run"]
-    assert known.mask is not None
     victim = {"model": known.model, "residual": known.residual, "mask": known.mask}[name]
     assert victim is not None
     damage(desk, victim)
-    desk.give(desk.order(2, keep=keep, codec=codec, context=known.mask))
+    desk.give(desk.order(2, keep=keep, context=known.mask or b"", **coded))
     desk.settle()
     assert f"run run: the device's own {name} is damaged; going on without it" in desk.notes
     place = LAYOUT.by_name["norm.mean"].slice

@@ -24,9 +24,7 @@ from sedge_edge.data import Examples
 from sedge_edge.lesson import mixture, phase_seed
 from sedge_edge.state import RunState
 from sedge_edge.trainer import Mixed, Trained
-from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Codec, Order, Own, Personal, Selection, Training
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -35,6 +33,8 @@ from sedge_protocol.sparse import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.messages import Codec, Order, Own, Personal, Selection, Training
 from sedge_protocol.update import decode_update
 
 DITTO = Personal(Training(prox=0.5))
@@ -173,7 +173,7 @@ def test_a_gradient_is_kept_for_the_next_rounds_scores(desk: Desk) -> None:
 SELECTS: dict[str, Any] = {
     "select": Selection(0.5),
     "remember": True,
-    "codec": Codec(values=ValueCoding.BF16, context=True),
+    "codec": Codec(values=ValueCoding.BF16),
 }
 
 
@@ -265,8 +265,8 @@ def test_a_patch_against_the_devices_own_mask(desk: Desk) -> None:
 
 def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     """Model, residual, mask and all else are of another layout: dropped, and no error."""
-    codec = Codec(fraction=0.1, context=True)
-    given(desk, 1, codec=codec, remember=True)
+    codec = Codec(fraction=0.1)
+    given(desk, 1, select=Selection(0.1))
     given(desk, 2, codec=codec, personal=Personal(mix=0.5), remember=True)
     before = run_of(desk)
     assert None not in (before.model, before.residual, before.mask, before.part, before.patch)

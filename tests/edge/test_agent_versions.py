@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from sedge_edge.trainer import Trained
 from sedge_edge.work import perform
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Codec, Order, Step, Training
+from sedge_protocol.messages import Codec, Order, Selection, Step, Training
 from sedge_protocol.transfer import Manifest
 
 
@@ -313,7 +314,12 @@ class Cutting:
             raise PowerCut
 
 
-CODEC = Codec(fraction=0.3, context=True)
+# What the codec leaves out is owed; then masks have a context.
+CODED: tuple[dict[str, Any], ...] = (
+    {"codec": Codec(fraction=0.3)},
+    {"select": Selection(0.3)},
+    {"select": Selection(0.3)},
+)
 
 
 def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Desk:
@@ -325,10 +331,10 @@ def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Des
     with monkeypatch.context() as patched:
         for name in ("pwrite", "replace", "unlink"):
             patched.setattr(os, name, cutting.wrap(getattr(os, name)))
-        for order in orders:
+        for order, coded in zip(orders, CODED, strict=True):
             known = desk.on_disk().runs.get("run")
             mask = b"" if known is None else known.mask or b""
-            given = msgspec.structs.replace(order, codec=CODEC, keep=("norm.mean",), context=mask)
+            given = msgspec.structs.replace(order, keep=("norm.mean",), context=mask, **coded)
             for act in (lambda g=given: desk.give(g), desk.settle):
                 try:
                     act()

@@ -140,7 +140,7 @@ def test_the_agent_says_what_the_device_can_do(
     assert decode_body(Kind.HELLO, encode_body(hello)) == hello
     assert set(hello.compressions) == {"none", "zlib", "zstd"}
     assert hello.codecs == CODECS
-    assert {"context", "int4", "sign", "freeze", "remember"} < set(hello.codecs)
+    assert {"int4", "sign", "freeze", "remember"} < set(hello.codecs)
     assert hello.num_train > 0
     assert hello.num_test > 0
 

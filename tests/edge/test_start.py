@@ -10,19 +10,12 @@ from tests.edge.desk import LAYOUT, Desk, N, drift, theta_of
 
 from sedge_edge.start import Parts, Start, assemble, own_elements
 from sedge_edge.storage import FolderVectors
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode, mask_bitmap, top_k
+from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import Choice, Order, Own
-from sedge_protocol.sparse import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    encode,
-    mask_bitmap,
-    top_k,
-)
 
 PARAMETERS = tuple(t for t in LAYOUT.tensors if t.role is Role.PARAMETER)
 OWN = theta_of(50)

@@ -11,10 +11,10 @@ from tests.edge.desk import LAYOUT, Desk, N, hash_of, theta_of
 from sedge_edge.storage import FolderVectors
 from sedge_edge.versions import BrokenSteps, global_model, named, needed, steps_left, versions
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Order, Step
-from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode
 
 
 @pytest.fixture

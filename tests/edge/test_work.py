@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.edge.desk import (
     LAYOUT,
     Desk,
@@ -42,12 +42,7 @@ from sedge_edge.work import (
 from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import BundleManifest
-from sedge_protocol.errors import CodecError, DataError, StorageError
-from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.levels import encode_levels
-from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Training
-from sedge_protocol.positions import MaskForm
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -57,6 +52,10 @@ from sedge_protocol.sparse import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.codec.patch_levels import encode_levels
+from sedge_protocol.errors import CodecError, DataError, StorageError
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Training
 from sedge_protocol.update import Metrics, decode_update
 
 MEAN = LAYOUT.by_name["norm.mean"].slice
@@ -179,13 +178,15 @@ def sent(
     residual: bytes | None = None,
     mask: bytes | None = None,
     context: bytes | None = None,
+    chosen: NDArray[np.uint32] | None = None,
 ) -> tuple[bytes, bytes | None, bytes | None]:
     """Payload, and the names of residual and mask, after a training from start to trained (n,)."""
     kept = [LAYOUT.by_name[name].slice for name in order.keep]
     job = Job(order, None, residual, mask)
     nothing = np.empty(0, np.uint32)
     prepared = Prepared(job, manifest_of(desk), start, start, nothing, kept, desk.train, context)
-    coded = code_delta(prepared, ended(trained), FolderVectors(desk.blobs()))
+    learned = replace(ended(trained), chosen=chosen)
+    coded = code_delta(prepared, learned, FolderVectors(desk.blobs()))
     return coded.payload, coded.residual, coded.mask
 
 
@@ -306,32 +307,33 @@ def test_a_threshold_and_a_fraction_both_bound_what_is_sent(
 
 def test_what_the_agent_announces_is_what_its_codec_has() -> None:
     everyone_has = {ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8}
-    assert set(ANNOUNCED) == {"context", *(set(ValueCoding) - everyone_has), *FEATURES}
+    assert set(ANNOUNCED) == {*(set(ValueCoding) - everyone_has), *FEATURES}
     assert len(ANNOUNCED) <= 16
 
 
-# The mask, coded against the last one.
+# The mask of what an order selects, coded against the last one.
+
+SELECT = Selection(0.25)
 
 
-def masks_apart(number: int) -> tuple[Theta, Theta]:
-    """Start and end (n,) of trainings whose largest changes are nearly, but not quite, the same."""
-    start = theta_of(number)
-    return start, start + 20 * drift(1) + drift(number)
-
-
-CONTEXT = Codec(fraction=0.4, context=True)
+def selected(number: int) -> NDArray[np.uint32]:
+    """The elements (k,) of a training; those of any two are nearly, but not quite, the same."""
+    chosen = top_k(20 * drift(1) + drift(number), round(0.4 * N)).indices
+    assert chosen is not None
+    return chosen
 
 
 def test_a_mask_is_kept_and_the_next_one_coded_against_it(desk: Desk) -> None:
-    payload, _, mask = sent(desk, desk.order(2, codec=CONTEXT), *masks_apart(2))
+    ends, chosen = theta_of(2) + drift(2), selected(2)
+    payload, _, mask = sent(desk, desk.order(2, select=SELECT), theta_of(2), ends, chosen=chosen)
     bitmap = mask_bitmap(decode(payload, N))
     assert mask is not None
     assert mask == hashlib.sha256(bitmap).digest()
     assert FolderVectors(desk.blobs()).read_mask(mask) == bitmap
 
-    order = desk.order(3, codec=CONTEXT, context=mask)
-    plain, _, first = sent(desk, order, *masks_apart(3))
-    short, _, second = sent(desk, order, *masks_apart(3), context=bitmap)
+    order, start, chosen = desk.order(3, select=SELECT, context=mask), theta_of(3), selected(3)
+    plain, _, first = sent(desk, order, start, ends, chosen=chosen)
+    short, _, second = sent(desk, order, start, ends, chosen=chosen, context=bitmap)
     assert len(short) < len(plain) - N // 16
     assert first == second
     with pytest.raises(CodecError, match="context"):
@@ -341,23 +343,15 @@ def test_a_mask_is_kept_and_the_next_one_coded_against_it(desk: Desk) -> None:
     assert mask_bitmap(found) != bitmap
 
 
-@pytest.mark.parametrize(
-    "codec",
-    [
-        Codec(fraction=0.4),
-        Codec(context=True),
-        Codec(threshold=10.0, context=True),
-    ],
-    ids=["not asked for", "dense", "empty"],
-)
-def test_where_there_is_no_mask_the_last_one_stays(desk: Desk, codec: Codec) -> None:
+def test_without_a_selection_the_last_mask_stays(desk: Desk) -> None:
+    order = desk.order(2, codec=Codec(fraction=0.4))
     for old in (None, b"m" * 32):
-        _, _, mask = sent(desk, desk.order(2, codec=codec), *masks_apart(2), mask=old)
+        _, _, mask = sent(desk, order, theta_of(2), theta_of(2) + drift(2), mask=old)
         assert mask == old
 
 
 @pytest.mark.parametrize(
-    ("asked", "named", "held", "used"),
+    ("selects", "named", "held", "used"),
     [
         (True, True, True, True),
         (False, True, True, False),
@@ -366,12 +360,11 @@ def test_where_there_is_no_mask_the_last_one_stays(desk: Desk, codec: Codec) -> 
     ],
 )
 def test_a_context_is_used_where_both_sides_hold_it(
-    desk: Desk, asked: bool, named: bool, held: bool, used: bool
+    desk: Desk, selects: bool, named: bool, held: bool, used: bool
 ) -> None:
     bitmap = mask_bitmap(top_k(drift(1), N // 2))
     mask = desk.blobs().write(bitmap)
-    codec = Codec(fraction=0.4, context=asked)
-    order = desk.order(2, codec=codec, context=mask if named else b"")
+    order = desk.order(2, select=SELECT if selects else None, context=mask if named else b"")
     stored(desk)
     job = Job(order, mask=mask if held else bytes(32))
     assert prepare(job, desk.place(), manifest_of(desk)).context == (bitmap if used else None)
@@ -381,7 +374,7 @@ def test_a_damaged_mask_is_found_before_the_training(desk: Desk) -> None:
     mask = desk.blobs().write(bytes(-(-N // 8)))
     (path,) = desk.folder.glob(f"blobs/*/{mask.hex()}")
     path.write_bytes(b"rot")
-    order = desk.order(2, codec=CONTEXT, context=mask)
+    order = desk.order(2, select=SELECT, context=mask)
     stored(desk)
     with pytest.raises(StorageError, match="do not have its sha256"):
         prepare(Job(order, mask=mask), desk.place(), manifest_of(desk))
@@ -394,28 +387,8 @@ def test_a_training_that_changed_nothing_is_an_update(desk: Desk) -> None:
         assert not decode(payload, N).dense().any()
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_a_mask_is_told_by_a_model_where_the_order_allows_it(desk: Desk, allowed: bool) -> None:
-    rng = np.random.default_rng(3)
-    layout = Layout.of([("bias", (90,), Role.PARAMETER), ("fc", (200, 300), Role.PARAMETER)])
-    manifest = msgspec.structs.replace(manifest_of(desk), layout=layout)
-    sizes = np.exp(rng.normal(0, 2, (200, 1)) + rng.normal(0, 2, (1, 300)))
-    start = np.zeros(layout.size, np.float32)
-    trained = start.copy()
-    trained[90:] = (sizes * rng.normal(0, 1, (200, 300))).reshape(-1)
-    order = desk.order(codec=Codec(fraction=0.4, factors=allowed))
-    nothing = np.empty(0, np.uint32)
-    prepared = Prepared(Job(order), manifest, start, start, nothing, [], desk.train)
-    coded = code_delta(prepared, ended(trained), FolderVectors(desk.blobs()))
-    assert (coded.payload[1] & 15 == MaskForm.FACTORS) is allowed
-    found, expected = decode(coded.payload, layout.size), choose(trained, order.codec)
-    assert mask_bitmap(found) == mask_bitmap(expected)
-    assert np.array_equal(found.values, expected.values)
-
-
 # The elements that an order selects.
 
-SELECT = Selection(0.25)
 LOSSY = Codec(values=ValueCoding.INT8, fraction=0.01, threshold=0.5)
 
 
@@ -454,7 +427,7 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
 @pytest.mark.parametrize("count", [0, N])
 def test_no_element_or_all_may_be_critical(desk: Desk, count: int) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    order = desk.order(codec=Codec(context=True), select=SELECT)
+    order = desk.order(select=SELECT)
     learned = replace(ended(trained), chosen=np.arange(count, dtype=np.uint32))
     coded, _ = coded_of(desk, order, learned, start)
     assert decode(coded.payload, N).count == count
@@ -467,7 +440,7 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(desk: Desk
             return Metrics(float(np.count_nonzero(theta)), 0.5, len(examples.targets))
 
     desk.trainer = Weighing()
-    order = desk.order(3, select=SELECT, keep=("norm.mean",), codec=Codec(context=True))
+    order = desk.order(3, select=SELECT, keep=("norm.mean",))
     outcome, blobs = job(desk, order)
     chosen = critical(theta_of(3) + drift(3), -drift(3), LAYOUT, ("norm.mean",), SELECT)
     report, payload = decode_update(blobs.read(outcome.update))

@@ -17,10 +17,10 @@ from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.shares import Shares
 from sedge_emulate.worker import Failed, Finished, Request, Shop, Worker
 from sedge_protocol.bundle import load, pack
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.messages import Order, Training
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.transfer import Manifest, describe
 
 BATCH = 8

@@ -35,9 +35,9 @@ from sedge_emulate.host import HostDisk
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import StrategyResult
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
 from sedge_protocol.messages import Training
-from sedge_protocol.sparse import ValueCoding
 
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})

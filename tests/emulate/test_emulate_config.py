@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from sedge_emulate.config import ClassConfig, EmulationConfig, LinkConfig, load_emulation
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.sparse import ValueCoding
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FLEETS = sorted(path.name for path in EXAMPLES.glob("*.toml"))

@@ -31,10 +31,10 @@ from sedge_emulate.plan import EventKind, LinkPlan, PlanEvent, _luck_of
 from sedge_emulate.virtual import MemoryRecord, VirtualDevice, World
 from sedge_emulate.virtual_fleet import GATHER_S, VirtualCloud
 from sedge_emulate.worker import Request, Shop
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.messages import Hello, Order
-from sedge_protocol.sparse import ValueCoding
 
 DEVICES = 3
 JOB_S = 10.0
@@ -48,7 +48,7 @@ RUN = RunConfig(
     deadline_s=500,
     broadcast=BroadcastConfig(values=ValueCoding.BF16, fraction=0.3),
     training=TrainingConfig(learning_rate=0.1),
-    codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3, context=True),
+    codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
 )
 
 

@@ -39,8 +39,6 @@ momentum = 0.7
 [codec]
 values = "bf16"
 fraction = 0.1
-context = true
-factors = true
 [[strategies]]
 name = "fedobp"
 label = "FedOBP"

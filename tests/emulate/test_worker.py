@@ -28,11 +28,11 @@ from sedge_emulate.worker import (
 )
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import load
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
+from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Step, Training
-from sedge_protocol.sparse import SparseVector, ValueCoding, encode
 from sedge_protocol.update import decode_update
 
 DEVICES = 4
@@ -98,7 +98,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
     bundle, theta = load(shop.bundle)
     trainer = OnnxTrainer(bundle, 1)
     train, test = Shares.open(shop.data).examples(1)
-    codec = Codec(values=ValueCoding.BF16, fraction=0.1, context=True)
+    codec = Codec(values=ValueCoding.BF16, fraction=0.1)
     worker = Worker(shop)
     folder = BlobFolder(tmp_path / "device", 0)
     place = Workplace(

@@ -12,8 +12,8 @@ import pytest
 from tests.paper.toy_clusters import CLUSTERS, DEVICES, EXAMPLES, LAYOUT, Fleet, trained
 
 from sedge_cloud.cac import FedCAC, critical_places
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.sparse import SparseVector
 
 SHARED = [
     k

@@ -23,10 +23,10 @@ from sedge_cloud.strategy import Assignment, Memory, State, Update, place
 from sedge_edge.lesson import Answer, Evaluate, Learned, Request, Train, follow, lesson
 from sedge_edge.start import Parts
 from sedge_edge.trainer import Trained
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.patch_levels import part
 from sedge_protocol.layout import Theta
-from sedge_protocol.levels import part
 from sedge_protocol.messages import Choice, Order
-from sedge_protocol.sparse import SparseVector
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import Metrics
 

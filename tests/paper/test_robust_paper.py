@@ -18,8 +18,8 @@ from sedge_cloud.baselines import FedAvg
 from sedge_cloud.robust import Robust, Rule
 from sedge_cloud.strategy import State, Update
 from sedge_cloud.vetting import vet
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.sparse import SparseVector
 
 Exact = list[Fraction]
 

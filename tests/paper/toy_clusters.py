@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sedge_cloud.strategy import Assignment, Memory, State, Strategy, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Training
-from sedge_protocol.sparse import SparseVector
 
 LAYOUT = Layout.of(
     [

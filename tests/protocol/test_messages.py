@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from sedge_protocol import messages
+from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.frame import MAX_BODY_BYTES, Kind
 from sedge_protocol.messages import (
@@ -19,7 +20,6 @@ from sedge_protocol.messages import (
     decode_body,
     encode_body,
 )
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import Manifest, describe
 
 NONCE, HASH = bytes(range(16)), bytes(range(32))
@@ -51,7 +51,7 @@ TABLE: list[Message] = [
         keep=("n" * 256,) * 50,
         upload=False,
         training=Training(1000, 1000.0, 0.999, 1e6, "fill"),
-        codec=messages.Codec(ValueCoding.INT8, 1e-9, 1e6, Compression.NONE, False, True),
+        codec=messages.Codec(ValueCoding.INT8, 1e-9, 1e6, Compression.NONE, False),
         context=HASH,
         seed=2**63 - 1,
         deadline_ms=2**40,
@@ -175,7 +175,6 @@ def test_training_limits(field: str, number: object) -> None:
         ("threshold", 1.1e6),
         ("threshold", NAN),
         ("threshold", INFINITY),
-        ("context", b""),
         ("values", "fp64"),
         ("values", 1),
         ("compression", "lz4"),

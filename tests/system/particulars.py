@@ -16,8 +16,8 @@ from tests.system.trio import DEVICES, Course
 from sedge_cloud.obp import FedOBP
 from sedge_cloud.parts import body, head, parameters
 from sedge_cloud.rows import OrderRow
+from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.levels import decode_levels
 from sedge_protocol.messages import Own, Personal, Training
 
 TRAINING = Training(local_epochs=3, learning_rate=0.1, momentum=0.5)

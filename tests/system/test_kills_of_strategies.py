@@ -18,7 +18,7 @@ ROUNDS = 4
 # FedPURIN's patches are blobs of more than 32 KiB, coded against the masks that both sides hold, until
 # beta; from then on each is one that the device has remembered. Ditto owes what its codec left out.
 RUNS = {
-    "fedpurin": ("beta = 2", 'values = "bf16"\ncontext = true', ("mask", "patch")),
+    "fedpurin": ("beta = 2", 'values = "bf16"', ("mask", "patch")),
     "ditto": ("lam = 0.5", 'values = "int8"\nfraction = 0.2', ("residual",)),
 }
 MORE = """

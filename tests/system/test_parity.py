@@ -35,9 +35,9 @@ from sedge_export import export
 from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import Bundle
+from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.messages import LastBatch, Order, Training
-from sedge_protocol.sparse import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import decode_update
 

@@ -18,10 +18,10 @@ from sedge_edge.storage import FolderVectors
 from sedge_edge.work import CODECS, Workplace
 from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import decode
+from sedge_protocol.codec.patch_levels import decode_levels, offered
 from sedge_protocol.layout import Theta
-from sedge_protocol.levels import decode_levels, offered
 from sedge_protocol.messages import TRAIN, Order
-from sedge_protocol.sparse import decode
 from sedge_protocol.update import Metrics, decode_update
 
 NAMES = ("a", "b", "c", "d")

@@ -31,13 +31,13 @@ from sedge_edge.trainer import Mixed, Trained
 from sedge_edge.work import Workplace, perform
 from sedge_protocol import bundle as bundles
 from sedge_protocol.blobs import BlobFolder
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.effects import Send, Subscribe, Unsubscribe
 from sedge_protocol.errors import StorageError
 from sedge_protocol.journal import Journal
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import Hello, Training
-from sedge_protocol.sparse import ValueCoding
 from sedge_protocol.topics import all_up, device_of, down
 from sedge_protocol.update import Metrics
 

@@ -28,9 +28,9 @@ from sedge_edge.trainer import Trainer, open_trainer
 from sedge_export import export
 from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.bundle import unpack
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.journal import Journal
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.sparse import SparseVector
 from sedge_protocol.update import Metrics, Report
 
 # What each device's machine says of its memory, in MB.

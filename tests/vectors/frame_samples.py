@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 
 from sedge_protocol import messages, topics
+from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.frame import Kind
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.levels import encode_levels
 from sedge_protocol.messages import Message
-from sedge_protocol.sparse import Compression, ValueCoding
 from sedge_protocol.transfer import describe, to_bitmap
 
 SECRET = bytes(range(32))
@@ -53,7 +53,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         "0.1.0",
         ("onnxruntime",),
         ("zstd", "zlib", "none"),
-        ("context", "int4"),
+        ("select", "int4"),
         600,
         100,
         970,
@@ -63,7 +63,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         patch=b"a coded vector", patch_hash=digest("a coded vector"),
         keep=("head.weight", "head.bias"), seed=2**63 - 1, deadline_ms=90_000,
         training=messages.Training(5, 0.05, 0.9, 0.1, "drop"),
-        codec=messages.Codec(ValueCoding.INT8, 0.25, 1e-4, Compression.ZLIB, False, True),
+        codec=messages.Codec(ValueCoding.INT8, 0.25, 1e-4, Compression.ZLIB, False),
         steps=(
             messages.Step(digest("version 1"), describe(blob(3000))),
             messages.Step(digest("version 2"), describe(blob(5000))),

@@ -16,9 +16,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sedge_protocol.factors import to_factors
-from sedge_protocol.mask_model import MaskModel, Matrix
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -29,8 +27,7 @@ from sedge_protocol.sparse import (
 
 PATH = Path(__file__).with_name("sparse.json")
 
-EMPTY, DENSE, BITMAP, GAPS, RICE, FACTORS = range(6)
-CHANGES = 8
+EMPTY, DENSE, BITMAP, GAPS, CHANGES = range(5)
 ZLIB, ZSTD = 1 << 4, 2 << 4
 FP32, FP16, BF16, INT8, INT4, SIGN = range(6)
 ONE_BF16 = (b"\x80", b"\x3f")  # the planes of one 1.0
@@ -38,9 +35,8 @@ ONE_BF16 = (b"\x80", b"\x3f")  # the planes of one 1.0
 ABOUT = (
     "Coded vectors of WIRE.md. accepted: `coded` decodes to `decoded` at `indices` (null: all) when "
     "`size` is expected and `context` is the bitmap of the earlier mask (null: there is none); where "
-    "compression is none, encoding `values` gives `coded` again, byte for byte. modelled: the same, but "
-    "of a mask form with a model that encoders are free in. refused: `coded` breaks `rule`. Written by "
-    "make_sparse.py."
+    "compression is none, encoding `values` gives `coded` again, byte for byte. refused: `coded` breaks "
+    "`rule`. Written by make_sparse.py."
 )
 
 
@@ -87,13 +83,10 @@ def _accepted() -> Iterator[tuple[str, SparseVector, ValueCoding, Compression]]:
     yield "gaps, zstd", SparseVector(2**14, rows[:100] * 16, row_values[:100]), bf16, zs
     yield "gaps, zlib", SparseVector(2**14, rows[:100] * 16, row_values[:100]), int8, zl
     yield "gaps of the left out", _random(2, 300, 299), bf16, plain
-    yield "rice, b=1", _random(3, 400, 110), fp16, plain
-    yield "rice, b=4", _random(4, 2000, 70), int8, plain
-    half = np.arange(20, dtype=np.uint32)
-    yield "rice, b=0, exactly half", SparseVector(40, half, ramp[:20]), bf16, plain
-    yield "rice of the left out", _random(5, 200, 180), bf16, plain
-    yield "rice, int4", _random(6, 400, 111), int4, plain
-    yield "rice, sign", _random(7, 400, 111), sign, plain
+    yield "bitmap, fp16", _random(3, 400, 110), fp16, plain
+    yield "gaps, int8", _random(4, 2000, 70), int8, plain
+    yield "gaps, int4", _random(6, 1000, 111), int4, plain
+    yield "gaps, sign", _random(7, 1000, 111), sign, plain
     small = SparseVector(600, None, _random(11, 600, 600).values)
     for coding in (fp32, bf16):
         for compression in (zl, zs):
@@ -151,53 +144,6 @@ def _with_context() -> Iterator[tuple[str, SparseVector, ValueCoding, Compressio
     yield "context and all kept", SparseVector(9, None, half.values[:9]), bf16, plain, b"\x07\x00"
 
 
-# Two matrices of 8,000 elements: the first of rank 2, the second of rank 0 and 20 rows of 30 columns.
-_FIRST, _SECOND = Matrix(7, 12, 20), Matrix(300, 20, 30)
-
-
-def _models() -> list[MaskModel]:
-    """Models of both, with numbers of every size."""
-    far = np.array([-128, -33, -32, -5, -1, 0, 1, 2, 31, 32, 64, 127], np.int8)
-    ramp = np.arange(-10, 10, dtype=np.int8)
-    first = MaskModel(
-        _FIRST, np.stack([far, far[::-1], far // 8]), np.stack([ramp, ramp // 2, -ramp])
-    )
-    second = MaskModel(_SECOND, 2 * ramp[None], np.zeros((1, 30), np.int8))
-    return [first, second]
-
-
-def _modelled() -> Iterator[dict[str, object]]:
-    """Accepted vectors whose mask is in the form factors."""
-    vector = _random(12, 8000, 250)
-    kept = np.zeros(vector.size, np.bool_)
-    kept[vector.indices] = True
-    for name, models, compression in (
-        ("factors, two matrices, zstd", _models(), Compression.ZSTD),
-        ("factors, two matrices, zlib", _models(), Compression.ZLIB),
-        ("factors, one matrix, its table as it is", _models()[1:], Compression.NONE),
-        ("factors, no matrix", [], Compression.ZSTD),
-    ):
-        section = to_factors(kept, models, compression)
-        values = vector.values.astype("<f4")
-        planes = tuple(values.view(np.uint8)[place::4].tobytes() for place in range(4))
-        tag = (
-            FACTORS
-            | {Compression.NONE: 0, Compression.ZLIB: ZLIB, Compression.ZSTD: ZSTD}[compression]
-        )
-        coded = _coded(section, planes, form=tag, coding=FP32, size=8000, count=250)
-        yield {
-            "name": name,
-            "size": 8000,
-            "indices": [int(index) for index in np.flatnonzero(kept)],
-            "values": values.tobytes().hex(),
-            "coding": ValueCoding.FP32.value,
-            "compression": compression.value,
-            "context": None,
-            "coded": coded.hex(),
-            "decoded": values.tobytes().hex(),
-        }
-
-
 def _codes(most: int) -> SparseVector:
     """Every code of a block twice, once halfway to the next."""
     codes = np.arange(-most, most + 1, dtype=np.float32)
@@ -233,12 +179,11 @@ def _refused_heads() -> Iterator[tuple[str, int, bytes]]:
     yield "n above 2**28", 2**28 + 1, _coded(b"", (b"", b""), form=EMPTY, size=2**28 + 1, count=0)
     yield "k above n", 1, _coded(b"", (b"\x80" * 2, b"\x3f" * 2), form=DENSE, size=1, count=2)
     ten = (b"\x80" * 10, b"\x3f" * 10)
-    for form in (BITMAP, GAPS, GAPS | ZLIB, GAPS | ZSTD, RICE):
+    for form in (BITMAP, GAPS, GAPS | ZLIB, GAPS | ZSTD):
         yield f"k above n, mask tag {form}", 9, _coded(b"", ten, form=form, count=10)
     yield "k of four thousand million", 9, _coded(b"\x04\x00", count=2**32 - 1)
-    yield "unknown mask form 6", 9, _coded(b"\x04\x00", form=6)
-    yield "mask form 9, kept for later", 9, _coded(b"\x04\x00", form=9)
-    yield "mask form 15, kept for later", 9, _coded(b"\x04\x00", form=15)
+    yield "unknown mask form 5", 9, _coded(b"\x04\x00", form=5)
+    yield "unknown mask form 15", 9, _coded(b"\x04\x00", form=15)
     yield "unknown mask compression 3", 9, _coded(b"\x04\x00", form=BITMAP | 3 << 4)
     yield "unknown value coding 6", 9, _coded(b"\x04\x00", coding=6)
     yield "unknown order 2", 9, _coded(b"\x04\x00", order=2)
@@ -291,20 +236,6 @@ def _refused_masks() -> Iterator[tuple[str, int, bytes]]:
     yield "too few varints", 400, _coded(b"\x04", two, form=GAPS, size=400, count=2)
     yield "too many varints", 400, _coded(b"\x04\x04", form=GAPS, size=400)
     yield "no varints", 40, _coded(b"", form=GAPS, size=40)
-    yield "rice and compressed", 40, _coded(b"\x00\x10", form=RICE | ZSTD, size=40)
-    yield "rice without bytes", 40, _coded(b"", form=RICE, size=40)
-    yield "rice with b = 28", 99, _coded(b"\x1c\x01" + bytes(4), form=RICE, size=99)
-    yield "rice without unary bytes", 40, _coded(b"\x08\x00", form=RICE, size=40)
-    yield "rice without a one", 40, _coded(b"\x00\x00", form=RICE, size=40)
-    yield "rice with two ones", 40, _coded(b"\x00\x11", form=RICE, size=40)
-    yield "rice with an empty byte at the end", 40, _coded(b"\x00\x10\x00", form=RICE, size=40)
-    yield "rice with bits past the low bits", 40, _coded(b"\x01\x01\x02", form=RICE, size=40)
-    yield (
-        "rice far out of range",
-        99,
-        _coded(b"\x1b" + bytes(8) + b"\x80" + bytes(3), form=RICE, size=99),
-    )
-    yield "rice out of range", 42, _coded(b"\x03\x20\x02", form=RICE, size=42)
 
 
 def _refused_values() -> Iterator[tuple[str, int, bytes]]:
@@ -380,73 +311,6 @@ def _refused_changes() -> Iterator[tuple[str, int, bytes, bytes | None]]:
     bomb = zstandard.ZstdCompressor().compress(bytes(10**6))
     over = _coded(bomb, planes, form=CHANGES | ZSTD, size=10_000, count=100)
     yield "changes bomb, zstd", 10_000, over, large
-
-
-def _refused_factors() -> Iterator[tuple[str, int, bytes]]:
-    """One position of 4,000 is kept: the third element of the matrix, and of its class."""
-
-    def factors(
-        *,
-        matrices: tuple[tuple[int, int, int, int], ...] = ((100, 40, 50, 0),),
-        numbers: int = 90,
-        parameter: int = 0,
-        ones: int = 1,
-        code: bytes = b"\x04",
-        spare: bytes = b"",
-        stated: int | None = None,
-        form: int = FACTORS,
-    ) -> bytes:
-        # Every number is -1, so the whole matrix is in class 15.
-        table = b"\xff" * numbers + bytes(33 + 4 * 33) + spare
-        place = numbers + 15
-        table = table[:place] + bytes([parameter]) + table[place + 1 :]
-        place = numbers + 33 + 15
-        table = table[:place] + bytes([ones]) + table[place + 1 :]
-        heads = b"".join(struct.pack("<IIIB", *matrix) for matrix in matrices)
-        length = struct.pack("<I", len(table) if stated is None else stated)
-        section = bytes([len(matrices)]) + heads + length + table + code
-        return _coded(section, form=form, size=4000)
-
-    yield "factors of no bytes", 4000, _coded(b"", form=FACTORS, size=4000)
-    yield "factors, matrices cut off", 4000, _coded(b"\x02" + bytes(20), form=FACTORS, size=4000)
-    yield "factors, a matrix without rows", 4000, factors(matrices=((100, 0, 50, 0),))
-    yield "factors, a matrix past n", 4000, factors(matrices=((2001, 40, 50, 0),))
-    yield "factors, a matrix of 2**63 elements", 4000, factors(matrices=((0, 2**31, 2**31, 0),))
-    two = ((100, 40, 50, 0), (2099, 1, 1, 0))
-    yield "factors, matrices that overlap", 4000, factors(matrices=two, numbers=92)
-    yield "factors, rank 9", 4000, factors(matrices=((100, 4, 5, 9),), numbers=90)
-    yield "factors, a table longer than the section", 4000, factors(stated=400)
-    wide = zstandard.ZstdCompressor().compress(b"\xff" * 501 + bytes(165))
-    section = struct.pack("<BIIIBI", 1, 0, 1, 500, 0, len(wide)) + wide
-    yield (
-        "factors, a model of over n/8 bytes",
-        4000,
-        _coded(section, form=FACTORS | ZSTD, size=4000),
-    )
-    stored = zlib.compressobj(level=0)
-    table = stored.compress(bytes(165)) + stored.flush()
-    section = b"\x00" + struct.pack("<I", len(table)) + table + b"\x01"
-    yield (
-        "factors, a table longer than it is",
-        4000,
-        _coded(section, form=FACTORS | ZLIB, size=4000),
-    )
-    yield "factors, a table too short", 4000, factors(numbers=89)
-    yield "factors, a table too long", 4000, factors(spare=b"\x00")
-    bomb = zstandard.ZstdCompressor().compress(bytes(10**6))
-    section = b"\x00" + struct.pack("<I", len(bomb)) + bomb + b"\x01"
-    yield "factors bomb", 4000, _coded(section, form=FACTORS | ZSTD, size=4000)
-    yield "factors, b = 28", 4000, factors(parameter=28, code=b"\x01" + bytes(4))
-    yield "factors, b of a class without ones", 4000, factors(ones=0, parameter=1, code=b"")
-    yield "factors, more ones than k", 4000, factors(ones=2, code=b"\x14")
-    yield "factors, fewer ones than k", 4000, factors(ones=0, code=b"")
-    yield "factors, no code", 4000, factors(code=b"")
-    yield "factors, a one too many", 4000, factors(code=b"\x14")
-    yield "factors, a byte after the last one", 4000, factors(code=b"\x04\x00")
-    yield "factors, a byte without ones", 4000, factors(ones=0, code=b"\x00")
-    yield "factors, no room for low bits", 4000, factors(parameter=9, code=b"\x01")
-    yield "factors, a bit past the low bits", 4000, factors(parameter=1, code=b"\x02\x02")
-    yield "factors, outside its class", 4000, factors(parameter=11, code=b"\x01\xff\x07")
 
 
 def _refused_streams() -> Iterator[tuple[str, int, bytes]]:
@@ -533,15 +397,13 @@ def main() -> None:
         _refused_masks(),
         _refused_values(),
         _refused_streams(),
-        _refused_factors(),
     )
     refused = [_refusal(*case) for group in groups for case in group]
     refused += [_refusal(*case) for case in _refused_changes()]
     accepted = [_case(*case) for case in _accepted()]
     accepted += [_case(*case) for case in _with_context()]
     lines = [f'{{\n"about": {json.dumps(ABOUT)}']
-    modelled = list(_modelled())
-    for key, cases in (("accepted", accepted), ("modelled", modelled), ("refused", refused)):
+    for key, cases in (("accepted", accepted), ("refused", refused)):
         rows = ",\n".join(json.dumps(case) for case in cases)
         lines.append(f'"{key}": [\n{rows}\n]')
     PATH.write_text(",\n".join(lines) + "\n}\n")

@@ -1,14 +1,18 @@
-"""Size and speed of coded vectors, on the deltas of a real training.
+"""Bytes and times of what travels, coded as the shipped examples code it, on a real training.
 
     python tools/bench/codec.py [--deltas runs/deltas.npz] [--repeats 20]
 
-deltas.py writes the file, and is run first where there is none (some minutes). A mask keeps the top share
-(tau) of a device's delta; its context is the same device's mask of the round before. "x nH" is a mask
-section against n·H(tau)/8, the entropy of a random mask. "alone", "context" and "factors" (a codec with
-factors = true, without a context) are what the encoder sends; the times beside are those of whole vectors
-in bf16 with factors. The other forms are there for comparison. "smaller" is the whole coded vector, with
-the context, against what papers count: a bit for each element and a float32 for each one kept. Times are
-the median of the repeats in ms, MB/s dense float32 bytes over that time. The last line is JSON.
+deltas.py writes the file, and is run first where there is none (some minutes). Every row is one whole coded
+vector, as many bytes as it has as a payload:
+
+    update      a share of a device's change and of what it still owes from earlier rounds (error feedback)
+    broadcast   the same of the global model
+    patch       the elements in which FedOBP starts a device from its own model, in float32
+    selection   the half that FedPURIN's order selects, coded against the device's mask of the round before
+    next patch  new values for these elements, coded against that mask
+
+"smaller" is against 4 bytes an element. "form" is how the mask is written, "mask" its bytes. Times are the
+median of the repeats in ms, of the last round only. The last line is JSON.
 """
 
 import argparse
@@ -16,32 +20,55 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+from sedge_edge.critical import critical
+from sedge_edge.work import choose
 from sedge_export.models import avgcnn
-from sedge_protocol.bitmaps import changed_ranks, to_bitmap
-from sedge_protocol.compression import shrink
-from sedge_protocol.gaps import rice_parameter, to_gaps, to_rice, to_varints
+from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
+from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.mask_model import Matrix, entropy_bits, matrices
-from sedge_protocol.positions import MaskForm
-from sedge_protocol.sparse import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    encode,
-    mask_bitmap,
-    top_k,
-)
+from sedge_protocol.messages import Codec, Selection
 
-SHARES = (0.5, 0.12, 0.1, 0.01, 0.0005)
+# By default a device sends all of its change; the others are those of demo.toml and compression.toml.
+UPDATES = (
+    Codec(),
+    Codec(ValueCoding.BF16, 0.12),
+    Codec(ValueCoding.INT4, 0.04),
+    Codec(ValueCoding.SIGN, 0.05),
+    Codec(ValueCoding.BF16, 0.01),
+)
+# Those of demo.toml and thousand.toml.
+BROADCASTS = (Codec(ValueCoding.BF16, 0.12), Codec(ValueCoding.BF16, 0.05))
+PERSONAL = 0.0005
+SELECTION = Selection(0.5, gradient="delta")
+# A vector, how its values are coded, and the mask that it is coded against.
+Sent = tuple[SparseVector, ValueCoding, bytes | None]
 Row = dict[str, str | int | float]
+
+
+class Training:
+    """The models of a training: what the global one and those of some devices were, round by round."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            self._vectors: dict[str, Theta] = {name: file[name] for name in file.files}
+        names = [name.split("_") for name in self._vectors if name.startswith("local_")]
+        self.devices = sorted({int(device) for _, device, _ in names})
+        self.rounds = max(int(number) for *_, number in names)
+
+    def shared(self, number: int) -> Theta:
+        """The global model (n,) that a round starts from."""
+        return self._vectors[f"global_{number}"]
+
+    def own(self, device: int, number: int) -> Theta:
+        """A device's model (n,) at the end of a round."""
+        return self._vectors[f"local_{device}_{number}"]
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
@@ -54,128 +81,105 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
     return round(1e3 * median(times), 3)
 
 
-def deltas(path: Path) -> list[tuple[int, int, Theta, Theta]]:
-    """Device, round, its delta (n,) and the one of the round before."""
-    with np.load(path, allow_pickle=False) as file:
-        vectors: dict[str, Theta] = {name: file[name] for name in file.files}
-    names = [name.split("_") for name in vectors if name.startswith("local_")]
-    pairs = sorted((int(device), int(number)) for _, device, number in names)
-
-    def delta(device: int, number: int) -> Theta:
-        difference: Theta = vectors[f"local_{device}_{number}"] - vectors[f"global_{number}"]
-        return difference
-
-    return [
-        (device, number, delta(device, number), delta(device, number - 1))
-        for device, number in pairs
-        if (device, number - 1) in pairs
-    ]
+def fed_back(changes: Iterator[Theta], codec: Codec) -> Iterator[Sent]:
+    """What is sent of each change (n,) when all that was left out is added to the next."""
+    owed: Theta | None = None
+    for change in changes:
+        whole = change if owed is None else change + owed
+        vector = choose(whole, codec)
+        yield vector, codec.values, None
+        owed = whole - decode(encode(vector, codec.values), whole.size).dense()
 
 
-def mask_bytes(data: bytes) -> int:
-    """The length of the mask section of a coded vector."""
-    return int.from_bytes(data[12:16], "little")
+def updates(training: Training, device: int, codec: Codec) -> Iterator[Sent]:
+    """A device's changes, round by round."""
+    numbers = range(1, training.rounds + 1)
+    changes = (training.own(device, number) - training.shared(number) for number in numbers)
+    return fed_back(changes, codec)
 
 
-def model_matrices() -> tuple[Matrix, ...]:
-    """The matrices of the model that the deltas are of."""
-    named = avgcnn().named_parameters()
-    layout = Layout.of((name, tuple(tensor.shape), Role.PARAMETER) for name, tensor in named)
-    return matrices(layout)
+def broadcasts(training: Training, codec: Codec) -> Iterator[Sent]:
+    """The changes of the global model, round by round."""
+    numbers = range(1, training.rounds + 1)
+    changes = (training.shared(number + 1) - training.shared(number) for number in numbers)
+    return fed_back(changes, codec)
 
 
-def mask_row(vector: SparseVector, context: bytes, layers: tuple[Matrix, ...], repeats: int) -> Row:
-    """The mask in every form, in units of the entropy of a random mask."""
-    assert vector.indices is not None
-    n, indices = vector.size, vector.indices
-    entropy = entropy_bits(vector.count, n) / 8
-    bitmap = to_bitmap(indices, n)
-    ranks = changed_ranks(context, bitmap)
-    rice = rice_parameter(indices, n)
-    alone, coded = encode(vector), encode(vector, context=context)
-    with_model = partial(encode, vector, matrices=layers)
-    factors = with_model()
-    forms = {
-        "bitmap": len(shrink(bitmap, Compression.ZSTD)),
-        "gaps": len(shrink(to_varints(to_gaps(indices)), Compression.ZSTD)),
-        "rice": n // 8 if rice is None else len(to_rice(to_gaps(indices), rice)),
-        "changes": len(shrink(to_varints(to_gaps(ranks)), Compression.ZSTD)),
-        "alone": mask_bytes(alone),
-        "context": mask_bytes(coded),
-        "factors": mask_bytes(factors),
+def patches(training: Training, device: int) -> Iterator[Sent]:
+    """The personal elements of a device: those that lie farthest from the next global model."""
+    for number in range(1, training.rounds + 1):
+        own, shared = training.own(device, number), training.shared(number + 1)
+        places = top_k(own - shared, round(PERSONAL * own.size)).indices
+        assert places is not None
+        yield SparseVector(own.size, places, own[places]), ValueCoding.FP32, None
+
+
+def selections(training: Training, device: int, layout: Layout) -> Iterator[tuple[Sent, Sent]]:
+    """What a device sends of the elements that its order selects, and the patch that it gets for them."""
+    context: bytes | None = None
+    for number in range(1, training.rounds + 1):
+        own, shared = training.own(device, number), training.shared(number)
+        places = critical(own, own - shared, layout, (), SELECTION)
+        sent = SparseVector(own.size, places, (own - shared)[places])
+        update = (sent, ValueCoding.INT8, context)
+        context = mask_bitmap(sent)
+        merged: Theta = np.multiply(own + training.shared(number + 1), 0.5)[places]
+        yield update, (SparseVector(own.size, places, merged), ValueCoding.INT8, context)
+
+
+def measured(sent: Sent, repeats: int) -> Row:
+    """One row; without times where there are no repeats."""
+    vector, values, context = sent
+    code = partial(encode, vector, values, context=context)
+    coded = code()
+    row: Row = {
+        "bytes": len(coded),
+        "smaller": round(4 * vector.size / len(coded), 2),
+        "form": MaskForm(coded[1] & 15).name.lower(),
+        "mask": int.from_bytes(coded[12:16], "little"),
     }
-    earlier = np.unpackbits(np.frombuffer(context, np.uint8)).sum(dtype=np.int64)
-    added = np.count_nonzero(ranks >= earlier)
-    row: Row = {"nH": round(entropy), "overlap": round(1 - added / vector.count, 3)}
-    for name, length in forms.items():
-        row[name] = round(length / entropy, 3)
-    row["form"] = MaskForm(coded[1] & 15).name.lower()
-    row["factors_encode_ms"] = milliseconds(with_model, repeats)
-    row["factors_decode_ms"] = milliseconds(partial(decode, factors, n), repeats)
+    if repeats:
+        row["encode_ms"] = milliseconds(code, repeats)
+        row["decode_ms"] = milliseconds(partial(decode, coded, vector.size, context), repeats)
     return row
 
 
-def vector_row(
-    delta: Theta, vector: SparseVector, context: bytes, coding: ValueCoding, repeats: int
-) -> Row:
-    """The whole coded vector, and how long it takes."""
-    n = vector.size
-    alone, coded = encode(vector, coding), encode(vector, coding, context=context)
-    counted = n / 8 + 4 * vector.count
-    encode_ms = milliseconds(partial(encode, vector, coding), repeats)
-    decode_ms = milliseconds(partial(decode, alone, n), repeats)
-    with_context = partial(encode, vector, coding, context=context)
-    return {
-        "bytes": len(alone),
-        "context": len(coded),
-        "smaller": round(counted / len(coded), 2),
-        "top_k_ms": milliseconds(partial(top_k, delta, vector.count), repeats),
-        "encode_ms": encode_ms,
-        "decode_ms": decode_ms,
-        "context_encode_ms": milliseconds(with_context, repeats),
-        "context_decode_ms": milliseconds(partial(decode, coded, n, context), repeats),
-        "encode_mb_s": round(4e-3 * n / encode_ms),
-        "decode_mb_s": round(4e-3 * n / decode_ms),
-    }
-
-
-def print_row(row: Row, heads: bool) -> None:
-    """One line of a table, below the names of its columns when it is the first."""
-    if heads:
-        print("  ".join(f"{name:>7}" for name in row))
-    print("  ".join(f"{value:>{max(len(name), 7)}}" for name, value in row.items()), flush=True)
+def travels(training: Training, layout: Layout) -> Iterator[tuple[Row, Iterator[Sent]]]:
+    """All that travels: what it is, and its vectors round by round."""
+    for codec in BROADCASTS:
+        what: Row = {"what": "broadcast", "fraction": codec.fraction, "values": codec.values.value}
+        yield what, broadcasts(training, codec)
+    for device in training.devices:
+        for codec in UPDATES:
+            what = {"what": "update", "fraction": codec.fraction, "values": codec.values.value}
+            yield {**what, "device": device}, updates(training, device, codec)
+        what = {"what": "patch", "fraction": PERSONAL, "values": "fp32", "device": device}
+        yield what, patches(training, device)
+        for place, name in enumerate(("selection", "next patch")):
+            what = {"what": name, "fraction": SELECTION.fraction, "values": "int8"}
+            pairs = selections(training, device, layout)
+            yield {**what, "device": device}, (pair[place] for pair in pairs)
 
 
 def main() -> None:
-    """Measure, print the two tables, and end with JSON."""
-    parser = argparse.ArgumentParser(description="Size and speed of coded vectors.")
+    """Measure, print a line for each row, and end with JSON."""
+    parser = argparse.ArgumentParser(description="Bytes and times of what travels.")
     parser.add_argument("--deltas", type=Path, default=Path("runs/deltas.npz"))
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
     if not arguments.deltas.exists():
         script = Path(__file__).with_name("deltas.py")
         subprocess.run([sys.executable, script, "--out", arguments.deltas], check=True)
-    masks: list[Row] = []
-    vectors: list[Row] = []
-    measured, layers = deltas(arguments.deltas), model_matrices()
-    for device, number, delta, before in measured:
-        for share in SHARES:
-            count = round(share * delta.size)
-            row: Row = {"device": device, "round": number, "tau": share}
-            context = mask_bitmap(top_k(before, count))
-            row.update(mask_row(top_k(delta, count), context, layers, arguments.repeats))
-            print_row(row, heads=not masks)
-            masks.append(row)
-    for device, number, delta, before in measured:
-        for share in SHARES:
-            vector = top_k(delta, round(share * delta.size))
-            context = mask_bitmap(top_k(before, vector.count))
-            for coding in ValueCoding:
-                row = {"device": device, "round": number, "tau": share, "values": coding.value}
-                row.update(vector_row(delta, vector, context, coding, arguments.repeats))
-                print_row(row, heads=not vectors)
-                vectors.append(row)
-    print(json.dumps({"n": measured[0][2].size, "masks": masks, "vectors": vectors}))
+    named = avgcnn().named_parameters()
+    layout = Layout.of((name, tuple(tensor.shape), Role.PARAMETER) for name, tensor in named)
+    training = Training(arguments.deltas)
+    rows: list[Row] = []
+    for what, vectors in travels(training, layout):
+        for number, sent in enumerate(vectors, start=1):
+            repeats = arguments.repeats if number == training.rounds else 0
+            rows.append({**what, "round": number, **measured(sent, repeats)})
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    print(json.dumps({"n": layout.size, "rounds": training.rounds, "rows": rows}))
 
 
 if __name__ == "__main__":

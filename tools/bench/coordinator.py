@@ -32,13 +32,13 @@ from sedge_cloud.events import RoundClosed
 from sedge_cloud.store import Store
 from sedge_protocol import bundle as bundles
 from sedge_protocol import topics
+from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.effects import Send
 from sedge_protocol.frame import open_frame
 from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.messages import MAX_INLINE_BYTES, Hello, Offer, Order, decode_body
 from sedge_protocol.peer import Peer
-from sedge_protocol.sparse import ValueCoding, encode, top_k
 from sedge_protocol.transfer import describe
 from sedge_protocol.update import Metrics, Report, encode_update
 

@@ -12,7 +12,7 @@ from sedge_emulate.reproduce.partial import PartialSetting
 from sedge_emulate.reproduce.released import ReleasedSetting
 from sedge_emulate.reproduce.setting import Setting
 from sedge_emulate.reproduce.sized import RATES, SizedSetting
-from sedge_protocol.sparse import ValueCoding
+from sedge_protocol.codec import ValueCoding
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _coded(options: Mapping[str, Option], best: float | None = None) -> Cell:
     """FedPURIN with few bits a value on the wire, a coding that was found over 20 rounds of split 1."""
     return Cell(
         "coded", "fedpurin", options, best=best, accounted=_BYTES,
-        codec=CodecConfig(values=ValueCoding.INT8, context=True),
+        codec=CodecConfig(values=ValueCoding.INT8),
         broadcast=BroadcastConfig(values=ValueCoding.INT4),
         patch=PatchConfig(values=ValueCoding.INT8),
     )  # fmt: skip

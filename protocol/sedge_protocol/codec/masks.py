@@ -1,24 +1,21 @@
 """Which of n positions a sparse vector keeps, as few bytes.
 
-Three forms stand alone: a bitmap, the gaps between positions as varints, and the same gaps as a Rice code.
-Bitmap and varints are also tried compressed: real masks follow the rows of a layer, so both fall far below
-n·H(k/n) bits, the entropy of a random mask, near which the Rice code stays. A fourth form needs an earlier
-mask of the same vector, the context, which both sides hold: the varints of what changed. A fifth models the
-rows and columns of the vector's matrices, which an encoder must know (``factors``). The smallest form is
-sent, so neither a context nor a matrix ever costs a byte.
+Two forms stand alone: a bitmap, and the gaps between positions as varints. Both are also tried compressed:
+real masks follow the rows of a layer, so both fall below n·H(k/n) bits, the entropy of a random mask. A
+third form needs an earlier mask of the same vector, the context, which both sides hold: the varints of what
+changed. The smallest form is sent, so a context never costs a byte.
 
 Gaps describe the rarer of kept and left-out positions, m = min(k, n - k) of them.
 
 Nothing here looks at values or keeps a mask from one call to the next. Byte for byte: WIRE.md.
 """
 
-from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.bitmaps import (
+from sedge_protocol.codec.bitmaps import (
     bitmap_bytes,
     changed_ranks,
     from_bitmap,
@@ -27,38 +24,19 @@ from sedge_protocol.bitmaps import (
     to_bitmap,
     with_changes,
 )
-from sedge_protocol.compression import Compression, grow, shrink
+from sedge_protocol.codec.compression import Compression, grow, shrink
+from sedge_protocol.codec.gaps import MAX_VARINT_BYTES, from_gaps, from_varints, to_gaps, to_varints
 from sedge_protocol.errors import CodecError
-from sedge_protocol.factors import from_factors, to_factors
-from sedge_protocol.gaps import (
-    MAX_VARINT_BYTES,
-    from_gaps,
-    from_rice,
-    from_varints,
-    rice_parameter,
-    to_gaps,
-    to_rice,
-    to_varints,
-)
-from sedge_protocol.mask_fit import fit
-from sedge_protocol.mask_model import Matrix, entropy_bits
-
-# A model of the matrices ends at .44 to .6 n·H(k/n) on real masks; it is not tried where less is in hand.
-MODELLED_SHARE = 0.4
-# Rarer than one in so many, and the model costs more than it tells.
-MODELLED_FROM = 128
 
 
 class MaskForm(IntEnum):
-    """How positions are written; 8 and above need the context."""
+    """How positions are written; CHANGES alone needs the context."""
 
     EMPTY = 0
     DENSE = 1
     BITMAP = 2
     GAPS = 3
-    RICE = 4
-    FACTORS = 5
-    CHANGES = 8
+    CHANGES = 4
 
 
 Section = tuple[MaskForm, Compression, bytes]
@@ -79,17 +57,14 @@ def encode_positions(
     size: int,
     compression: Compression,
     context: bytes | None = None,
-    matrices: Sequence[Matrix] = (),
 ) -> Section:
     """The smallest form of sorted ``indices`` (k,), 0 < k < n = ``size``, and how it is compressed.
 
-    ``context`` is the bitmap of an earlier mask of the same n; ``matrices``, apart and ascending, are those
-    that may be modelled.
+    ``context`` is the bitmap of an earlier mask of the same n.
     """
     rarer = indices if 2 * indices.size <= size else left_out(indices, size)
     few, many = 8 * rarer.size <= size, 16 * rarer.size > size
-    worth_a_model = bool(matrices) and MODELLED_FROM * rarer.size > size
-    bitmap = to_bitmap(indices, size) if many or worth_a_model or context is not None else b""
+    bitmap = to_bitmap(indices, size) if many or context is not None else b""
     # On real masks gaps and bitmap cross near m = n/10. Below n/16 gaps win by up to a fifth; above n/8
     # their varints alone outweigh the bitmap, and lose compressed too.
     plain = [(MaskForm.GAPS, to_varints(to_gaps(rarer)))] if few else []
@@ -98,13 +73,7 @@ def encode_positions(
     found = [(form, Compression.NONE, data) for form, data in plain]
     if compression is not Compression.NONE:
         found += [(form, compression, shrink(data, compression)) for form, data in plain]
-    best = min(found, key=lambda candidate: len(candidate[2]))
-    if worth_a_model and 8 * len(best[2]) > MODELLED_SHARE * entropy_bits(rarer.size, size):
-        best = min(best, _factors(bitmap, size, matrices, compression), key=lambda one: len(one[2]))
-    bits = rice_parameter(rarer, len(best[2]))
-    if bits is not None:
-        return MaskForm.RICE, Compression.NONE, to_rice(to_gaps(rarer), bits)
-    return best
+    return min(found, key=lambda candidate: len(candidate[2]))
 
 
 def decode_positions(
@@ -123,25 +92,15 @@ def decode_positions(
     match form:
         case MaskForm.BITMAP:
             positions = from_bitmap(grow(data, compression, max_mask_bytes(size)), size)
+        case MaskForm.GAPS:
+            return _from_gaps(grow(data, compression, _max_gap_bytes(size, count)), size, count)
         case MaskForm.CHANGES:
             positions = _from_changes(data, compression, size, context)
-        case MaskForm.FACTORS:
-            positions = from_factors(data, compression, size)
         case _:
-            return _from_gaps(form, compression, data, size, count)
+            raise CodecError(f"mask: form {form.name.lower()} for k={count}, n={size}")
     if positions.size != count:
         raise CodecError(f"mask: {positions.size} positions, expected k={count}")
     return positions
-
-
-def _factors(
-    bitmap: bytes, size: int, matrices: Sequence[Matrix], compression: Compression
-) -> Section:
-    """The form factors."""
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=size, bitorder="little")
-    kept = bits.view(np.bool_)
-    models = [fit(kept[matrix.slice], matrix) for matrix in matrices]
-    return MaskForm.FACTORS, compression, to_factors(kept, models, compression)
 
 
 def _changes(before: bytes, after: bytes, size: int) -> list[tuple[MaskForm, bytes]]:
@@ -165,19 +124,14 @@ def _from_changes(
     return with_changes(context, changes, size)
 
 
-def _from_gaps(
-    form: MaskForm, compression: Compression, data: memoryview, size: int, count: int
-) -> NDArray[np.uint32]:
-    rarer = min(count, size - count)
-    if form is MaskForm.GAPS:
-        gaps = from_varints(grow(data, compression, MAX_VARINT_BYTES * rarer))
-        if gaps.size != rarer:
-            raise CodecError(f"mask: {gaps.size} varints, expected {rarer}")
-    elif form is MaskForm.RICE and compression is Compression.NONE:
-        gaps = from_rice(data, rarer)
-    else:
-        raise CodecError(
-            f"mask: form {form.name.lower()} with {compression} for k={count}, n={size}"
-        )
+def _max_gap_bytes(size: int, count: int) -> int:
+    """The longest varints of form gaps, before compression."""
+    return MAX_VARINT_BYTES * min(count, size - count)
+
+
+def _from_gaps(data: bytes, size: int, count: int) -> NDArray[np.uint32]:
+    gaps, rarer = from_varints(data), min(count, size - count)
+    if gaps.size != rarer:
+        raise CodecError(f"mask: {gaps.size} varints, expected {rarer}")
     positions = from_gaps(gaps, size).astype(np.uint32)
     return positions if 2 * count <= size else left_out(positions, size)

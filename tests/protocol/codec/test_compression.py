@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from sedge_protocol.compression import Compression, grow, shrink
+from sedge_protocol.codec import Compression
+from sedge_protocol.codec.compression import grow, shrink
 from sedge_protocol.errors import CodecError
 
 BOTH = [Compression.ZSTD, Compression.ZLIB]

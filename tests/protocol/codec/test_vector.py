@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_protocol.errors import CodecError, LocalError
-from sedge_protocol.positions import MaskForm
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -20,6 +18,8 @@ from sedge_protocol.sparse import (
     mask_needed,
     top_k,
 )
+from sedge_protocol.codec.masks import MaskForm
+from sedge_protocol.errors import CodecError, LocalError
 
 CODINGS = list(itertools.product(ValueCoding, Compression))
 SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 1000, 20_000]

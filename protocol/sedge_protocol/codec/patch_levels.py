@@ -10,8 +10,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.compression import Compression
+from sedge_protocol.codec.values import ValueCoding
+from sedge_protocol.codec.vector import SparseVector, decode, encode
 from sedge_protocol.errors import CodecError, LocalError
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
 
 Levels: TypeAlias = NDArray[np.uint8]
 

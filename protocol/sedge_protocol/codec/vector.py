@@ -1,6 +1,6 @@
 """A sparse float32 vector, and the coded vector that carries it between device and cloud.
 
-A coded vector is a header that states every length, the mask section (``positions``), and the byte
+A coded vector is a header that states every length, the mask section (``masks``), and the byte
 planes of the values (``values``), each compressed when that is shorter. Where both sides hold the mask of
 an earlier vector, its bitmap can be the context of the next one. ``decode`` checks each limit before it
 takes memory for what the limit is about. No pickle, no I/O; byte for byte: WIRE.md.
@@ -9,46 +9,24 @@ n = elements of the vector, k = elements kept.
 """
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.bitmaps import is_bitmap, to_bitmap
-from sedge_protocol.compression import Compression, grow, shrink
-from sedge_protocol.errors import CodecError, LocalError
-from sedge_protocol.layout import MAX_PARAMETERS, Theta
-from sedge_protocol.mask_model import Matrix
-from sedge_protocol.ordering import in_place, ordered
-from sedge_protocol.positions import (
-    MaskForm,
-    decode_positions,
-    encode_positions,
-    max_mask_bytes,
-)
-from sedge_protocol.selection import largest
-from sedge_protocol.values import (
+from sedge_protocol.codec.bitmaps import is_bitmap, to_bitmap
+from sedge_protocol.codec.compression import Compression, grow, shrink
+from sedge_protocol.codec.exponent_order import in_place, ordered
+from sedge_protocol.codec.masks import MaskForm, decode_positions, encode_positions, max_mask_bytes
+from sedge_protocol.codec.values import (
     ValueCoding,
-    decoded_values,
     from_planes,
     plane_sizes,
     to_planes,
 )
-
-__all__ = [
-    "Compression",
-    "SparseVector",
-    "ValueCoding",
-    "above",
-    "decode",
-    "decoded_values",
-    "encode",
-    "mask_bitmap",
-    "mask_needed",
-    "top_k",
-]
+from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.layout import MAX_PARAMETERS, Theta
 
 VERSION = 1
 # version, mask tag, value tag, order, n, k; then the length of the mask section and of each plane.
@@ -130,12 +108,8 @@ def encode(
     values: ValueCoding = ValueCoding.BF16,
     compression: Compression = Compression.ZSTD,
     context: bytes | None = None,
-    matrices: Sequence[Matrix] = (),
 ) -> bytes:
     """The coded vector; with ``context``, the ``mask_bitmap`` of an earlier one, never a longer one.
-
-    The mask may be told by a model of ``matrices``, those of the vector's layout as
-    ``mask_model.matrices`` lists them, where that is shorter.
 
     Raises ``LocalError`` for indices that do not strictly increase below n, for a value that is not
     finite or would not be after ``values`` rounds it, and for a context that is no bitmap of n.
@@ -145,7 +119,7 @@ def encode(
         raise LocalError(
             f"sparse: the context of {len(context)} bytes is not a bitmap of n={vector.size}"
         )
-    form, mask_compression, mask = _encode_mask(vector, compression, context, matrices)
+    form, mask_compression, mask = _encode_mask(vector, compression, context)
     raw = to_planes(np.ascontiguousarray(vector.values), values)
     cuts: list[list[int]] = [[] for _ in raw]
     by_exponent = compression is not Compression.NONE and values in _BY_EXPONENT
@@ -195,31 +169,7 @@ def mask_bitmap(vector: SparseVector) -> bytes:
 
 def mask_needed(coded: bytes) -> bool:
     """Whether a coded vector, as ``encode`` made it, can be decoded with its context only."""
-    return coded[1] & 15 >= MaskForm.CHANGES
-
-
-def top_k(vector: Theta, k: int) -> SparseVector:
-    """The ``k`` elements of ``vector`` (n,) with the largest magnitude, without zeros.
-
-    Of equal magnitudes the lowest index is kept first. Raises ``LocalError`` for a negative k and for
-    a value that is not finite.
-    """
-    return _picked(vector, largest(vector, k))
-
-
-def above(vector: Theta, threshold: float, k: int) -> SparseVector:
-    """The elements of ``vector`` (n,) with |v| >= ``threshold``, at most the ``k`` largest.
-
-    Zeros are left out. The threshold is rounded to a float32. Ties and errors as in ``top_k``;
-    ``LocalError`` also for a threshold that is negative or not finite.
-    """
-    return _picked(vector, largest(vector, k, threshold))
-
-
-def _picked(vector: Theta, indices: NDArray[np.uint32]) -> SparseVector:
-    if indices.size == vector.size:
-        return SparseVector(vector.size, None, vector.copy())
-    return SparseVector(vector.size, indices, vector[_places(indices)])
+    return coded[1] & 15 == MaskForm.CHANGES
 
 
 def _places(indices: NDArray[np.uint32]) -> NDArray[np.intp]:
@@ -250,16 +200,13 @@ def _check_indices(vector: SparseVector) -> None:
 
 
 def _encode_mask(
-    vector: SparseVector,
-    compression: Compression,
-    context: bytes | None,
-    matrices: Sequence[Matrix],
+    vector: SparseVector, compression: Compression, context: bytes | None
 ) -> tuple[MaskForm, Compression, bytes]:
     if vector.count == 0:
         return MaskForm.EMPTY, Compression.NONE, b""
     if vector.indices is None or vector.count == vector.size:
         return MaskForm.DENSE, Compression.NONE, b""
-    return encode_positions(vector.indices, vector.size, compression, context, matrices)
+    return encode_positions(vector.indices, vector.size, compression, context)
 
 
 def _sections(data: memoryview, size: int) -> tuple[_Header, list[memoryview]]:

@@ -7,11 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import zstandard
-from tests.protocol.modelled import modelled, random_models, random_vector
 
-from sedge_protocol.errors import CodecError
-from sedge_protocol.positions import MaskForm
-from sedge_protocol.sparse import (
+from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
@@ -19,6 +16,8 @@ from sedge_protocol.sparse import (
     encode,
     mask_bitmap,
 )
+from sedge_protocol.codec.masks import MaskForm
+from sedge_protocol.errors import CodecError
 
 Coded = tuple[bytes, int, bytes]  # coded vector, n, and a bitmap of n that may be its context
 
@@ -44,10 +43,6 @@ def _honest() -> list[Coded]:
             found.append(
                 (encode(vector, ValueCoding.BF16, compression), size, _earlier(vector, rng))
             )
-        for count in (20, 300, 500):
-            vector = random_vector(rng, 6000, count)
-            coded = modelled(vector, random_models(rng, 6000), compression)
-            found.append((coded, 6000, _earlier(vector, rng)))
     return found
 
 
@@ -144,10 +139,8 @@ def test_random_bytes_behind_a_sound_header() -> None:
     for _ in range(6000):
         size = int(rng.integers(2, 500))
         count = int(rng.integers(1, size))
-        form = int(rng.choice([2, 3, 4, 5, 8, 0x12, 0x22, 0x13, 0x23, 0x15, 0x25, 0x18, 0x28]))
+        form = int(rng.choice([2, 3, 4, 0x12, 0x22, 0x13, 0x23, 0x14, 0x24]))
         mask = rng.bytes(int(rng.integers(0, -(-size // 8) + 1)))
-        if form == 4 and mask:
-            mask = bytes([int(rng.integers(0, 9))]) + mask[1:]
         head = struct.pack("<BBBBII3I", 1, form, 2, 0, size, count, len(mask), count, count)
         bits = np.unpackbits(np.frombuffer(rng.bytes(-(-size // 8)), np.uint8))[:size]
         context = np.packbits(bits, bitorder="little").tobytes()
@@ -186,16 +179,16 @@ def test_a_header_that_claims_much_takes_nothing() -> None:
         (size, b"", (0, 0, 0)),
         (size // 2, b"\x01", (1, size // 2, size // 2)),
         (size // 2, b"\x04\xff", (2, 0, 0)),
-        (1, b"\x1b" + bytes(20), (21, 1, 1)),
+        (1, bytes(21), (21, 1, 1)),
     ):
-        head = struct.pack("<BBBBII3I", 1, 1 if count == size else 4, 2, 0, size, count, *lengths)
+        head = struct.pack("<BBBBII3I", 1, 1 if count == size else 3, 2, 0, size, count, *lengths)
         assert _peak_bytes(head + mask + b"\x00\x00", size) < 100_000
 
 
 def test_changes_that_are_a_bomb_are_refused_before_they_are_decompressed() -> None:
     size = 100_000
     bomb = zstandard.ZstdCompressor().compress(bytes(2**26))
-    head = struct.pack("<BBBBII3I", 1, 0x28, 2, 0, size, 1, len(bomb), 1, 1)
+    head = struct.pack("<BBBBII3I", 1, 0x24, 2, 0, size, 1, len(bomb), 1, 1)
     assert _peak_bytes(head + bomb + b"\x80\x3f", size, bytes(size // 8)) < 100_000
 
 

@@ -1,11 +1,11 @@
 """Masks as packed bitmaps, and a mask told by what changed since an earlier one.
 
 A bitmap of n bits has ceil(n/8) bytes; bit i of byte j stands for position 8j + i, and the bits past n are
-0. Devices keep much of their mask from round to round (.85 to .95 of it late in a run), so naming the
-changes takes a third to two thirds of the bytes of the mask. They are named by rank in the order of the
-earlier mask: first the positions that it kept, then those that it left out, both ascending. What was
-dropped lies among the first, dense there; what was added among the second, thin there; so each half has
-gaps of its own size.
+0. A device whose orders select the elements keeps much of its mask from round to round, so naming the
+changes takes fewer bytes than the mask, and none for a patch of the same elements. They are named by rank
+in the order of the earlier mask: first the positions that it kept, then those that it left out, both
+ascending. What was dropped lies among the first, dense there; what was added among the second, thin there;
+so each half has gaps of its own size.
 """
 
 import numpy as np

@@ -1,19 +1,11 @@
-"""Gaps and their two codes: round trips, exact bytes, and every way in which they can be broken."""
+"""Gaps and their varints: round trips, exact bytes, and every way in which they can be broken."""
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.gaps import from_gaps, from_varints, to_gaps, to_varints
 from sedge_protocol.errors import CodecError
-from sedge_protocol.gaps import (
-    from_gaps,
-    from_rice,
-    from_varints,
-    rice_parameter,
-    to_gaps,
-    to_rice,
-    to_varints,
-)
 
 Gaps = NDArray[np.uint32]
 EDGES = [0, 1, 127, 128, 129, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**28 - 1]
@@ -95,49 +87,3 @@ def test_every_string_of_two_bytes_is_varints_that_give_it_again_or_is_refused()
         accepted += 1
         assert to_varints(gaps.astype(np.uint32)) == data
     assert accepted == 128 * 128 + 128 * 127  # two of one byte, or one whose last byte is not 0
-
-
-@pytest.mark.parametrize("gaps", _many(), ids=lambda gaps: f"{gaps.size} from {gaps[0]}")
-def test_rice_codes_come_back_for_every_parameter(gaps: Gaps) -> None:
-    for bits in range(28):
-        if int((gaps >> bits).sum(dtype=np.int64)) < 10**6:
-            data = memoryview(to_rice(gaps, bits))
-            assert from_rice(data, gaps.size).tolist() == gaps.tolist(), bits
-
-
-def test_rice_bytes_by_hand() -> None:
-    """b = 1; gaps 0, 3, 2: unary 1, 01, 01; low bits 0, 1, 0."""
-    assert to_rice(_ints(0, 3, 2), 1) == bytes([1, 0b10101, 0b010])
-
-
-@pytest.mark.parametrize("gaps", _many(), ids=lambda gaps: f"{gaps.size} from {gaps[0]}")
-def test_the_parameter_is_the_best_near_the_mean_and_below_the_limit(gaps: Gaps) -> None:
-    # Positions of a vector lie below 2**28: of these gaps as many as that allows.
-    places = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    gaps = gaps[places < 2**28]
-    positions = places[places < 2**28].astype(np.uint32)
-    near = max((int(gaps.sum(dtype=np.int64)) // gaps.size).bit_length() - 1, 0)
-    lengths = {
-        bits: len(to_rice(gaps, bits)) for bits in range(max(near - 1, 0), min(near + 1, 27) + 1)
-    }
-    best = min(lengths.values())
-    found = rice_parameter(positions, best + 1)
-    assert found is not None
-    assert lengths[found] == best
-    assert rice_parameter(positions, best) is None
-    assert rice_parameter(positions, 1) is None
-
-
-def test_random_bytes_are_gaps_or_refused() -> None:
-    rng = np.random.default_rng(2)
-    sound = 0
-    for _ in range(8000):
-        data = rng.bytes(int(rng.integers(0, 12)))
-        count = int(rng.integers(1, 12))
-        try:
-            gaps = from_varints(data) if len(data) % 2 else from_rice(memoryview(data), count)
-        except CodecError:
-            continue
-        sound += 1
-        assert (gaps >= 0).all()
-    assert sound > 100

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_protocol.errors import CodecError, LocalError
-from sedge_protocol.values import (
+from sedge_protocol.codec import ValueCoding, decoded_values
+from sedge_protocol.codec.values import (
     INT4_BLOCK,
     INT8_BLOCK,
     SIGN_BLOCK,
-    ValueCoding,
-    decoded_values,
     from_planes,
     plane_sizes,
     to_planes,
 )
+from sedge_protocol.errors import CodecError, LocalError
 
 Floats = NDArray[np.float32]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sedge_protocol.ordering import Plane, in_place, order, ordered
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.codec.exponent_order import Plane, in_place, order, ordered
 
 
 def _planes(size: int, exponents: int = 5) -> tuple[Plane, Plane]:

@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 import zstandard
 
+from sedge_protocol.codec.compression import MAX_WINDOW_BYTES, decompress_zstd
 from sedge_protocol.errors import CodecError
-from sedge_protocol.zstd import MAX_WINDOW_BYTES, decompress
 
 DATA = bytes(range(256)) * 40
 
@@ -32,14 +32,14 @@ def with_window(data: bytes, window_log: int) -> bytes:
 @pytest.mark.parametrize("checksum", [True, False])
 def test_what_was_compressed_comes_back(data: bytes, level: int, checksum: bool) -> None:
     coded = compress(data, level, checksum=checksum)
-    assert decompress(coded, len(data)) == data
-    assert decompress(memoryview(coded), 2**30) == data
+    assert decompress_zstd(coded, len(data)) == data
+    assert decompress_zstd(memoryview(coded), 2**30) == data
 
 
 def test_the_limit_is_exact() -> None:
-    assert decompress(compress(DATA), len(DATA)) == DATA
+    assert decompress_zstd(compress(DATA), len(DATA)) == DATA
     with pytest.raises(CodecError, match=f"{len(DATA)} bytes, the limit is {len(DATA) - 1}"):
-        decompress(compress(DATA), len(DATA) - 1)
+        decompress_zstd(compress(DATA), len(DATA) - 1)
 
 
 def test_a_bomb_takes_no_memory() -> None:
@@ -48,7 +48,7 @@ def test_a_bomb_takes_no_memory() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(CodecError, match="268435456 bytes, the limit is 1048576"):
-            decompress(bomb, 2**20)
+            decompress_zstd(bomb, 2**20)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -56,12 +56,12 @@ def test_a_bomb_takes_no_memory() -> None:
 
 def test_an_empty_frame_is_refused() -> None:
     with pytest.raises(CodecError, match="empty"):
-        decompress(compress(b""), 2**20)
+        decompress_zstd(compress(b""), 2**20)
 
 
 def test_a_frame_without_a_size_is_refused() -> None:
     with pytest.raises(CodecError, match="does not state its size"):
-        decompress(compress(DATA, sized=False), 2**20)
+        decompress_zstd(compress(DATA, sized=False), 2**20)
 
 
 @pytest.mark.parametrize("stated", [0, 1, len(DATA) - 1, len(DATA) + 1, 2**20])
@@ -71,7 +71,7 @@ def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
     coded[6:10] = stated.to_bytes(4, "little")
     assert zstandard.get_frame_parameters(bytes(coded)).content_size == stated
     with pytest.raises(CodecError, match="zstd"):
-        decompress(bytes(coded), 2**20)
+        decompress_zstd(bytes(coded), 2**20)
 
 
 def test_a_window_over_the_limit_is_refused() -> None:
@@ -79,13 +79,13 @@ def test_a_window_over_the_limit_is_refused() -> None:
     raw = b"\x28\xb5\x2f\xfd\x40" + bytes([24 - 10 << 3]) + b"\x00\x00" + b"\x01\x00\x00"
     assert zstandard.get_frame_parameters(raw).window_size == 2 * MAX_WINDOW_BYTES
     with pytest.raises(CodecError, match="window 16777216, the limit is 8388608"):
-        decompress(raw, 2**20)
+        decompress_zstd(raw, 2**20)
 
 
 def test_a_window_no_larger_than_the_content_is_taken() -> None:
     data = bytes(2**24)
     coded = with_window(data, 24)
-    assert decompress(coded, len(data)) == data
+    assert decompress_zstd(coded, len(data)) == data
 
 
 def test_a_frame_that_needs_a_dictionary_is_refused() -> None:
@@ -95,25 +95,25 @@ def test_a_frame_that_needs_a_dictionary_is_refused() -> None:
     assert dictionary.dict_id() == 0  # raw content names no dictionary, so name one by hand
     coded[4:5] = bytes([coded[4] | 1]) + b"\x07"
     with pytest.raises(CodecError, match="dictionary"):
-        decompress(bytes(coded), 2**20)
+        decompress_zstd(bytes(coded), 2**20)
 
 
 def test_every_prefix_is_refused() -> None:
     coded = compress(DATA)
     for end in range(len(coded)):
         with pytest.raises(CodecError, match="zstd"):
-            decompress(coded[:end], 2**20)
+            decompress_zstd(coded[:end], 2**20)
 
 
 @pytest.mark.parametrize("extra", [b"\x00", compress(DATA), b"\x50\x2a\x4d\x18\x00\x00\x00\x00"])
 def test_whatever_follows_the_frame_is_refused(extra: bytes) -> None:
     with pytest.raises(CodecError, match="zstd"):
-        decompress(compress(DATA) + extra, 2**20)
+        decompress_zstd(compress(DATA) + extra, 2**20)
 
 
 def test_a_skippable_frame_is_refused() -> None:
     with pytest.raises(CodecError, match="zstd"):
-        decompress(b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd", 2**20)
+        decompress_zstd(b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd", 2**20)
 
 
 def test_flipped_bits_are_refused_under_a_checksum() -> None:
@@ -124,6 +124,6 @@ def test_flipped_bits_are_refused_under_a_checksum() -> None:
             damaged = bytearray(coded)
             damaged[position] ^= 1 << bit
             try:
-                assert decompress(bytes(damaged), 2**20) == DATA
+                assert decompress_zstd(bytes(damaged), 2**20) == DATA
             except CodecError:
                 continue

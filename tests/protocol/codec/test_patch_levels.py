@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
+from sedge_protocol.codec.patch_levels import MAX_LEVEL, decode_levels, encode_levels, offered, part
 from sedge_protocol.errors import CodecError, LocalError
-from sedge_protocol.levels import MAX_LEVEL, decode_levels, encode_levels, offered, part
-from sedge_protocol.sparse import Compression, SparseVector, ValueCoding, encode
 
 
 def vector(indices: list[int] | None, size: int = 9) -> SparseVector:

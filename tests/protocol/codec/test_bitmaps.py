@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sedge_protocol.bitmaps import (
+from sedge_protocol.codec.bitmaps import (
     bitmap_bytes,
     changed_ranks,
     from_bitmap,

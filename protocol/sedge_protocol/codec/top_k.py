@@ -1,0 +1,59 @@
+"""The positions of a vector's largest magnitudes, the same ones on every machine."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.codec.vector import SparseVector
+from sedge_protocol.errors import LocalError
+from sedge_protocol.layout import Theta
+
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+def top_k(vector: Theta, k: int) -> SparseVector:
+    """The ``k`` elements of ``vector`` (n,) with the largest magnitude, without zeros.
+
+    Of equal magnitudes the lowest index is kept first. Raises ``LocalError`` for a negative k and for
+    a value that is not finite.
+    """
+    return _picked(vector, largest(vector, k))
+
+
+def above(vector: Theta, threshold: float, k: int) -> SparseVector:
+    """The elements of ``vector`` (n,) with |v| >= ``threshold``, at most the ``k`` largest.
+
+    Zeros are left out. The threshold is rounded to a float32. Ties and errors as in ``top_k``;
+    ``LocalError`` also for a threshold that is negative or not finite.
+    """
+    return _picked(vector, largest(vector, k, threshold))
+
+
+def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDArray[np.uint32]:
+    """The sorted indices of the ``k`` largest magnitudes of ``vector`` (n,), without zeros.
+
+    Magnitudes below ``threshold``, as a float32, are left out too. Of equal magnitudes the lowest index
+    is kept first. Raises ``LocalError`` for a negative k, a threshold that is negative or not finite,
+    and a value that is not finite.
+    """
+    if k < 0:
+        raise LocalError(f"top_k: k={k} is negative")
+    if not 0 <= threshold <= _MAX_FLOAT32:
+        raise LocalError(f"top_k: threshold {threshold}, expected a finite number not below 0")
+    magnitudes = np.abs(vector)  # (n,)
+    if not np.isfinite(magnitudes.max(initial=0)):  # a NaN comes through max
+        first = int(np.argmin(np.isfinite(vector)))
+        raise LocalError(f"top_k: vector[{first}] is {vector[first]}, not finite")
+    kept = magnitudes >= np.float32(threshold) if threshold else magnitudes > 0
+    if np.count_nonzero(kept) > k > 0:
+        bound = np.partition(magnitudes, magnitudes.size - k)[magnitudes.size - k]
+        kept = magnitudes >= bound
+        surplus = int(np.count_nonzero(kept)) - k
+        if surplus:
+            kept[np.flatnonzero(magnitudes == bound)[-surplus:]] = False
+    return np.flatnonzero(kept).astype(np.uint32) if k else np.empty(0, np.uint32)
+
+
+def _picked(vector: Theta, indices: NDArray[np.uint32]) -> SparseVector:
+    if indices.size == vector.size:
+        return SparseVector(vector.size, None, vector.copy())
+    return SparseVector(vector.size, indices, vector[indices.astype(np.intp)])

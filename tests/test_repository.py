@@ -60,7 +60,7 @@ SHELLS: dict[str, set[str]] = {
 }
 # The cores, and all the mathematics: these can never become shells.
 PURE = {
-    "sedge_protocol": "axes class_rice compression effects errors factors frame importance keys layout "
+    "sedge_protocol": "axes blockwise class_rice compression effects errors factors frame importance keys layout "
     "levels mask_fit mask_model messages peer positions selection sparse topics transfer update values "
     "zstd",
     "sedge_cloud": "aggregate alignment allowance apfl baselines cac cohorts coordinator ditto downloads "

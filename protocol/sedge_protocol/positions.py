@@ -170,14 +170,13 @@ def _from_gaps(
 ) -> NDArray[np.uint32]:
     rarer = min(count, size - count)
     if form is MaskForm.GAPS:
-        gaps = from_varints(grow(data, compression, MAX_VARINT_BYTES * rarer))
-        if gaps.size != rarer:
-            raise CodecError(f"mask: {gaps.size} varints, expected {rarer}")
+        positions = from_gaps(from_varints(grow(data, compression, MAX_VARINT_BYTES * rarer)), size)
     elif form is MaskForm.RICE and compression is Compression.NONE:
-        gaps = from_rice(data, rarer)
+        positions = from_gaps([from_rice(data, rarer)], size)
     else:
         raise CodecError(
             f"mask: form {form.name.lower()} with {compression} for k={count}, n={size}"
         )
-    positions = from_gaps(gaps, size).astype(np.uint32)
+    if positions.size != rarer:
+        raise CodecError(f"mask: {positions.size} gaps, expected {rarer}")
     return positions if 2 * count <= size else left_out(positions, size)

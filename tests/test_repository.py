@@ -60,9 +60,9 @@ SHELLS: dict[str, set[str]] = {
 }
 # The cores, and all the mathematics: these can never become shells.
 PURE = {
-    "sedge_protocol": "axes blockwise class_rice compression effects errors factors frame importance keys layout "
-    "levels mask_fit mask_model messages peer positions selection sparse topics transfer update values "
-    "zstd",
+    "sedge_protocol": "axes blockwise class_rice compression effects errors factors frame importance keys "
+    "layout levels mask_fit mask_model messages peer positions selection sparse topics transfer update "
+    "values zstd",
     "sedge_cloud": "aggregate alignment allowance apfl baselines cac cohorts coordinator ditto downloads "
     "events fedbn fedper fedprox fedrep fedrolex fedselect fleet guarded heterofl housekeeping inbox "
     "ledger memories obp orders overlap parts personal plans prefixes purin robust rounds rows schema "

@@ -12,7 +12,6 @@ from msgspec import Meta
 from sedge_protocol.errors import LocalError, StorageError
 from sedge_protocol.journal import MAGIC, Journal
 
-
 BODY = len(MAGIC) + 4 + 32
 
 

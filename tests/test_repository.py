@@ -64,7 +64,7 @@ SHELLS: dict[str, set[str]] = {
 }
 # The cores, and all the mathematics: these can never become shells.
 PURE = {
-    "sedge_protocol": "axes codec.bitmaps codec.compression codec.exponent_order codec.gaps codec.masks "
+    "sedge_protocol": "axes codec.bitmaps codec.blockwise codec.compression codec.exponent_order codec.gaps codec.masks "
     "codec.patch_levels codec.top_k codec.values codec.vector effects errors frame importance keys layout "
     "messages peer program protobuf topics transfer update",
     "sedge_cloud": "aggregate alignment allowance apfl baselines cac cohorts coordinator ditto downloads "

@@ -162,6 +162,18 @@ class Update:
             self.delta.add_to(theta)
         return theta
 
+    def trained_within(self, part: slice) -> Theta:
+        """``trained`` (n,) within ``part`` of the n elements, as a new vector."""
+        start, stop, _ = part.indices(self.base.size)
+        theta = self.base[part].copy()
+        if self.patch is not None:
+            where, values = _within(self.patch, start, stop)
+            theta[where] = values
+        if self.delta is not None:
+            where, values = _within(self.delta, start, stop)
+            theta[where] += values
+        return theta
+
     def add_change(self, total: NDArray[np.float64], weight: float, theta: Theta) -> None:
         """Add ``weight`` times the way from theta (n,) to ``trained`` to ``total`` (n,), in place.
 
@@ -218,7 +230,8 @@ def _within(
     """The values of a vector between two positions, and where they belong, counted from the first."""
     if vector.indices is None:
         return slice(None), vector.values[start:stop]
-    low, high = np.searchsorted(vector.indices, (start, stop))
+    # Of the indices' own type: numpy would otherwise copy all of them into a wider one.
+    low, high = np.searchsorted(vector.indices, np.array((start, stop), np.uint32))
     return vector.indices[low:high].astype(np.intp) - start, vector.values[low:high]
 
 

@@ -9,6 +9,7 @@ from sedge_cloud.rows import OrderRow, RoundRow
 from sedge_cloud.strategy import Update
 from sedge_cloud.vectors import magnitude
 from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.codec.patch_levels import offered
 from sedge_protocol.errors import CodecError, Refused
 from sedge_protocol.messages import TRAIN
@@ -80,10 +81,11 @@ def _require_finite(
     start = max(held.largest, 0.0 if patch is None else magnitude(patch.values))
     if start + magnitude(delta.values) <= _LARGEST:
         return
+    update = Update(order.device, 0, held.theta, patch, delta)
     with np.errstate(over="ignore"):
-        trained = Update(order.device, 0, held.theta, patch, delta).trained
-    if not np.isfinite(trained).all():
-        raise CodecError(f"run {run.name}: an update makes a model that is not finite")
+        finite = (np.isfinite(update.trained_within(block)).all() for block in blocks(size))
+        if not all(finite):
+            raise CodecError(f"run {run.name}: an update makes a model that is not finite")
 
 
 def _show(value: object) -> str:

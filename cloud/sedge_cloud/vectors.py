@@ -72,7 +72,9 @@ class Vectors:
         """A model (n,), read-only, and its largest magnitude."""
         held = self._globals.get(blob)
         if held is None:
-            held = self._remember(blob, decode(self.store.blobs.read(blob), size).dense())
+            model = decode(self.store.blobs.read(blob), size)
+            theta = model.values if model.indices is None else model.dense()
+            held = self._remember(blob, theta)
         return held
 
     def keep_delta(self, blob: bytes, context: bytes, delta: SparseVector) -> None:

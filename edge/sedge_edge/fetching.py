@@ -40,7 +40,7 @@ class Fetches:
         self._rng = rng
         self._active: dict[bytes, Fetch] = {}
         self._listening: set[bytes] = set()
-        self._no_room: dict[bytes, float] = {}  # until when it is not tried again
+        self._later: dict[bytes, float] = {}  # until when it is not tried again
         self._connected = False
 
     def connected(self, now: float) -> list[Effect]:
@@ -67,10 +67,10 @@ class Fetches:
         }
         for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
-        self._no_room = {t: at for t, at in self._no_room.items() if t in wanted and at > now}
+        self._later = {t: at for t, at in self._later.items() if t in wanted and at > now}
         found: list[Effect] = []
         for transfer, manifest in wanted.items():
-            if transfer not in self._active and transfer not in self._no_room:
+            if transfer not in self._active and transfer not in self._later:
                 found += self._begin(transfer, manifest, now)
         for transfer, fetch in list(self._active.items()):
             if fetch.complete:  # a crash or a full disk came between the last chunk and the whole
@@ -82,7 +82,7 @@ class Fetches:
         try:
             fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
         except StorageError as exc:
-            self._no_room[transfer] = now + DISK_RETRY_S
+            self._later[transfer] = now + DISK_RETRY_S
             self._peer.counters["storage_errors"] += 1
             return [Note(logging.ERROR, str(exc))]
         self._active[transfer] = fetch
@@ -124,18 +124,20 @@ class Fetches:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = [*self._no_room.values(), *(fetch.timer() for fetch in self._active.values())]
+        due = [*self._later.values(), *(fetch.timer() for fetch in self._active.values())]
         return min((at for at in due if at is not None), default=None)
 
     def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:
-        """Every chunk is there: make a blob of them, or start over when the whole is damaged."""
-        if not self._blobs.finish_part(OWNER, fetch.manifest):
-            fetch.have.clear()
-            if self._connected:
-                fetch.connected(now)
-            return [Note(logging.WARNING, "a blob was damaged on disk; fetching it again")]
+        """Every chunk is there: make a blob of them, or start over later when the whole is not sound."""
+        sound = self._blobs.finish_part(OWNER, fetch.manifest)
         del self._active[transfer]
-        return []
+        if sound:
+            return []
+        # The disk changed a chunk, or the manifest's hash is not that of its chunks and always fails.
+        self._later[transfer] = now + DISK_RETRY_S
+        name = fetch.manifest.sha256.hex()[:16]
+        text = f"blob {name}: its chunks do not have its sha256; fetching it again in {DISK_RETRY_S:.0f} s"
+        return [Note(logging.WARNING, text)]
 
     def _listen(self) -> list[Effect]:
         """Subscribe to what is being fetched and unsubscribe from the rest.

@@ -57,10 +57,10 @@ class Journal(Generic[T]):
         only the last step failed, this one, and never a mixture. Raises ``LocalError`` for a value
         that ``load`` would not take back.
         """
-        body = msgspec.msgpack.encode(value)
         try:
+            body = msgspec.msgpack.encode(value)
             self._decoder.decode(body)
-        except msgspec.MsgspecError as exc:
+        except (ValueError, RecursionError) as exc:  # msgspec's errors, text that is not UTF-8
             raise LocalError(f"journal {self._path}: value breaks its own schema: {exc}") from exc
         schema = _SCHEMA.pack(self._schema)
         data = MAGIC + schema + hashlib.sha256(schema + body).digest() + body
@@ -69,11 +69,11 @@ class Journal(Generic[T]):
 
     def _decode(self, data: bytes) -> T:
         if data[: len(MAGIC)] != MAGIC or len(data) < _BODY:
-            raise StorageError(f"journal {self._path}: {len(data)} bytes that are no journal")
+            raise self._damaged(f"{len(data)} bytes that are no journal")
         head = data[len(MAGIC) : len(MAGIC) + _SCHEMA.size]
         sha256, body = data[len(MAGIC) + _SCHEMA.size : _BODY], data[_BODY:]
         if hashlib.sha256(head + body).digest() != sha256:
-            raise StorageError(f"journal {self._path}: damaged, its sha256 does not match")
+            raise self._damaged("its sha256 does not match")
         (schema,) = _SCHEMA.unpack(head)
         if schema != self._schema:
             raise StorageError(
@@ -82,5 +82,11 @@ class Journal(Generic[T]):
             )
         try:
             return self._decoder.decode(body)
-        except msgspec.MsgspecError as exc:
-            raise StorageError(f"journal {self._path}: {exc}") from exc
+        except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
+            raise self._damaged(str(exc)) from exc
+
+    def _damaged(self, what: str) -> StorageError:
+        return StorageError(
+            f"journal {self._path}: damaged, {what}; restore the file, or move it away to begin anew "
+            "without what it held"
+        )

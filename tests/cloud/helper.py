@@ -126,12 +126,14 @@ class Cloud:
         config: RunConfig | None = CONFIG,
         devices: Sequence[str] = ("a", "b"),
         widths: Sequence[float] = (),
+        layout: Layout = LAYOUT,
+        init: Theta | None = None,
     ) -> None:
         self.folder = folder
         self.now = 1000.0
         self.effects: list[object] = []
         self.devices: dict[str, Device] = {}
-        self.bundle = make_bundle(folder / "bundle", axes=AXES if widths else None)
+        self.bundle = make_bundle(folder / "bundle", layout, init, AXES if widths else None)
         narrower = [make_width(folder / f"bundle-{rate}", rate) for rate in widths]
         self.store = open_store(folder / "state")
         for name in devices:

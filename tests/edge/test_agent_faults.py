@@ -426,10 +426,26 @@ def test_a_part_that_was_damaged_on_disk_is_fetched_again(desk: Desk) -> None:
     data[5] ^= 1
     part.write_bytes(data)
     desk.listen(desk.chunk(order.bundle, order.bundle.count - 1))
-    assert "a blob was damaged on disk; fetching it again" in desk.notes
+    assert any("its chunks do not have its sha256; fetching it again" in n for n in desk.notes)
     desk.order_at_hand = order
     desk.settle()
     assert ("run", 1) in desk.updates
+
+
+def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(desk: Desk) -> None:
+    """The digests are those of the chunks, the hash of the whole is not: fetched now and then, for ever."""
+    order = desk.order()
+    lie = msgspec.structs.replace(order.model, sha256=b"x" * 32)
+    desk.served[lie.transfer] = desk.served[order.model.transfer]
+    desk.manifests[lie.transfer] = lie
+    desk.tell(msgspec.structs.replace(order, model=lie))
+    asked = desk.messages(desk.feed(order.bundle, lie))
+    assert not any(isinstance(message, Get) for message in asked)
+    desk.now += 30.0
+    again = desk.messages(desk.agent.poll(desk.now))
+    assert [type(message) for message in again] == [Get]
+    desk.give(desk.order(2))
+    assert ("run", 2) in desk.updates
 
 
 def test_a_coordinator_with_an_old_start_count_is_spoken_of(desk: Desk) -> None:

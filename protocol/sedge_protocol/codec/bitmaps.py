@@ -11,10 +11,12 @@ so each half has gaps of its own size.
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.blockwise import blocks, blocks_with
 from sedge_protocol.errors import CodecError
 
 Positions = NDArray[np.uint32]
 Bits = NDArray[np.uint8]
+Kept = NDArray[np.bool_]
 
 # How many bits of each of the 256 bytes are ones.
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
@@ -33,24 +35,27 @@ def is_bitmap(data: bytes | memoryview, size: int) -> bool:
 
 
 def to_bitmap(positions: Positions, size: int) -> bytes:
-    """The bitmap of n = ``size`` bits with ones at ``positions``."""
-    kept = np.zeros(size, np.bool_)
-    kept[positions.astype(np.intp)] = True  # twice as fast as an index of another type
-    return np.packbits(kept, bitorder="little").tobytes()
+    """The bitmap of n = ``size`` bits with ones at the sorted ``positions``."""
+    found: list[bytes] = []
+    for block, inside in blocks_with(positions, size):
+        kept = _marked(positions[inside], block)
+        found.append(np.packbits(kept, bitorder="little").tobytes())
+    return b"".join(found)
 
 
 def from_bitmap(data: bytes, size: int) -> Positions:
     """The positions, ascending. Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size``."""
     if not is_bitmap(data, size):
         raise CodecError(f"mask: {len(data)} bytes are not a bitmap of n={size}")
-    return _ones(np.frombuffer(data, np.uint8)).astype(np.uint32)
+    return _ones(np.frombuffer(data, np.uint8))
 
 
 def left_out(positions: Positions, size: int) -> Positions:
-    """The positions below n = ``size`` that are not among ``positions``."""
-    out = np.ones(size, np.bool_)
-    out[positions.astype(np.intp)] = False
-    return np.flatnonzero(out).astype(np.uint32)
+    """The positions below n = ``size`` that are not among the sorted ``positions``."""
+    found, done = np.empty(size - positions.size, np.uint32), 0
+    for block, inside in blocks_with(positions, size):
+        done = _append(found, done, ~_marked(positions[inside], block), block)
+    return found
 
 
 def changed_ranks(before: bytes, after: bytes) -> Positions:
@@ -68,23 +73,53 @@ def changed_ranks(before: bytes, after: bytes) -> Positions:
     return np.concatenate([rank[dropped], ones + changed[added] - rank[added]]).astype(np.uint32)
 
 
-def with_changes(before: bytes, ranks: NDArray[np.int64], size: int) -> Positions:
+def with_changes(before: bytes, ranks: Positions, size: int) -> Positions:
     """The positions, ascending, of ``before`` once those at ``ranks``, ascending and below n, changed."""
-    kept = np.unpackbits(np.frombuffer(before, np.uint8), count=size, bitorder="little").view(
-        np.bool_
-    )
+    old = np.frombuffer(before, np.uint8)
+    ones = int(_ONES[old].sum(dtype=np.intp))
+    dropped, added = np.split(ranks, [np.searchsorted(ranks, np.uint32(ones))])
+    found, done = np.empty(ones - dropped.size + added.size, np.uint32), 0
+    ones_before, zeros_before = 0, 0  # in all blocks before
+    for block in blocks(size):
+        kept = _bits(old, block)
+        places = np.flatnonzero(kept), np.flatnonzero(~kept)
+        off = _taken(dropped, ones_before, places[0].size)
+        on = _taken(added, ones + zeros_before, places[1].size)
+        kept[places[0][off]], kept[places[1][on]] = False, True
+        done = _append(found, done, kept, block)
+        ones_before, zeros_before = ones_before + places[0].size, zeros_before + places[1].size
+    return found
+
+
+def _taken(ranks: Positions, first: int, count: int) -> NDArray[np.intp]:
+    """Those of the sorted ``ranks`` that are among ``count`` from ``first`` on, counted from there."""
+    low, high = np.searchsorted(ranks, np.array((first, first + count), np.uint32))
+    return ranks[low:high].astype(np.intp) - first
+
+
+def _marked(positions: Positions, block: slice) -> Kept:
+    """Which elements of a block are among ``positions``, all of which lie in it."""
+    kept = np.zeros(block.stop - block.start, np.bool_)
+    kept[np.subtract(positions, block.start, dtype=np.intp)] = True
+    return kept
+
+
+def _bits(bitmap: Bits, block: slice) -> Kept:
+    """Which elements of a block a bitmap keeps."""
+    data = bitmap[block.start // 8 : -(-block.stop // 8)]
+    count = block.stop - block.start
+    return np.unpackbits(data, count=count, bitorder="little").view(np.bool_)
+
+
+def _append(found: Positions, done: int, kept: Kept, block: slice) -> int:
+    """Write a block's kept positions to ``found``, behind ``done`` others; how many there are then."""
     ones = np.flatnonzero(kept)
-    dropped, added = np.split(ranks, [np.searchsorted(ranks, ones.size)])
-    added = added - ones.size
-    if 4 * ones.size < size:
-        # Before a one lie as many zeros as its place less its rank. Listing all zeros would take longer.
-        places = added + np.searchsorted(ones - np.arange(ones.size), added, side="right")
-    else:
-        places = np.flatnonzero(~kept)[added]
-    kept[ones[dropped]] = False
-    kept[places] = True
-    return np.flatnonzero(kept).astype(np.uint32)
+    np.add(ones, block.start, out=found[done : done + ones.size], casting="unsafe")
+    return done + ones.size
 
 
-def _ones(bitmap: Bits) -> NDArray[np.intp]:
-    return np.flatnonzero(np.unpackbits(bitmap, bitorder="little").view(np.bool_))
+def _ones(bitmap: Bits) -> Positions:
+    found, done = np.empty(_ONES[bitmap].sum(dtype=np.intp), np.uint32), 0
+    for block in blocks(8 * bitmap.size):
+        done = _append(found, done, _bits(bitmap, block), block)
+    return found

@@ -9,39 +9,70 @@ exponents first and undoes the order.
 Planes are uint8 (k,). Byte for byte: WIRE.md.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
+
+from sedge_protocol.codec.blockwise import blocks
 
 Plane = NDArray[np.uint8]
 
 # The sign says nothing about the next byte, and would double the groups.
 _EXPONENT = 0x7F
+_EXPONENTS = 128
 # A code costs some 50 bytes; in a group this small it does not earn them.
 _MIN_GROUP = 256
 
 
-def order(highest: Plane) -> tuple[NDArray[np.intp], list[int]]:
-    """The places (k,) of a plane's bytes, exponent by exponent of ``highest``, equal ones as they were.
-
-    Beside them where each exponent ends; one that no value has ends where the one before it does.
-    """
-    exponents: Plane = highest & np.uint8(_EXPONENT)
-    # Of bytes a stable sort is a radix sort: linear in k.
-    return np.argsort(exponents, kind="stable"), np.cumsum(np.bincount(exponents)).tolist()
-
-
 def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:
-    """``plane`` in the order of ``highest``, and where a compressor shall begin another code."""
-    places, ends = order(highest)
+    """``plane``, exponent by exponent of ``highest``, and where a compressor shall begin another code.
+
+    Bytes of one exponent stay in the order that they were in.
+    """
+    found = np.empty_like(plane)
+    counts = _counts(highest)
+    for block, places, groups in _blocks(highest, counts):
+        grouped, begin = plane[block][places], 0
+        for group in groups:
+            end = begin + group.stop - group.start
+            found[group], begin = grouped[begin:end], end
     cuts: list[int] = []
-    for end in ends:
+    for end in np.cumsum(counts).tolist():
         if end - (cuts[-1] if cuts else 0) >= _MIN_GROUP and end < plane.size:
             cuts.append(end)
-    return plane[places], cuts
+    return found, cuts
 
 
 def in_place(plane: Plane, highest: Plane) -> Plane:
     """What ``ordered`` has made of a plane, back where it was."""
     found = np.empty_like(plane)
-    found[order(highest)[0]] = plane
+    for block, places, groups in _blocks(highest, _counts(highest)):
+        found[block][places] = np.concatenate([plane[group] for group in groups])
     return found
+
+
+def _exponents(highest: Plane) -> Plane:
+    return highest & np.uint8(_EXPONENT)
+
+
+def _counts(highest: Plane) -> NDArray[np.intp]:
+    """How many values have each exponent (128,)."""
+    counts = np.zeros(_EXPONENTS, np.intp)
+    for block in blocks(highest.size):
+        counts += np.bincount(_exponents(highest[block]), minlength=_EXPONENTS)
+    return counts
+
+
+def _blocks(
+    highest: Plane, counts: NDArray[np.intp]
+) -> Iterator[tuple[slice, NDArray[np.intp], list[slice]]]:
+    """Each block, its places exponent by exponent, and where its part of each exponent is when ordered."""
+    ends = np.cumsum(counts) - counts  # of each exponent's part so far
+    for block in blocks(highest.size):
+        exponents = _exponents(highest[block])
+        begins, ends = ends, ends + np.bincount(exponents, minlength=_EXPONENTS)
+        present = np.flatnonzero(ends > begins)
+        groups = list(map(slice, begins[present].tolist(), ends[present].tolist()))
+        # Of bytes a stable sort is a radix sort: linear in the block.
+        yield block, np.argsort(exponents, kind="stable"), groups

@@ -6,9 +6,12 @@ and negative positions cannot be written. Varints leave their structure to a com
 m = number of positions; arrays are (m,). Byte for byte: WIRE.md.
 """
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.blockwise import BLOCK
 from sedge_protocol.errors import CodecError
 
 Positions = NDArray[np.uint32]
@@ -26,13 +29,19 @@ def to_gaps(positions: Positions) -> Gaps:
     return gaps
 
 
-def from_gaps(gaps: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The positions of ``gaps``. Raises ``CodecError`` unless they lie below ``size``."""
-    positions = np.cumsum(gaps + 1) - 1  # (m,): the gaps sum to less than 2**57
-    if positions.size and positions[-1] >= size:
-        first = int(np.searchsorted(positions, size))
-        raise CodecError(f"mask.index[{first}]: {positions[first]} is not below n={size}")
-    return positions
+def from_gaps(gaps: Iterable[NDArray[np.int64]], size: int) -> Positions:
+    """The positions of ``gaps``, a block after the other. Raises ``CodecError`` unless they are below n."""
+    found, count, last = list[Positions](), 0, -1
+    for block in gaps:
+        positions = np.cumsum(block + 1) + last  # the gaps of a vector sum to less than 2**57
+        if positions.size and positions[-1] >= size:
+            first = int(np.searchsorted(positions, size))
+            text = f"{positions[first]} is not below n={size}"
+            raise CodecError(f"mask.index[{count + first}]: {text}")
+        last = int(positions[-1]) if positions.size else last
+        found.append(positions.astype(np.uint32))
+        count += positions.size
+    return np.concatenate(found) if found else np.empty(0, np.uint32)
 
 
 def to_varints(gaps: Gaps) -> bytes:
@@ -56,26 +65,38 @@ def to_varints(gaps: Gaps) -> bytes:
     return data.tobytes()
 
 
-def from_varints(data: bytes) -> NDArray[np.int64]:
-    """The gaps in ``data``. Raises ``CodecError`` unless it is whole, shortest varints to its end."""
-    groups = np.frombuffer(data, np.uint8)
-    more = groups >= 0x80
-    if not more.any():
+def from_varints(data: bytes) -> Iterator[NDArray[np.int64]]:
+    """The gaps in ``data``, a block after the other.
+
+    Raises ``CodecError`` unless it is whole, shortest varints to its end.
+    """
+    groups, begin, count = np.frombuffer(data, np.uint8), 0, 0
+    while begin < groups.size:
+        ends = np.flatnonzero(groups[begin : begin + BLOCK] < 0x80)
+        if not ends.size:
+            limit = f"longer than {MAX_VARINT_BYTES} bytes"
+            raise CodecError(f"mask.gap[{count}]: its varint is cut off or {limit}")
+        whole = groups[begin : begin + int(ends[-1]) + 1]
+        yield _gaps(whole, ends, count)
+        begin, count = begin + whole.size, count + ends.size
+
+
+def _gaps(groups: NDArray[np.uint8], ends: NDArray[np.intp], count: int) -> NDArray[np.int64]:
+    """The gaps in whole varints that end at ``ends``, when there are ``count`` before them."""
+    if ends.size == groups.size:
         return groups.astype(np.int64)
-    if more[-1]:
-        raise CodecError("mask: the last varint is cut off")
-    ends = np.flatnonzero(~more)
     lengths = np.diff(ends, prepend=-1)
     longer = np.flatnonzero(lengths > 1)
     longest = int(lengths.max())
     if longest > MAX_VARINT_BYTES:
         first = int(np.argmax(lengths > MAX_VARINT_BYTES))
         raise CodecError(
-            f"mask.gap[{first}]: {lengths[first]} bytes, the limit is {MAX_VARINT_BYTES}"
+            f"mask.gap[{count + first}]: {lengths[first]} bytes, the limit is {MAX_VARINT_BYTES}"
         )
     padded = groups[ends[longer]] == 0
     if padded.any():
-        raise CodecError(f"mask.gap[{longer[np.argmax(padded)]}]: not the shortest varint")
+        first = int(longer[np.argmax(padded)])
+        raise CodecError(f"mask.gap[{count + first}]: not the shortest varint")
     starts = ends - lengths + 1
     gaps = (groups[starts] & 0x7F).astype(np.int64)
     for group in range(1, longest):

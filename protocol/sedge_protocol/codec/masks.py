@@ -130,8 +130,7 @@ def _max_gap_bytes(size: int, count: int) -> int:
 
 
 def _from_gaps(data: bytes, size: int, count: int) -> NDArray[np.uint32]:
-    gaps, rarer = from_varints(data), min(count, size - count)
-    if gaps.size != rarer:
-        raise CodecError(f"mask: {gaps.size} varints, expected {rarer}")
-    positions = from_gaps(gaps, size).astype(np.uint32)
+    positions, rarer = from_gaps(from_varints(data), size), min(count, size - count)
+    if positions.size != rarer:
+        raise CodecError(f"mask: {positions.size} varints, expected {rarer}")
     return positions if 2 * count <= size else left_out(positions, size)

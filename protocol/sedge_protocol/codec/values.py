@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.errors import CodecError, LocalError
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -63,16 +64,17 @@ def to_planes(values: Floats, coding: ValueCoding) -> list[Plane]:
     return _quantised(values, coding)
 
 
-def from_planes(planes: Sequence[bytes], coding: ValueCoding, count: int) -> Floats:
+def from_planes(planes: Sequence[bytes | Plane], coding: ValueCoding, count: int) -> Floats:
     """The ``count`` values of planes with the lengths of ``plane_sizes``.
 
     Raises ``CodecError`` when a value is not finite, or a code, a scale or padding breaks its rule.
     """
     values = _dequantised([np.frombuffer(plane, np.uint8) for plane in planes], coding, count)
-    finite = np.isfinite(values)
-    if not finite.all():
-        first = int(np.argmin(finite))
-        raise CodecError(f"value[{first}]: {values[first]} is not finite")
+    for block in blocks(count):
+        finite = np.isfinite(values[block])
+        if not finite.all():
+            first = block.start + int(np.argmin(finite))
+            raise CodecError(f"value[{first}]: {values[first]} is not finite")
     return values
 
 
@@ -125,7 +127,7 @@ def _dequantised(planes: Sequence[Plane], coding: ValueCoding, count: int) -> Fl
             case ValueCoding.FP16:
                 return _joined(planes).astype(np.uint16).view(np.float16).astype(np.float32)
             case ValueCoding.BF16:
-                return (_joined(planes) << 16).view(np.float32)
+                return _wide(_joined(planes))
             case ValueCoding.INT8:
                 return _times_scales(_checked(planes[0].view(np.int8), -128), planes, INT8_BLOCK)
             case ValueCoding.INT4:
@@ -222,7 +224,17 @@ def _checked(codes: NDArray[np.int8], unused: int) -> NDArray[np.int8]:
 
 
 def _times_scales(codes: NDArray[np.int8], planes: Sequence[Plane], block: int) -> Floats:
-    scales = (_joined(planes[1:]) << 16).view(np.float32)
+    scales = _wide(_joined(planes[1:]))
     if np.signbit(scales).any():
         raise CodecError(f"scale[{int(np.argmax(np.signbit(scales)))}]: negative")
-    return codes.astype(np.float32) * np.repeat(scales, block)[: codes.size]
+    values = codes.astype(np.float32)
+    whole = codes.size // block
+    values[: whole * block].reshape(whole, block)[:] *= scales[:whole, None]
+    values[whole * block :] *= scales[whole:].repeat(codes.size % block)
+    return values
+
+
+def _wide(bits: NDArray[np.uint32]) -> Floats:
+    """The float32 values of bfloat16 bit patterns, which are overwritten."""
+    bits <<= 16
+    return bits.view(np.float32)

@@ -15,11 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.codec.bitmaps import is_bitmap, to_bitmap
+from sedge_protocol.codec.bitmaps import bitmap_bytes, is_bitmap, to_bitmap
+from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.codec.compression import Compression, grow, shrink
 from sedge_protocol.codec.exponent_order import in_place, ordered
 from sedge_protocol.codec.masks import MaskForm, decode_positions, encode_positions, max_mask_bytes
 from sedge_protocol.codec.values import (
+    Plane,
     ValueCoding,
     from_planes,
     plane_sizes,
@@ -90,13 +92,18 @@ class SparseVector:
         self._check_target(theta)
         if self.indices is None:
             theta += self.values
-        else:
-            np.add.at(theta, _places(self.indices), self.values)  # += copies what was there
+            return
+        for block in blocks(self.count):
+            np.add.at(theta, _places(self.indices[block]), self.values[block])
 
     def scatter_into(self, theta: Theta) -> None:
         """Write the values over theta (n,) in place. Raises ``LocalError`` for another shape."""
         self._check_target(theta)
-        theta[slice(None) if self.indices is None else _places(self.indices)] = self.values
+        if self.indices is None:
+            theta[:] = self.values
+            return
+        for block in blocks(self.count):
+            theta[_places(self.indices[block])] = self.values[block]
 
     def _check_target(self, theta: Theta) -> None:
         if theta.dtype != np.float32 or theta.shape != (self.size,):
@@ -147,23 +154,14 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
     bitmap of n.
     """
     header, sections = _sections(memoryview(data), size)
-    planes = [
-        _grow_plane(section, header.compression, raw_bytes, place)
-        for place, (section, raw_bytes) in enumerate(
-            zip(sections[1:], plane_sizes(header.coding, header.kept), strict=True)
-        )
-    ]
-    if header.by_exponent:
-        below, highest = (np.frombuffer(plane, np.uint8) for plane in planes[-2:])
-        planes[-2] = in_place(below, highest).tobytes()
-    values = from_planes(planes, header.coding, header.kept)
+    values = _decode_values(header, sections[1:])
     return SparseVector(size, _decode_mask(header, sections[0], context), values)
 
 
 def mask_bitmap(vector: SparseVector) -> bytes:
     """Which elements are kept, as a bitmap of ceil(n/8) bytes, little bit order: a later context."""
     if vector.indices is None:
-        return to_bitmap(np.arange(vector.size, dtype=np.uint32), vector.size)
+        return ((1 << vector.size) - 1).to_bytes(bitmap_bytes(vector.size), "little")
     return to_bitmap(vector.indices, vector.size)
 
 
@@ -257,6 +255,19 @@ def _read_head(data: memoryview, size: int) -> _Header:
     if order > (header.coding in _BY_EXPONENT):
         raise CodecError(f"coded vector: order {order} of {header.coding} values")
     return header
+
+
+def _decode_values(header: _Header, sections: list[memoryview]) -> NDArray[np.float32]:
+    """The values (k,); their planes are gone when it returns, before the mask takes as much memory."""
+    planes: list[bytes | Plane] = [
+        _grow_plane(section, header.compression, raw_bytes, place)
+        for place, (section, raw_bytes) in enumerate(
+            zip(sections, plane_sizes(header.coding, header.kept), strict=True)
+        )
+    ]
+    if header.by_exponent:
+        planes[-2] = in_place(*(np.frombuffer(plane, np.uint8) for plane in planes[-2:]))
+    return from_planes(planes, header.coding, header.kept)
 
 
 def _decode_mask(

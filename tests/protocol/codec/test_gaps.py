@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sedge_protocol.codec.blockwise import BLOCK
 from sedge_protocol.codec.gaps import from_gaps, from_varints, to_gaps, to_varints
 from sedge_protocol.errors import CodecError
 
@@ -13,6 +14,10 @@ EDGES = [0, 1, 127, 128, 129, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**28 - 1]
 
 def _ints(*values: int) -> Gaps:
     return np.array(values, np.uint32)
+
+
+def _gaps_in(data: bytes) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *from_varints(data)])
 
 
 def _many() -> list[Gaps]:
@@ -35,8 +40,12 @@ def test_gaps_of_positions_and_back() -> None:
     positions = _ints(0, 1, 5, 6, 2**28 - 1)
     assert to_gaps(positions).tolist() == [0, 0, 3, 0, 2**28 - 8]
     assert positions.tolist() == [0, 1, 5, 6, 2**28 - 1]  # its argument is left alone
-    assert from_gaps(to_gaps(positions).astype(np.int64), 2**28).tolist() == positions.tolist()
-    assert from_gaps(np.empty(0, np.int64), 1).size == 0
+    gaps = to_gaps(positions).astype(np.int64)
+    for cut in range(6):  # in two blocks, one of them perhaps empty
+        found = from_gaps(iter((gaps[:cut], gaps[cut:])), 2**28)
+        assert found.dtype == np.uint32
+        assert found.tolist() == positions.tolist()
+    assert from_gaps([], 1).size == 0
 
 
 @pytest.mark.parametrize(
@@ -45,19 +54,19 @@ def test_gaps_of_positions_and_back() -> None:
 )
 def test_a_position_out_of_range_is_named(gaps: list[int], size: int, where: str) -> None:
     with pytest.raises(CodecError, match=where):
-        from_gaps(np.array(gaps, np.int64), size)
+        from_gaps(np.array(gaps, np.int64).reshape(-1, 1), size)  # every gap a block
 
 
 @pytest.mark.parametrize("gaps", _many(), ids=lambda gaps: f"{gaps.size} from {gaps[0]}")
 def test_varints_are_leb128(gaps: Gaps) -> None:
     data = to_varints(gaps)
     assert data == b"".join(_leb128(gap) for gap in gaps.tolist())
-    assert from_varints(data).tolist() == gaps.tolist()
+    assert _gaps_in(data).tolist() == gaps.tolist()
 
 
 def test_no_gaps_are_no_varints() -> None:
     assert to_varints(_ints()) == b""
-    assert from_varints(b"").size == 0
+    assert _gaps_in(b"").size == 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +82,18 @@ def test_no_gaps_are_no_varints() -> None:
 )
 def test_broken_varints_are_refused(data: bytes, what: str) -> None:
     with pytest.raises(CodecError, match=what):
-        from_varints(data)
+        _gaps_in(data)
+
+
+def test_varints_lie_across_the_blocks_that_they_are_read_in() -> None:
+    for first in range(4):  # bytes before the varints of four, of which BLOCK is a multiple
+        gaps = np.array([0] * first + [2**28 - 1] * (BLOCK // 2), np.uint32)
+        data = to_varints(gaps)
+        assert _gaps_in(data).tolist() == gaps.tolist()
+        with pytest.raises(CodecError, match=rf"gap\[{gaps.size - 1}\]: its varint is cut off"):
+            _gaps_in(data[:-1])
+        with pytest.raises(CodecError, match=rf"gap\[{gaps.size}\]: 5 bytes"):
+            _gaps_in(data + b"\x80\x80\x80\x80\x01")
 
 
 def test_every_string_of_two_bytes_is_varints_that_give_it_again_or_is_refused() -> None:
@@ -81,7 +101,7 @@ def test_every_string_of_two_bytes_is_varints_that_give_it_again_or_is_refused()
     for number in range(2**16):
         data = number.to_bytes(2, "little")
         try:
-            gaps = from_varints(data)
+            gaps = _gaps_in(data)
         except CodecError:
             continue
         accepted += 1

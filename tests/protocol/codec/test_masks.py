@@ -104,7 +104,9 @@ def _with_overlap(indices: Indices, size: int, overlap: float, seed: int) -> byt
     moved = round((1 - overlap) * indices.size)
     stayed = rng.choice(indices, indices.size - moved, replace=False)
     others = np.setdiff1d(np.arange(size, dtype=np.uint32), indices)
-    return to_bitmap(np.concatenate([stayed, rng.choice(others, moved, replace=False)]), size)
+    return to_bitmap(
+        np.sort(np.concatenate([stayed, rng.choice(others, moved, replace=False)])), size
+    )
 
 
 @pytest.mark.parametrize("density", [0.5, 0.1, 0.01, 0.0005])

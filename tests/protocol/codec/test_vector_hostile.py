@@ -16,6 +16,7 @@ from sedge_protocol.codec import (
     encode,
     mask_bitmap,
 )
+from sedge_protocol.codec.bitmaps import to_bitmap, with_changes
 from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.errors import CodecError
 
@@ -198,3 +199,49 @@ def test_a_plane_that_is_a_bomb_is_refused_by_its_header(stated: bool) -> None:
     size = 10_000
     head = struct.pack("<BBBBII3I", 1, 1, 0x22, 0, size, size, 0, size, len(bomb))
     assert _peak_bytes(head + bytes(size) + bomb, size) < 100_000
+
+
+# Little bytes for much memory: every coding, exponents of all kinds, and masks of every plain form.
+WIDE = 2**22
+MANY = {
+    "all": None,
+    "all but one": np.arange(1, WIDE),
+    "all but some": np.flatnonzero(np.arange(WIDE) % 9),
+    "half": np.arange(0, WIDE, 2),
+    "some": np.arange(0, WIDE, 9),
+}
+
+
+@pytest.mark.parametrize("coding", [ValueCoding.FP32, ValueCoding.FP16, ValueCoding.INT8])
+@pytest.mark.parametrize("name", MANY)
+def test_a_few_bytes_take_twice_a_dense_vector_at_most(name: str, coding: ValueCoding) -> None:
+    """The vector itself is that large where k is near n; beside it are its bitmap and blocks only."""
+    indices = MANY[name]
+    magnitudes = np.logspace(-4, 4, 200, dtype=np.float32)
+    values = np.resize(magnitudes, WIDE if indices is None else indices.size)
+    kept = None if indices is None else indices.astype(np.uint32)
+    coded = encode(SparseVector(WIDE, kept, values), coding)
+    assert len(coded) < 4096
+    context = to_bitmap(np.arange(0, WIDE, 3, dtype=np.uint32), WIDE)
+    changes = _changes(context)
+    theta = np.zeros(WIDE, np.float32)
+    tracemalloc.start()
+    try:
+        for data in (coded, changes):
+            vector = decode(data, WIDE, context)
+            vector.add_to(theta)
+            mask_bitmap(vector)
+            del vector
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * theta.nbytes + WIDE // 4 + 2**19
+
+
+def _changes(context: bytes) -> bytes:
+    """A coded vector whose mask is a context in which every fourth element has changed."""
+    count = with_changes(context, np.arange(3, WIDE, 4, dtype=np.uint32), WIDE).size
+    raw = (bytes([3]) * (WIDE // 4), bytes([1]) * count, bytes([1]) * count)
+    sections = [zstandard.ZstdCompressor().compress(data) for data in raw]
+    head = struct.pack("<BBBBII3I", 1, 0x24, 0x22, 1, WIDE, count, *map(len, sections))
+    return head + b"".join(sections)

@@ -1,0 +1,114 @@
+"""A coordinator, or whoever has the device's key, that orders what it likes: declined, and life goes on."""
+
+import hashlib
+import random
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.edge.desk import DOWN, KEYS, Desk, N, drift, theta_of
+from tests.protocol.absurd import warped_frame
+
+from sedge_edge.agent import AgentEffect
+from sedge_protocol import messages
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
+from sedge_protocol.codec.patch_levels import encode_levels
+from sedge_protocol.layout import Theta
+from sedge_protocol.messages import Choice, Codec, Get, Order, Own, Personal, Selection, Welcome
+
+LARGEST = float(np.finfo(np.float32).max)
+EXACT = ValueCoding.FP32
+SIZES = (1e-45, 1.0, 1e19, LARGEST)
+
+
+class Deaf(Desk):
+    """A desk that leaves a request for a blob that it does not have unanswered."""
+
+    def send_chunks(self, transfer: bytes, get: Get) -> list[AgentEffect]:
+        return super().send_chunks(transfer, get) if transfer in self.manifests else []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_device_survives_absurd_orders(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    desk = Deaf(tmp_path)
+    desk.pump(desk.connect())
+    for number in range(1, 120):
+        desk.now += rng.choice([0.0, 1.0, 40.0, 700.0])
+        order = _order(desk, number, rng)
+        match rng.randrange(4):
+            case 0:
+                desk.give(order)
+            case 1:
+                desk.order_at_hand = order
+                desk.pump(_bent(desk, order, rng))
+            case _:
+                desk.pump(_bent(desk, _message(order, rng), rng))
+        if rng.random() < 0.05:
+            desk.pump(desk.reboot())
+    assert desk.declines and desk.updates and desk.agent.peer.counters["refused"]
+    desk.now += 4000.0
+    desk.pump(desk.reboot())
+    desk.give(desk.order(10**6, run="honest"))
+    assert ("honest", 10**6) in desk.updates
+
+
+def _bent(desk: Desk, message: messages.Message, rng: random.Random) -> list[AgentEffect]:
+    seq = int.from_bytes(desk.peer.seal(Welcome(bytes(16), "0"))[12:16], "little")
+    return desk.agent.receive(DOWN, warped_frame(message, rng, DOWN, KEYS.down, 7, seq), desk.now)
+
+
+def _message(order: Order, rng: random.Random) -> messages.Message:
+    run, number = order.run, order.round
+    found: list[messages.Message] = [
+        Welcome(bytes(16), "0"),
+        messages.Cancel(run, number, "why"),
+        messages.Have(1, b"", 1),
+        messages.Busy(1),
+        messages.Committed(run, number, bytes(32)),
+        messages.Reject(run, number, bytes(32), "reason"),
+        messages.Refusal("reason", "detail"),
+    ]
+    return rng.choice(found)
+
+
+def _order(desk: Desk, number: int, rng: random.Random) -> Order:
+    """An order whose every value is within its limits, whatever sense they make together."""
+    order = desk.order(number, _model(number, rng))
+    if rng.random() < 0.4:
+        values = np.full(3, rng.choice(SIZES), np.float32)
+        patch = encode(SparseVector(N, np.array([1, 5, N - 1], np.uint32), values), EXACT)
+        sha256 = hashlib.sha256(patch).digest()
+        levels = rng.choice([b"", encode_levels(np.array([0, 1, 7], np.uint8)), b"x"])
+        choice = Choice(rng.choice([1e-300, 0.5, 1 - 1e-12]), rng.choice([0, 2**63 - 1]), levels)
+        order = msgspec.structs.replace(
+            order, patch=patch, patch_hash=sha256, choice=rng.choice([None, choice])
+        )
+    extreme = (5e-324, 0.5, 1.0)
+    codec = Codec(
+        values=rng.choice(list(ValueCoding)),
+        fraction=rng.choice(extreme),
+        threshold=rng.choice([0.0, 5e-324, 1e6]),
+        compression=rng.choice(list(Compression)),
+        error_feedback=rng.random() < 0.5,
+    )
+    share, chance = rng.choice([0.0, *extreme]), rng.random() < 0.5
+    asked = {
+        "personal": Personal(mix=share, adaptive=chance),
+        "select": Selection(rng.choice(extreme), rng.choice(["last", "delta"]), chance, share),
+        "own": Own(share, rng.choice(["squared", "product", "gradient", "fisher"])),
+        "keep": rng.choice([("head.bias",), ("a\nb",), ("body.weight", "norm.mean", "head.bias")]),
+        "remember": True,
+        "upload": False,
+        "task": messages.EVALUATE,
+        "codec": codec,
+    }
+    return msgspec.structs.replace(order, **{k: v for k, v in asked.items() if rng.random() < 0.3})
+
+
+def _model(number: int, rng: random.Random) -> Theta:
+    """A model (n,), some of them as large as floats are."""
+    if rng.random() < 0.7:
+        return theta_of(number)
+    return np.sign(drift(number)) * np.float32(rng.choice(SIZES))

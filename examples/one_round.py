@@ -12,24 +12,24 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
-from sedge_cloud.store import Store
+from sedge_cloud.store.database import Store
 from sedge_edge.agent import Agent, Identity, Work
 from sedge_edge.data import Examples, split
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Programs
-from sedge_edge.state import SCHEMA, AgentState
-from sedge_edge.work import Workplace, perform
+from sedge_edge.training.job import Workplace, perform
 from sedge_emulate.data import digits
 from sedge_export import export
 from sedge_export.models import mlp
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.effects import Send
-from sedge_protocol.journal import Journal
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import Hello
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello
 
 PROGRAMS = Programs("auto", threads=1)
 

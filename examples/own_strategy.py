@@ -8,10 +8,10 @@ The same class serves a real fleet: install the module where the coordinator run
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sedge_cloud.aggregate import average
+from sedge_cloud.algorithms.averaging import average
 from sedge_cloud.strategy import Assignment, Memory, State, Update
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 
 @dataclass(frozen=True)

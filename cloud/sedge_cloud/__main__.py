@@ -10,18 +10,19 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud import administration, enrolment
+from sedge_cloud.admin import enrolment
+from sedge_cloud.admin import runs as administration
+from sedge_cloud.admin.doctor import examine
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.doctor import examine
-from sedge_cloud.fleet import VERSION
-from sedge_cloud.rounds import RUNNING, Summary
+from sedge_cloud.devices.registry import VERSION
+from sedge_cloud.rounds.lifecycle import RUNNING, Summary
 from sedge_cloud.service import Service
-from sedge_cloud.store import Store
-from sedge_protocol.console import reader_may_leave
+from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.loop import Loop, lock_folder
-from sedge_protocol.privileges import act_as_owner, as_caller
+from sedge_protocol.host.console import reader_may_leave
+from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.privileges import act_as_owner, as_caller
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."

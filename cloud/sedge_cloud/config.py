@@ -9,13 +9,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sedge_cloud.robust import COORDINATE_RULES, Robust
-from sedge_cloud.strategies import make_strategy
-from sedge_protocol import config
+from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
+from sedge_cloud.strategies.registry import make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.messages import Codec, Id, Training
-from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.host import toml as config
+from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.wire.messages import Codec, Id, Training
 
 # What the coordinators' accounts at a broker begin with; a device's is its id.
 COORDINATOR = "coordinator-"

@@ -18,24 +18,24 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sedge_cloud import rounds
-from sedge_cloud.allowance import Allowance
-from sedge_cloud.cohorts import plan_cohort
-from sedge_cloud.downloads import Downloads
+from sedge_cloud.devices.downloads import Downloads
+from sedge_cloud.devices.rate_limit import Allowance
+from sedge_cloud.devices.registry import VERSION, Device, Fleet
+from sedge_cloud.devices.uploads import RETRY_MS, Answer, Inbox
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.fleet import VERSION, Device, Fleet
-from sedge_cloud.housekeeping import DISK_RETRY_S, Housekeeping
-from sedge_cloud.inbox import RETRY_MS, Answer, Inbox
-from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.orders import make_order, require_sendable, served
-from sedge_cloud.rounds import RUNNING, Draw, OpenRound
-from sedge_cloud.rows import RunRow
-from sedge_cloud.store import Store
-from sedge_protocol import messages
-from sedge_protocol.effects import Note, Send
+from sedge_cloud.rounds import lifecycle as rounds
+from sedge_cloud.rounds.cohort import plan_cohort
+from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
+from sedge_cloud.rounds.lifecycle import RUNNING, Draw, OpenRound
+from sedge_cloud.rounds.orders import make_order, require_sendable, served
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import RunRow
+from sedge_cloud.store.runs import Ledger, Run
 from sedge_protocol.errors import ConfigError, LocalError, RemoteError, StorageError, VersionError
-from sedge_protocol.frame import Frame, latest_boot
-from sedge_protocol.messages import Hello, Message
+from sedge_protocol.wire import messages
+from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.frame import Frame, latest_boot
+from sedge_protocol.wire.messages import Hello, Message
 
 # An order that went unanswered this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0

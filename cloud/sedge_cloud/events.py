@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sedge_cloud.rounds import Summary
-from sedge_protocol import effects
-from sedge_protocol.update import Report
+from sedge_cloud.rounds.lifecycle import Summary
+from sedge_protocol.wire import effects
+from sedge_protocol.wire.update import Report
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
-from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
-from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
-from sedge_protocol.systemd import notify
-from sedge_protocol.topics import ITSELF, all_up, down, up
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.systemd import notify
+from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
 RELOAD_S = 0.5
 

@@ -16,12 +16,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.robust import Robust
+from sedge_cloud.algorithms.robust import Robust
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.patch_levels import Levels
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.messages import Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import Own, Personal, Selection, Training
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -74,7 +74,7 @@ class Memory:
     ``memory_mb`` is what the device said it has, ``step_s`` what a training step took it; 0 is unknown.
     ``began`` gives the model that the update's round began with, made when it is asked for (``base``).
     ``trusted`` says that the update counted in full in its round: it was neither late nor shortened nor
-    left out (vetting.py). In ``group`` are trusted ones only, and no ``Assignment.start`` is to be made of
+    left out (outliers.py). In ``group`` are trusted ones only, and no ``Assignment.start`` is to be made of
     another: the vetting measures a patch, but not a start.
     """
 

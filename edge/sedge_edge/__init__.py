@@ -2,8 +2,8 @@
 
 from sedge_edge.agent import Agent
 from sedge_edge.data import Examples
-from sedge_edge.prediction import PersonalModel, personal_model, predict_file
-from sedge_edge.trainer import Trainer
+from sedge_edge.training.prediction import PersonalModel, personal_model, predict_file
+from sedge_edge.training.trainer import Trainer
 
 __all__ = [
     "VERSION",

@@ -19,20 +19,20 @@ from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine, installed_backends
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.prediction import personal_model, predict_file
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Programs, in_pool
-from sedge_edge.state import SCHEMA, AgentState
-from sedge_edge.work import CODECS
-from sedge_protocol.blobs import BlobFolder
+from sedge_edge.training.job import CODECS
+from sedge_edge.training.prediction import personal_model, predict_file
 from sedge_protocol.codec import Compression
-from sedge_protocol.console import reader_may_leave
-from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
-from sedge_protocol.journal import Journal
-from sedge_protocol.loop import Loop, lock_folder
-from sedge_protocol.messages import Hello
-from sedge_protocol.privileges import act_as_owner, as_caller
-from sedge_protocol.systemd import notify
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.console import reader_may_leave
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.privileges import act_as_owner, as_caller
+from sedge_protocol.host.systemd import notify
+from sedge_protocol.wire.messages import Hello
 
 DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")
 

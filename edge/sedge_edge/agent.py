@@ -19,10 +19,11 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from sedge_edge.fetching import Fetches
-from sedge_edge.greeting import Greeting
-from sedge_edge.outbox import Outbox
-from sedge_edge.state import (
+from sedge_edge.rounds.fetching import Fetches
+from sedge_edge.rounds.global_model import BrokenSteps, needed
+from sedge_edge.rounds.outbox import Outbox
+from sedge_edge.rounds.presence import Greeting
+from sedge_edge.rounds.state import (
     DISK_RETRY_S,
     MAX_RUNS,
     MAX_STARTS,
@@ -31,16 +32,15 @@ from sedge_edge.state import (
     TooManyRuns,
     TooManyStarts,
 )
-from sedge_edge.storage import Blobs, FolderVectors, Record, Vectors
-from sedge_edge.versions import BrokenSteps, needed
-from sedge_edge.work import Job, Outcome
-from sedge_protocol import effects, messages, topics
-from sedge_protocol.effects import Note
+from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
+from sedge_edge.training.job import Job, Outcome
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
-from sedge_protocol.frame import HEADER, Frame, open_frame
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import Message, Order
-from sedge_protocol.peer import Peer
+from sedge_protocol.wire import effects, messages, topics
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.frame import HEADER, Frame, open_frame
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Message, Order
+from sedge_protocol.wire.peer import Peer
 
 # Topic, MQTT properties and our own header beside a chunk.
 PACKET_OVERHEAD = HEADER.size + 4096

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from sedge_protocol import config
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.keys import DeviceKeys, parse_secret
-from sedge_protocol.mqtt import BrokerSettings
-from sedge_protocol.topics import check_id
+from sedge_protocol.host import toml as config
+from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.wire.keys import DeviceKeys, parse_secret
+from sedge_protocol.wire.topics import check_id
 
 # "package.module:function", in contrast to a path.
 FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
-from sedge_protocol.bundle import BundleManifest
 from sedge_protocol.errors import DataError
+from sedge_protocol.wire.bundle import BundleManifest
 
 if TYPE_CHECKING:
     from PIL.Image import Image

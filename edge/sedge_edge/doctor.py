@@ -11,12 +11,12 @@ from pathlib import Path
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.trainer import INSTALL
+from sedge_edge.training.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
-from sedge_protocol.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
-from sedge_protocol.privileges import act_as_owner, as_caller
-from sedge_protocol.probe import probe
-from sedge_protocol.topics import down
+from sedge_protocol.host.privileges import act_as_owner, as_caller
+from sedge_protocol.host.probe import probe
+from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
+from sedge_protocol.wire.topics import down
 
 ENOUGH_FREE_BYTES = 64 * 2**20
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system wants as much again.

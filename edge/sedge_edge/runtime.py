@@ -9,14 +9,14 @@ from threading import Event, Lock
 
 from sedge_edge.agent import Agent, AgentEffect, Work
 from sedge_edge.data import Examples
-from sedge_edge.storage import Shelf
-from sedge_edge.trainer import Trainer, TrainingStopped, open_trainer
-from sedge_edge.work import Job, Outcome, Workplace, perform
-from sedge_protocol.bundle import Bundle, unpack
-from sedge_protocol.effects import Note, Send, Subscribe
+from sedge_edge.rounds.storage import Shelf
+from sedge_edge.training.job import Job, Outcome, Workplace, perform
+from sedge_edge.training.trainer import Trainer, TrainingStopped, open_trainer
 from sedge_protocol.errors import LocalError, SedgeError
-from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
-from sedge_protocol.topics import down
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.wire.bundle import Bundle, unpack
+from sedge_protocol.wire.effects import Note, Send, Subscribe
+from sedge_protocol.wire.topics import down
 
 
 @dataclass

@@ -7,8 +7,8 @@ errors.py.
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
-from sedge_protocol.messages import Codec, Training
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.messages import Codec, Training
+from sedge_protocol.wire.update import Metrics
 
 __all__ = [
     "Codec",

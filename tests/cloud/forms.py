@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sedge_cloud.algorithms.submodels import Form
 from sedge_cloud.strategy import State, Width
-from sedge_cloud.submodel import Form
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.layout import Layout, Role, Theta
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sedge_cloud.baselines import FedAvg
+from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, Memory, State, Update
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.messages import Selection, Training
+from sedge_protocol.wire.messages import Selection, Training
 
 NAME = "tests.cloud.given:Given"
 SELECTING = "tests.cloud.given:Selecting"

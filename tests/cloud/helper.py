@@ -16,25 +16,25 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.ledger import RunState
-from sedge_cloud.rounds import Summary
-from sedge_cloud.rows import RunRow
-from sedge_cloud.store import Store
-from sedge_protocol import bundle as bundles
-from sedge_protocol import topics
+from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import RunRow
+from sedge_cloud.store.runs import RunState
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
-from sedge_protocol.effects import Note, Send
-from sedge_protocol.frame import NO_TRANSFER, Frame, Kind, open_frame
-from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Hello, Message, Offer, Order, decode_body
-from sedge_protocol.peer import Peer
-from sedge_protocol.transfer import Manifest, describe
-from sedge_protocol.update import Metrics, Report, encode_update
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.frame import NO_TRANSFER, Frame, Kind, open_frame
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Message, Offer, Order, decode_body
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 FLEET = "bench"
 RUN = "run"

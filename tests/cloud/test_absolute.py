@@ -7,12 +7,12 @@ import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
-from sedge_cloud.strategies import STRATEGIES
-from sedge_edge.critical import critical
+from sedge_cloud.strategies.registry import STRATEGIES
+from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Order
-from sedge_protocol.update import encode_update
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.update import encode_update
 
 NAMES = ("a", "b", "c", "d")
 ROUNDS = 24

@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 
-from sedge_cloud.baselines import FedAvg
 from sedge_cloud.config import (
     BroadcastConfig,
     BrokerConfig,
@@ -19,6 +18,7 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
+from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 

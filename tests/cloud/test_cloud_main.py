@@ -27,10 +27,10 @@ from tests.cloud.helper import (
 from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.fleet import VERSION
+from sedge_cloud.devices.registry import VERSION
 from sedge_edge.config import load_config
-from sedge_protocol.loop import lock_folder
-from sedge_protocol.messages import Decline
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.wire.messages import Decline
 
 CAPSYS = pytest.CaptureFixture[str]
 

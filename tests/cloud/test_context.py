@@ -19,15 +19,15 @@ from tests.cloud.helper import (
     report_for,
 )
 
-from sedge_cloud import ledger as ledgers
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CodecConfig
+from sedge_cloud.store import runs as ledgers
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Committed, Message, Offer, Order, Reject
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import decode_update, encode_update
+from sedge_protocol.wire.messages import Committed, Message, Offer, Order, Reject
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import decode_update, encode_update
 
 KEPT = 3000  # a quarter of the elements: a mask alone takes more than a kilobyte
 SPARSE = msgspec.structs.replace(CONFIG, strategy=given.SELECTING, num_rounds=9)

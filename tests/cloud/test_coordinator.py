@@ -27,23 +27,23 @@ from tests.cloud.helper import (
     small_update,
 )
 
-from sedge_cloud.administration import start_run, stop_run
+from sedge_cloud.admin.runs import start_run, stop_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import RESEND_S, Coordinator
+from sedge_cloud.devices.registry import WHO_IS_THERE
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.fleet import WHO_IS_THERE
-from sedge_cloud.housekeeping import DISK_RETRY_S
-from sedge_cloud.ledger import Run, RunState
-from sedge_cloud.rounds import Summary
-from sedge_cloud.store import Store
-from sedge_protocol import topics
-from sedge_protocol.blobs import BlobFolder
+from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
+from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Run, RunState
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
-from sedge_protocol.effects import Send
 from sedge_protocol.errors import StorageError
-from sedge_protocol.frame import HEADER, Frame, Kind, seal
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.messages import (
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import HEADER, Frame, Kind, seal
+from sedge_protocol.wire.messages import (
     Busy,
     Cancel,
     Codec,
@@ -61,8 +61,8 @@ from sedge_protocol.messages import (
     Training,
     Welcome,
 )
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import encode_update
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import encode_update
 
 
 def test_a_hello_is_welcomed_and_kept(tmp_path: Path) -> None:
@@ -705,7 +705,7 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speaks: str
 ) -> None:
     """Its round was stored by a version that did not measure it."""
-    monkeypatch.setattr("sedge_cloud.orders.MAX_ORDER_BYTES", 2**30)
+    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", 2**30)
     cloud = Cloud(tmp_path)
     names = [(f"{i:04}".ljust(240, "x"), (2,), Role.PARAMETER) for i in range(1200)]
     large = make_bundle(tmp_path / "large", Layout.of(names))
@@ -716,7 +716,7 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     cloud.load()
     with monkeypatch.context() as patch:
         if speaks == "hello":  # what was stored is of a process that ended before it spoke
-            patch.setattr("sedge_protocol.frame.MAX_BODY_BYTES", 2**30)
+            patch.setattr("sedge_protocol.wire.frame.MAX_BODY_BYTES", 2**30)
         cloud.hello(codecs=("freeze",))
     if speaks == "hello":
         assert set(cloud.core.open) == {RUN, "large"}
@@ -741,7 +741,7 @@ def test_an_order_is_measured_before_its_round_is_stored(
 ) -> None:
     cloud = Cloud(tmp_path)
     cloud.hello()
-    monkeypatch.setattr("sedge_cloud.orders.MAX_ORDER_BYTES", 10)
+    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", 10)
     cloud.answer("a", "b")
     (note,) = cloud.notes(logging.ERROR)
     assert note.startswith("run run has failed: round 2 cannot be planned: fedavg, a: an order of ")

@@ -11,8 +11,8 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, random_theta, report
 from sedge_cloud.config import Option, RobustConfig, RunConfig
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Committed, Goodbye
-from sedge_protocol.update import encode_update
+from sedge_protocol.wire.messages import Committed, Goodbye
+from sedge_protocol.wire.update import encode_update
 
 Options = dict[str, Option]
 

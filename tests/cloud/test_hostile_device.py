@@ -18,11 +18,11 @@ from tests.cloud.helper import (
 from tests.protocol.absurd import warped, warped_frame
 
 from sedge_cloud.config import BroadcastConfig, RobustConfig, RunConfig
-from sedge_protocol import messages
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
-from sedge_protocol.messages import Offer, Order
-from sedge_protocol.transfer import MAX_INLINE_BYTES, describe
-from sedge_protocol.update import Metrics, Report
+from sedge_protocol.wire import messages
+from sedge_protocol.wire.messages import Offer, Order
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, describe
+from sedge_protocol.wire.update import Metrics, Report
 
 CODECS = ("freeze", "phases", "personal", "select", "own", "remember", "choice")
 N = LAYOUT.size

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from sedge_cloud.baselines import FedAvg, LocalOnly
-from sedge_cloud.obp import FedOBP
+from sedge_cloud.strategies.fedavg import FedAvg, LocalOnly
+from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_cloud.strategy import Assignment, Memory, State, Strategy, Update
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 LAYOUT = Layout.of(
     [

@@ -15,8 +15,15 @@ from sedge_cloud.strategy import Assignment, Memory, State
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import MAX_INLINE_BYTES, Committed, Message, Order, Reject, Training
-from sedge_protocol.update import encode_update
+from sedge_protocol.wire.messages import (
+    MAX_INLINE_BYTES,
+    Committed,
+    Message,
+    Order,
+    Reject,
+    Training,
+)
+from sedge_protocol.wire.update import encode_update
 
 N = LAYOUT.size
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=3)

@@ -9,8 +9,8 @@ from tests.cloud.helper import Cloud, report_for
 
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.messages import Committed, Message, Reject
-from sedge_protocol.update import encode_update
+from sedge_protocol.wire.messages import Committed, Message, Reject
+from sedge_protocol.wire.update import encode_update
 
 LAYOUT = Layout.of([("body.weight", (2**11, 2**11), Role.PARAMETER)])
 N = LAYOUT.size

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
 
-from sedge_cloud.administration import stop_run
+from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds import Summary
+from sedge_cloud.rounds.lifecycle import Summary
 from sedge_cloud.service import RELOAD_S, Service
-from sedge_cloud.store import Store
-from sedge_protocol.effects import Send
+from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError
-from sedge_protocol.frame import NO_TRANSFER
-from sedge_protocol.messages import Cancel, Get, Message, Offer, Order, Welcome
-from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
-from sedge_protocol.topics import ITSELF, all_up, blob, down, up
-from sedge_protocol.transfer import describe, to_bitmap
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import NO_TRANSFER
+from sedge_protocol.wire.messages import Cancel, Get, Message, Offer, Order, Welcome
+from sedge_protocol.wire.topics import ITSELF, all_up, blob, down, up
+from sedge_protocol.wire.transfer import describe, to_bitmap
 
 
 class FakeLink:

@@ -16,20 +16,20 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, Work
 from sedge_edge.data import Examples, Inputs
-from sedge_edge.state import SCHEMA, AgentState
-from sedge_edge.trainer import Mixed, Trained, Trainer
-from sedge_edge.work import Job, Workplace, perform
-from sedge_protocol import bundle as bundles
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.training.job import Job, Workplace, perform
+from sedge_edge.training.trainer import Mixed, Trained, Trainer
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
-from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.errors import LocalError, SedgeError, StorageError
-from sedge_protocol.frame import Frame, Kind, open_frame, seal
-from sedge_protocol.journal import Journal
-from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import (
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import (
     Committed,
     Decline,
     Get,
@@ -43,11 +43,11 @@ from sedge_protocol.messages import (
     Welcome,
     decode_body,
 )
-from sedge_protocol.peer import Peer
-from sedge_protocol.topics import blob as blob_topic
-from sedge_protocol.topics import down, up
-from sedge_protocol.transfer import Manifest, describe, from_bitmap, to_bitmap
-from sedge_protocol.update import Metrics, Report, decode_update
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.topics import blob as blob_topic
+from sedge_protocol.wire.topics import down, up
+from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap, to_bitmap
+from sedge_protocol.wire.update import Metrics, Report, decode_update
 
 FLEET, DEVICE = "test", "pi-1"
 KEYS = DeviceKeys.of(b"k" * 32)

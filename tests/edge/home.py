@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sedge_edge.state import SCHEMA, AgentState, RunState
+from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
 from sedge_export import export
 from sedge_export.models import mlp
-from sedge_protocol import bundle as bundles
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.journal import Journal
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire import bundle as bundles
 
 # Nobody listens on port 1 of the loopback interface.
 DEAD_URL = "mqtt://127.0.0.1:1"

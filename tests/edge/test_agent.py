@@ -21,10 +21,10 @@ from tests.edge.desk import (
 )
 
 from sedge_edge.agent import PACKET_OVERHEAD, Agent, Work
-from sedge_edge.state import MAX_RUNS
-from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
-from sedge_protocol.frame import Kind
-from sedge_protocol.messages import (
+from sedge_edge.rounds.state import MAX_RUNS
+from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.messages import (
     Busy,
     Cancel,
     Codec,
@@ -40,9 +40,9 @@ from sedge_protocol.messages import (
     Reject,
     Welcome,
 )
-from sedge_protocol.peer import Peer
-from sedge_protocol.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, SILENCE_S, to_bitmap
-from sedge_protocol.update import decode_update
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, SILENCE_S, to_bitmap
+from sedge_protocol.wire.update import decode_update
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 from tests.edge.desk import Desk, DriftTrainer, N, drift, make_bundle
 
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Trained
+from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Order, Selection, Training
-from sedge_protocol.update import decode_update
+from sedge_protocol.wire.messages import Order, Selection, Training
+from sedge_protocol.wire.update import decode_update
 
 SELECT = Selection(0.4)
 SENT = 1025  # of the layout's parameters

@@ -19,12 +19,12 @@ from tests.edge.desk import (
 
 from sedge_edge.data import Examples
 from sedge_edge.runtime import Programs
-from sedge_edge.trainer import Trained, TrainingDiverged
-from sedge_edge.work import Workplace
+from sedge_edge.training.job import Workplace
+from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Codec, Order, Training
-from sedge_protocol.transfer import describe
+from sedge_protocol.wire.messages import Codec, Order, Training
+from sedge_protocol.wire.transfer import describe
 
 
 @pytest.fixture

@@ -26,15 +26,15 @@ from tests.edge.desk import (
 )
 
 from sedge_edge.agent import LONGEST_REST_S, Work
-from sedge_edge.state import DISK_RETRY_S, MAX_STARTS
-from sedge_edge.trainer import Trained
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.effects import Note, Send, Subscribe
+from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
+from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
-from sedge_protocol.frame import Frame, Kind, seal
-from sedge_protocol.journal import Journal
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import (
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire.effects import Note, Send, Subscribe
+from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import (
     Codec,
     Committed,
     Decline,
@@ -48,8 +48,8 @@ from sedge_protocol.messages import (
     Welcome,
     encode_body,
 )
-from sedge_protocol.peer import Peer
-from sedge_protocol.topics import down
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.topics import down
 
 # Everything by which the product changes a disk.
 WRITES = ("pwrite", "fsync", "replace", "mkdir", "utime", "unlink")

@@ -21,9 +21,9 @@ from tests.edge.desk import (
 )
 
 from sedge_edge.data import Examples
-from sedge_edge.lesson import mixture, phase_seed
-from sedge_edge.state import RunState
-from sedge_edge.trainer import Mixed, Trained
+from sedge_edge.rounds.state import RunState
+from sedge_edge.training.local_training import mixture, phase_seed
+from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
@@ -34,8 +34,8 @@ from sedge_protocol.codec import (
     top_k,
 )
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Codec, Order, Own, Personal, Selection, Training
-from sedge_protocol.update import decode_update
+from sedge_protocol.wire.messages import Codec, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.update import decode_update
 
 DITTO = Personal(Training(prox=0.5))
 # The narrower form of the desk's model.

@@ -12,13 +12,13 @@ from tests.edge.desk import Desk, DriftTrainer, FullDisk, drift, hash_of, only, 
 
 from sedge_edge.agent import Work
 from sedge_edge.data import Examples
-from sedge_edge.state import DISK_RETRY_S
-from sedge_edge.trainer import Trained
-from sedge_edge.work import perform
+from sedge_edge.rounds.state import DISK_RETRY_S
+from sedge_edge.training.job import perform
+from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Codec, Order, Selection, Step, Training
-from sedge_protocol.transfer import Manifest
+from sedge_protocol.wire.messages import Codec, Order, Selection, Step, Training
+from sedge_protocol.wire.transfer import Manifest
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sedge_edge import doctor
 from sedge_edge.doctor import examine, installed_backends
 from sedge_emulate.broker import Broker
 from sedge_protocol.errors import LinkError
-from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.host.mqtt import BrokerSettings
 
 T = TypeVar("T")
 

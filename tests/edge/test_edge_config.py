@@ -6,7 +6,7 @@ import pytest
 
 from sedge_edge.config import BackendConfig, DataConfig, load_config
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.wire.keys import DeviceKeys
 
 SHIPPED = Path(__file__).parents[2] / "edge" / "edge.toml"
 SECRET = bytes(range(32))

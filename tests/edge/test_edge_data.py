@@ -15,9 +15,9 @@ from PIL import Image
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import Examples, as_inputs, check, load_data, load_source, set_aside, split
-from sedge_protocol.bundle import FORMAT, BundleManifest, TensorSpec, Verification
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.bundle import FORMAT, BundleManifest, TensorSpec, Verification
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])

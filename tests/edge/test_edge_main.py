@@ -18,14 +18,14 @@ from sedge_edge import VERSION
 from sedge_edge import __main__ as command
 from sedge_edge.__main__ import main
 from sedge_edge.agent import Agent
-from sedge_edge.state import SCHEMA, AgentState, Pending
-from sedge_edge.work import CODECS
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.frame import Kind
-from sedge_protocol.journal import Journal
+from sedge_edge.rounds.state import SCHEMA, AgentState, Pending
+from sedge_edge.training.job import CODECS
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.layout import Theta
-from sedge_protocol.loop import lock_folder
-from sedge_protocol.messages import Hello, decode_body, encode_body
+from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.messages import Hello, decode_body, encode_body
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,20 @@ from tests.edge.desk import DOWN, KEYS, Desk, N, drift, theta_of
 from tests.protocol.absurd import warped_frame
 
 from sedge_edge.agent import AgentEffect
-from sedge_protocol import messages
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Choice, Codec, Get, Order, Own, Personal, Selection, Welcome
+from sedge_protocol.wire import messages
+from sedge_protocol.wire.messages import (
+    Choice,
+    Codec,
+    Get,
+    Order,
+    Own,
+    Personal,
+    Selection,
+    Welcome,
+)
 
 LARGEST = float(np.finfo(np.float32).max)
 EXACT = ValueCoding.FP32

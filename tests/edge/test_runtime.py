@@ -13,18 +13,18 @@ from tests.edge.desk import DOWN, KEYS, UP, Desk, DriftTrainer, examples, make_b
 from sedge_edge import runtime as runtime_module
 from sedge_edge.data import Examples
 from sedge_edge.runtime import Programs, Runtime, in_pool
-from sedge_edge.trainer import Trained, TrainingDiverged, TrainingStopped
-from sedge_edge.work import Job, Outcome, perform
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.bundle import Bundle, unpack
-from sedge_protocol.effects import Send
+from sedge_edge.training.job import Job, Outcome, perform
+from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, LocalError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Decline, Goodbye, Hello, Message, Offer, Training, Welcome
-from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
-from sedge_protocol.peer import Peer
-from sedge_protocol.topics import blob as blob_topic
-from sedge_protocol.transfer import Manifest
+from sedge_protocol.wire.bundle import Bundle, unpack
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.messages import Decline, Goodbye, Hello, Message, Offer, Training, Welcome
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.topics import blob as blob_topic
+from sedge_protocol.wire.transfer import Manifest
 
 
 class FakeLink:

@@ -16,12 +16,12 @@ from sedge_emulate.host import HostDisk
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.shares import Shares
 from sedge_emulate.worker import Failed, Finished, Request, Shop, Worker
-from sedge_protocol.bundle import load, pack
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Order, Training
-from sedge_protocol.transfer import Manifest, describe
+from sedge_protocol.wire.bundle import load, pack
+from sedge_protocol.wire.messages import Order, Training
+from sedge_protocol.wire.transfer import Manifest, describe
 
 BATCH = 8
 CLASSES = 3

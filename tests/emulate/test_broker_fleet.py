@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.edge.home import DEAD_URL
 from tests.emulate.shop import InlineCrew, make_shop
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RunEnded
 from sedge_emulate import broker_fleet as module

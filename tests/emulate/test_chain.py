@@ -10,7 +10,7 @@ from sedge_emulate.training.layers import HalvingPool, MaxPool
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Precision, Unsupported
 from sedge_export import cross_entropy
-from sedge_protocol.bundle import TensorSpec
+from sedge_protocol.wire.bundle import TensorSpec
 
 
 def of(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> Problem:

@@ -9,9 +9,9 @@ import torch
 from tests.emulate.trainings import problem
 from torch import Tensor, nn
 
-from sedge_edge.batches import permutations
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Trained, TrainingDiverged
+from sedge_edge.training.batches import permutations
+from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.checks import TOLERANCE, Twins, Wrong, check, drawn, twins
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
@@ -19,10 +19,10 @@ from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.models import resnet8
 from sedge_export.network import cross_entropy
-from sedge_protocol.bundle import TensorSpec
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.update import Metrics
 
 CPU = torch.device("cpu")
 OF = problem("wide_cnn")

@@ -10,7 +10,7 @@ import torch
 from tests.emulate import trainings
 from tests.emulate.trainings import PULLED, problem
 
-from sedge_edge.trainer import Trained
+from sedge_edge.training.trainer import Trained
 from sedge_emulate.training import choice
 from sedge_emulate.training.checks import Wrong
 from sedge_emulate.training.choice import NAMES, fastest, open_trainer

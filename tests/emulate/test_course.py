@@ -16,7 +16,7 @@ from tests.emulate.shop import InlineCrew
 
 from sedge_cloud.config import BroadcastConfig, TrainingConfig
 from sedge_cloud.strategy import Assignment, Memory, State, Update
-from sedge_edge.storage import Shelf
+from sedge_edge.rounds.storage import Shelf
 from sedge_emulate import course as module
 from sedge_emulate import virtual_fleet
 from sedge_emulate.config import (
@@ -34,10 +34,10 @@ from sedge_emulate.emulation import Stage, course_of, set_up
 from sedge_emulate.host import HostDisk
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import StrategyResult
-from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
-from sedge_protocol.messages import Training
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.messages import Training
 
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 from tests.emulate.shop import Desk, make_shop, with_backend
 
-from sedge_edge.trainer import TrainingDiverged
-from sedge_edge.versions import BrokenSteps
-from sedge_edge.work import Job, Outcome
+from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate import crew as module
 from sedge_emulate import worker
 from sedge_emulate.crew import Crew
 from sedge_emulate.worker import Answers, Failed, Finished, Request, Shop
 from sedge_protocol.errors import CodecError, ConfigError, LinkError, LocalError
-from sedge_protocol.messages import Step, Training
+from sedge_protocol.wire.messages import Step, Training
 
 WIDTH = 3
 

@@ -8,13 +8,13 @@ import pytest
 from tests.edge.home import DEAD_URL
 from tests.emulate.shop import make_shares
 
-from sedge_cloud.store import Store
+from sedge_cloud.store.database import Store
 from sedge_edge.runtime import Runtime
-from sedge_edge.work import Job
+from sedge_edge.training.job import Job
 from sedge_emulate.devices import Site, bring_up, enrol
 from sedge_emulate.worker import Finished, Request
 from sedge_protocol.errors import CodecError, LinkError, StorageError
-from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.wire.keys import DeviceKeys
 
 SHARES = make_shares(3)
 JOB: Any = Job(order=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

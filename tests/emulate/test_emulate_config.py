@@ -126,7 +126,7 @@ def test_how_far_devices_are_trusted(tmp_path: Path) -> None:
 
 def test_a_strategy_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    source = "from sedge_cloud.baselines import FedAvg\nclass Beside(FedAvg): ...\n"
+    source = "from sedge_cloud.strategies.fedavg import FedAvg\nclass Beside(FedAvg): ...\n"
     (tmp_path / "strategy_beside.py").write_text(source)
     own = GOOD.replace('name = "fedavg"', 'name = "strategy_beside:Beside"')
     path = list(sys.path)

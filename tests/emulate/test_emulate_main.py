@@ -26,9 +26,9 @@ from sedge_emulate.data import digits
 from sedge_emulate.emulation import Stage
 from sedge_emulate.result import Result, StrategyResult, read_json
 from sedge_emulate.training.choice import NAMES
-from sedge_protocol.bundle import load, pack
 from sedge_protocol.errors import StorageError
-from sedge_protocol.loop import lock_folder
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.wire.bundle import load, pack
 
 DEVICES = 6
 ROUNDS = 2

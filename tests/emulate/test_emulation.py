@@ -33,8 +33,8 @@ from sedge_emulate.emulation import (
 )
 from sedge_emulate.result import Spread, StrategyResult, Traffic
 from sedge_emulate.shares import Shares
-from sedge_protocol.bundle import load
 from sedge_protocol.errors import ConfigError, DataError, StorageError
+from sedge_protocol.wire.bundle import load
 
 FEDAVG = StrategyConfig(name="fedavg", label="Fed Avg!")
 LOCAL = StrategyConfig(name="local_only")

@@ -10,7 +10,7 @@ from sedge_emulate.training.chain import Chain
 from sedge_emulate.training.engine import Engine
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.sequential import open_sequential
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 CPU = torch.device("cpu")
 PAIRS = [

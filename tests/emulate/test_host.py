@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sedge_emulate.host import DeviceDisk, HostDisk
-from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.errors import StorageError
-from sedge_protocol.transfer import Manifest, describe
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.transfer import Manifest, describe
 
 DATA = np.random.default_rng(0).bytes(150_000)
 MANIFEST = describe(DATA)

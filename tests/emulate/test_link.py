@@ -9,9 +9,9 @@ from sedge_emulate.config import ClassConfig, EmulationConfig, LinkConfig, Strat
 from sedge_emulate.link import BROKER_S, MISSED_S, MemoryBroker, Port
 from sedge_emulate.meter import Meter
 from sedge_emulate.plan import Plan
-from sedge_protocol.frame import Frame, Kind, open_frame, seal
-from sedge_protocol.messages import Goodbye, encode_body
-from sedge_protocol.topics import blob, down, up
+from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
+from sedge_protocol.wire.messages import Goodbye, encode_body
+from sedge_protocol.wire.topics import blob, down, up
 
 FLEET = "f"
 BLOB = blob(FLEET, bytes(16))

@@ -9,17 +9,17 @@ import pytest
 from tests.emulate.shop import TRAINING, make_shares, make_shop, with_backend
 
 from sedge_edge.data import Examples, split
-from sedge_edge.lesson import Learned, lesson
-from sedge_edge.start import Parts
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.local_training import Learned, lesson
+from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.lockstep import Pupil, lead
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 from sedge_emulate.worker import Shop, Worker
-from sedge_protocol.bundle import load
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Choice, Order, Own, Personal, Selection, Training
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.messages import Choice, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import Metrics
 
 DEVICES = 4
 SHARES = make_shares(DEVICES)

@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sedge_edge.work import Job, Outcome
+from sedge_edge.training.job import Job, Outcome
 from sedge_emulate.memo import Memo, job_key
 from sedge_emulate.worker import Finished
 from sedge_protocol.errors import StorageError
-from sedge_protocol.messages import Order
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import Metrics, Report
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import Metrics, Report
 
 MANIFEST = describe(bytes(100))
 ORDER = Order(

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from sedge_emulate.meter import CONNACK, SUBACK, Meter
-from sedge_protocol.frame import HEADER, Frame, Kind, seal
-from sedge_protocol.messages import Hello, Offer, Order, encode_body
-from sedge_protocol.transfer import Manifest, describe
+from sedge_protocol.wire.frame import HEADER, Frame, Kind, seal
+from sedge_protocol.wire.messages import Hello, Offer, Order, encode_body
+from sedge_protocol.wire.transfer import Manifest, describe
 
 TOPIC = "sedge/1/f/device/d/up"
 KEY = bytes(32)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sedge_emulate.result import StrategyResult, read_json
-from sedge_protocol.bundle import load
+from sedge_protocol.wire.bundle import load
 
 FLEET = """\
 devices = 6
@@ -29,7 +29,7 @@ local_epochs = {epochs}
 learning_rate = 0.05
 {more}
 [[strategies]]
-name = "sedge_cloud.heterofl:HeteroFL"
+name = "sedge_cloud.strategies.heterofl:HeteroFL"
 label = "heterofl"
 options = {{ {options} }}
 """

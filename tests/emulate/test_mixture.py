@@ -7,13 +7,13 @@ import torch
 from tests.emulate import trainings
 from tests.emulate.trainings import PLAIN, problem
 
-from sedge_edge.trainer import Mixed, TrainingDiverged
+from sedge_edge.training.trainer import Mixed, TrainingDiverged
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_protocol.errors import CodecError
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 CPU = torch.device("cpu")
 

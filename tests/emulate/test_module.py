@@ -12,7 +12,7 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.sequential import SequentialTrainer
 from sedge_emulate.training.tasks import Task
 from sedge_export import cross_entropy
-from sedge_protocol.bundle import TensorSpec
+from sedge_protocol.wire.bundle import TensorSpec
 
 CPU = torch.device("cpu")
 

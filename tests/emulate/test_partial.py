@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.ledger import Run
+from sedge_cloud.store.runs import Run
 from sedge_emulate.reproduce.cells import TABLES
 from sedge_emulate.reproduce.partial import (
     DEVICES,

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tests.emulate.tiny import TINY
 
-from sedge_cloud.baselines import FedAvg
 from sedge_cloud.events import Event, RoundClosed
+from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import State, Update
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.cells import Cell

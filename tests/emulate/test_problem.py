@@ -6,8 +6,8 @@ from tests.emulate import trainings
 
 from sedge_edge.data import Examples
 from sedge_emulate.training.problem import Feed
-from sedge_protocol.bundle import TensorSpec
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.messages import Training
 
 
 def test_batches_are_a_devices() -> None:

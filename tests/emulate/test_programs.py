@@ -16,7 +16,7 @@ from sedge_emulate.training.programs import OnnxFleet
 from sedge_emulate.training.sequential import open_sequential
 from sedge_emulate.training.tasks import Unsupported
 from sedge_export import export
-from sedge_protocol.bundle import Bundle, load
+from sedge_protocol.wire.bundle import Bundle, load
 
 
 def bundle_of(of: Problem, folder: Path) -> Bundle:

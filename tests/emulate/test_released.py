@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.ledger import Run
-from sedge_cloud.rounds import order_seed
-from sedge_edge.batches import permutations
+from sedge_cloud.rounds.lifecycle import order_seed
+from sedge_cloud.store.runs import Run
+from sedge_edge.training.batches import permutations
 from sedge_emulate.reproduce.released import (
     BATCH,
     DEVICES,

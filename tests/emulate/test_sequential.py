@@ -6,13 +6,13 @@ import torch
 from tests.emulate import trainings
 from tests.emulate.trainings import MODELS, PLAIN, PULLED, problem
 
-from sedge_edge.batches import Permutations
+from sedge_edge.training.batches import Permutations
 from sedge_emulate.training.chain import Chain
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import Precision, Unsupported
-from sedge_protocol.messages import LastBatch, Training
+from sedge_protocol.wire.messages import LastBatch, Training
 
 CPU = torch.device("cpu")
 PAIRS = [

@@ -10,8 +10,8 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.stacked import StackedTrainer
 from sedge_emulate.training.tasks import Unsupported
 from sedge_export import cross_entropy
-from sedge_protocol.bundle import TensorSpec
-from sedge_protocol.messages import LastBatch, Training
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.messages import LastBatch, Training
 
 CPU = torch.device("cpu")
 

@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from sedge_edge.batches import batches
-from sedge_edge.trainer import Trained, TrainingDiverged
+from sedge_edge.training.batches import batches
+from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.tasks import Record, metrics
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.update import Metrics
 
 THETA = np.ones(3, np.float32)
 

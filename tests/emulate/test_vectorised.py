@@ -8,7 +8,7 @@ from tests.emulate.trainings import PLAIN, PULLED, problem
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
-from sedge_protocol.messages import LastBatch, Training
+from sedge_protocol.wire.messages import LastBatch, Training
 
 CPU = torch.device("cpu")
 

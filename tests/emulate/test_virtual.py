@@ -13,16 +13,16 @@ import msgspec
 import pytest
 from tests.emulate.shop import InlineCrew, make_shop
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
-from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.rounds import Summary
-from sedge_cloud.store import Store
+from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Ledger, Run
 from sedge_edge.agent import Identity
-from sedge_edge.trainer import TrainingDiverged
-from sedge_edge.work import CODECS, Job
+from sedge_edge.training.job import CODECS, Job
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.clock import Clock
 from sedge_emulate.config import LinkConfig
 from sedge_emulate.host import HostDisk
@@ -33,8 +33,8 @@ from sedge_emulate.virtual_fleet import GATHER_S, VirtualCloud
 from sedge_emulate.worker import Request, Shop
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import Hello, Order
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Order
 
 DEVICES = 3
 JOB_S = 10.0

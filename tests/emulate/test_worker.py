@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tests.emulate.shop import Desk, make_shop, with_backend
 
-from sedge_edge.backend_onnx import OnnxTrainer
-from sedge_edge.storage import FolderVectors
-from sedge_edge.work import Job, Outcome, Workplace, perform
+from sedge_edge.backends.onnx_runtime import OnnxTrainer
+from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.job import Job, Outcome, Workplace, perform
 from sedge_emulate import worker as module
 from sedge_emulate.job_disk import JobVectors
 from sedge_emulate.shares import Shares
@@ -26,14 +26,23 @@ from sedge_emulate.worker import (
     Shop,
     Worker,
 )
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.bundle import load
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import LocalError
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Choice, Codec, Order, Own, Personal, Selection, Step, Training
-from sedge_protocol.update import decode_update
+from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.messages import (
+    Choice,
+    Codec,
+    Order,
+    Own,
+    Personal,
+    Selection,
+    Step,
+    Training,
+)
+from sedge_protocol.wire.update import decode_update
 
 DEVICES = 4
 KEY = b"k" * 32

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds import cohort
-from sedge_edge.batches import permutations
+from sedge_cloud.rounds.lifecycle import cohort
+from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, digits
 from sedge_emulate.reproduce.cells import Cell, Table

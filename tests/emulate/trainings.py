@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 from sedge_export import cross_entropy
 from sedge_export.models import ResNet8, avgcnn
-from sedge_protocol.bundle import TensorSpec
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.messages import Training
 
 BATCH = 8
 CLASSES = 5

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sedge_export.__main__ import main
-from sedge_protocol import bundle
+from sedge_protocol.wire import bundle
 
 torch.set_num_threads(1)
 

@@ -19,7 +19,7 @@ from sedge_export.lowering.walk import to_onnx
 from sedge_export.network import Network
 from sedge_export.trace import trace
 from sedge_export.verify import load_program
-from sedge_protocol import bundle
+from sedge_protocol.wire import bundle
 
 torch.set_num_threads(1)
 

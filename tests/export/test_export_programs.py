@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from sedge_export import cross_entropy, export
 from sedge_export.verify import Program, load_program
-from sedge_protocol import bundle
-from sedge_protocol.bundle import BundleManifest, TensorSpec
 from sedge_protocol.layout import Role, Theta
+from sedge_protocol.wire import bundle
+from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 
 torch.set_num_threads(1)
 

@@ -21,7 +21,7 @@ from tests.paper.toy_fleet import (
     perform,
 )
 
-from sedge_cloud.obp import FedOBP
+from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_cloud.strategy import Memory, State, Update
 
 SCORED = [k for k in range(N) if k not in STATISTIC]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.paper.toy_clusters import CLUSTERS, DEVICES, EXAMPLES, LAYOUT, Fleet, trained
 
-from sedge_cloud.cac import FedCAC, critical_places
+from sedge_cloud.strategies.fedcac import FedCAC, critical_places
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 

@@ -29,7 +29,7 @@ from sedge_emulate.shares import Shares
 from sedge_emulate.virtual_fleet import VirtualFleet
 from sedge_emulate.watch import Totals, Watch
 from sedge_emulate.worker import Shop
-from sedge_protocol.update import Report
+from sedge_protocol.wire.update import Report
 
 SEED = 42
 ROUNDS = 10

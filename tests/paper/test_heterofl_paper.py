@@ -8,13 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from tests.cloud.forms import state_of
 
-from sedge_cloud.fedrolex import FedRolex
-from sedge_cloud.heterofl import HeteroFL
+from sedge_cloud.algorithms.submodels import form_of
+from sedge_cloud.strategies.fedrolex import FedRolex
+from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategy import Memory, State, Update
-from sedge_cloud.submodel import form_of
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 F, P = -1, 4  # a fixed dimension; positions behind the flattened image
 WIDTHS = (5, 3, 4)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from tests.paper.toy_fleet import DEVICES, LAYOUT, STATISTIC, TRAINING, N, Problem, Vector, play
 
-from sedge_cloud.apfl import APFL
-from sedge_cloud.baselines import FedAvg
-from sedge_cloud.ditto import Ditto
-from sedge_cloud.fedbn import FedBN
-from sedge_cloud.fedper import FedPer, LGFedAvg
-from sedge_cloud.fedprox import FedProx
-from sedge_cloud.fedrep import FedBABU, FedRep
-from sedge_cloud.fedselect import MASK, FedSelect, read_mask
+from sedge_cloud.strategies.apfl import APFL
+from sedge_cloud.strategies.ditto import Ditto
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategies.fedbn import FedBN
+from sedge_cloud.strategies.fedper import FedPer, LGFedAvg
+from sedge_cloud.strategies.fedprox import FedProx
+from sedge_cloud.strategies.fedrep import FedBABU, FedRep
+from sedge_cloud.strategies.fedselect import MASK, FedSelect, read_mask
 from sedge_protocol.layout import Role
 
 EPOCHS, RATE = TRAINING.local_epochs, TRAINING.learning_rate

@@ -16,11 +16,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sedge_cloud.obp import IMPORTANCE, FedOBP
+from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
 from sedge_cloud.strategy import Memory, State, Update
 from sedge_protocol.importance import kept, select
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 LAYOUT = Layout.of(
     [

@@ -18,17 +18,25 @@ import numpy as np
 import pytest
 from tests.paper.toy_fleet import DEVICES, LAYOUT, STATISTIC, TRAINING, N, Problem, Vector
 
-from sedge_cloud.obp import FedOBP
+from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_cloud.strategy import Assignment, Memory, State, Update, place
-from sedge_edge.lesson import Answer, Evaluate, Learned, Request, Train, follow, lesson
-from sedge_edge.start import Parts
-from sedge_edge.trainer import Trained
+from sedge_edge.training.local_training import (
+    Answer,
+    Evaluate,
+    Learned,
+    Request,
+    Train,
+    follow,
+    lesson,
+)
+from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.patch_levels import part
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Choice, Order
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.messages import Choice, Order
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import Metrics
 
 SCORED = [k for k in range(N) if k not in STATISTIC]
 BLOB = describe(b"blob")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.paper.toy_clusters import CLUSTERS, DEVICES, EXAMPLES, LAYOUT, Fleet, trained
 
-from sedge_cloud.purin import Average, FedPURIN
+from sedge_cloud.strategies.fedpurin import Average, FedPURIN
 from sedge_protocol.layout import Theta
 
 SCORED = [

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_cloud.aggregate import robust_mean
-from sedge_cloud.baselines import FedAvg
-from sedge_cloud.robust import Robust, Rule
+from sedge_cloud.algorithms.averaging import robust_mean
+from sedge_cloud.algorithms.outliers import vet
+from sedge_cloud.algorithms.robust import Robust, Rule
+from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import State, Update
-from sedge_cloud.vetting import vet
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests.cloud.forms import state_of
 
+from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import Memory, Update
-from sedge_cloud.subflot import SubFLOT
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 F, P = -1, 2  # a fixed dimension; positions behind the flattened image
 WIDTHS = (4, 6, 5)

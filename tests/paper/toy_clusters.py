@@ -13,7 +13,7 @@ import numpy as np
 from sedge_cloud.strategy import Assignment, Memory, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 LAYOUT = Layout.of(
     [

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sedge_cloud.strategy import Arrays, Assignment, Memory, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Personal, Training
+from sedge_protocol.wire.messages import Personal, Training
 
 LAYOUT = Layout.of(
     [

@@ -7,8 +7,8 @@ from typing import cast
 
 import msgspec
 
-from sedge_protocol.frame import MAX_BODY_BYTES, NO_TRANSFER, Frame, Kind, seal
-from sedge_protocol.messages import KINDS, Message, encode_body
+from sedge_protocol.wire.frame import MAX_BODY_BYTES, NO_TRANSFER, Frame, Kind, seal
+from sedge_protocol.wire.messages import KINDS, Message, encode_body
 
 Plain = dict[object, object]
 # Numbers around every limit, text that no log or path should meet, values of other types, and bytes that

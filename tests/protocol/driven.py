@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from sedge_protocol.mqtt import (
+from sedge_protocol.host.mqtt import (
     BrokerSettings,
     Connected,
     Disconnected,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sedge_protocol.transfer import MIN_CHUNK_BYTES
+from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES
 
 FRAME = 100  # bytes of a frame beside what it carries
 BLOB = np.random.default_rng(1).bytes(16 * MIN_CHUNK_BYTES - 100)

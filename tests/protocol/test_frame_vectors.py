@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from sedge_protocol.errors import FrameError, VersionError
-from sedge_protocol.frame import Frame, Kind, open_frame, seal
-from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.messages import KINDS, Message, decode_body, encode_body
-from sedge_protocol.transfer import Manifest, describe, from_bitmap, to_bitmap
-from sedge_protocol.update import Report, decode_update, encode_update
+from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import KINDS, Message, decode_body, encode_body
+from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap, to_bitmap
+from sedge_protocol.wire.update import Report, decode_update, encode_update
 
 
 class Keys(TypedDict):

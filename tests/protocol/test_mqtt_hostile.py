@@ -14,10 +14,10 @@ import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 from tests.protocol.driven import Driven, drive
 
-from sedge_protocol import mqtt
 from sedge_protocol.errors import LinkError
-from sedge_protocol.mqtt import BrokerSettings, Connected, MqttLink, Received
-from sedge_protocol.probe import probe
+from sedge_protocol.host import mqtt
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received
+from sedge_protocol.host.probe import probe
 
 ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no properties
 LEVEL = 8  # where a CONNECT has its protocol level, when it is short

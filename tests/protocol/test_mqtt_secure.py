@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
-from sedge_cloud.administration import ACL, MOSQUITTO
-from sedge_cloud.enrolment import add_password
+from sedge_cloud.admin.enrolment import add_password
+from sedge_cloud.admin.runs import ACL, MOSQUITTO
 from sedge_emulate import broker as broker_module
 from sedge_emulate.broker import Broker, find_mosquitto
-from sedge_protocol import mqtt, topics
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.mqtt import BrokerSettings, MqttLink, Received
+from sedge_protocol.host import mqtt
+from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.keys import DeviceKeys
 
 FLEET, COORDINATOR = "home", "coordinator-home"
 SECRETS = {name: bytes([number]) * 32 for number, name in enumerate(("pi-1", "pi-2"), 1)}

@@ -9,10 +9,10 @@ import pytest
 from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, settings, settle
 
 from sedge_emulate.broker import Broker
-from sedge_protocol import mqtt
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.loop import Loop
-from sedge_protocol.mqtt import (
+from sedge_protocol.host import mqtt
+from sedge_protocol.host.loop import Loop
+from sedge_protocol.host.mqtt import (
     BrokerSettings,
     MqttLink,
 )

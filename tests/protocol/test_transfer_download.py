@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sedge_protocol.transfer import (
+from sedge_protocol.wire.transfer import (
     MIN_CHUNK_BYTES,
     RETRY_FIRST_S,
     RETRY_MAX_S,
@@ -109,7 +109,7 @@ def test_a_complete_fetch_asks_for_nothing() -> None:
 
 
 def test_a_blob_that_was_damaged_on_disk_is_asked_for_anew() -> None:
-    """The caller clears ``have`` and connects again (edge/sedge_edge/fetching.py)."""
+    """The caller clears ``have`` and connects again (edge/sedge_edge/rounds/fetching.py)."""
     fetch = Fetch(MANIFEST, set(ALL), rng())
     fetch.have.clear()
     fetch.connected(0.0)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sedge_protocol.transfer import (
+from sedge_protocol.wire.transfer import (
     CREDIT,
     DEFAULT_CHUNK_BYTES,
     MAX_INLINE_BYTES,

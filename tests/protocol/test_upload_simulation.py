@@ -1,6 +1,6 @@
 """Both ends of an upload joined by a fake link.
 
-Nothing here is mocked but the wire; the rules of the two callers (outbox.py and inbox.py) are played in a
+Nothing here is mocked but the wire; the rules of the two callers (outbox.py and uploads.py) are played in a
 few lines each.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, Faults, Wire, World
 
-from sedge_protocol.transfer import (
+from sedge_protocol.wire.transfer import (
     CREDIT,
     MAX_INLINE_BYTES,
     Intake,

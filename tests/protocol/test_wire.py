@@ -9,13 +9,19 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from sedge_cloud import coordinator, housekeeping, inbox, ledger, store
-from sedge_cloud.administration import ACL
+from sedge_cloud import coordinator
+from sedge_cloud.admin.runs import ACL
 from sedge_cloud.config import CloudConfig
-from sedge_edge import state
-from sedge_protocol import bundle, frame, layout, messages, mqtt, topics, transfer, update
-from sedge_protocol.frame import HEADER, Kind, ReplayWindow
-from sedge_protocol.messages import KINDS
+from sedge_cloud.devices import uploads as inbox
+from sedge_cloud.rounds import housekeeping
+from sedge_cloud.store import database as store
+from sedge_cloud.store import runs as ledger
+from sedge_edge.rounds import state
+from sedge_protocol import layout
+from sedge_protocol.host import mqtt
+from sedge_protocol.wire import bundle, frame, messages, topics, transfer, update
+from sedge_protocol.wire.frame import HEADER, Kind, ReplayWindow
+from sedge_protocol.wire.messages import KINDS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "protocol" / "WIRE.md").read_text()

@@ -13,12 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from tests.system.trio import DEVICES, Course
 
-from sedge_cloud.obp import FedOBP
-from sedge_cloud.parts import body, head, parameters
-from sedge_cloud.rows import OrderRow
+from sedge_cloud.algorithms.layers import body, head, parameters
+from sedge_cloud.store.rows import OrderRow
+from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Own, Personal, Training
+from sedge_protocol.wire.messages import Own, Personal, Training
 
 TRAINING = Training(local_epochs=3, learning_rate=0.1, momentum=0.5)
 RATES = (0.0, 0.25, 0.5)

@@ -11,8 +11,8 @@ import pytest
 from tests.system.harness import wait_until
 from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 
-from sedge_cloud.rounds import RUNNING
-from sedge_cloud.rows import OrderRow
+from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.store.rows import OrderRow
 
 ROUNDS = 4
 # FedPURIN's patches are blobs of more than 32 KiB, coded against the masks that both sides hold, until

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.system.harness import accepts, free_port, wait_until
 
-from sedge_cloud.administration import MOSQUITTO_LIMITS
+from sedge_cloud.admin.runs import MOSQUITTO_LIMITS
 from sedge_emulate.broker import find_mosquitto
 from sedge_protocol.errors import LinkError
-from sedge_protocol.frame import HEADER, MAX_BODY_BYTES
-from sedge_protocol.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
-from sedge_protocol.probe import probe
-from sedge_protocol.topics import all_up, blob, down, up
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.probe import probe
+from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
+from sedge_protocol.wire.topics import all_up, blob, down, up
 
 CONF = Path(__file__).parents[2] / "cloud" / "mosquitto.conf"
 FLEET = "home"

@@ -14,18 +14,18 @@ import pytest
 from numpy.typing import NDArray
 from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_theta
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_edge.data import Examples
-from sedge_edge.storage import FolderVectors
-from sedge_edge.trainer import Mixed, Trained
-from sedge_edge.versions import needed
-from sedge_edge.work import CODECS, Job, Outcome, Workplace, perform, prepare
-from sedge_protocol import bundle as bundles
-from sedge_protocol.blobs import BlobFolder
+from sedge_edge.rounds.global_model import needed
+from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.job import CODECS, Job, Outcome, Workplace, perform, prepare
+from sedge_edge.training.trainer import Mixed, Trained
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Order, Training
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.messages import Order, Training
+from sedge_protocol.wire.update import Metrics
 
 NAMES = ("a", "b", "c", "d")
 ROUNDS = 6

@@ -1,6 +1,6 @@
 """The device's training against plain torch, and the cloud's view of it, bit for bit.
 
-A real model is exported, trained by ``sedge_edge.work.perform`` in ONNX Runtime, and beside it by a few
+A real model is exported, trained by ``sedge_edge.training.job.perform`` in ONNX Runtime, and beside it by a few
 lines of ordinary torch: autograd, ``torch.optim.SGD``, the same batches of the same real digits.
 """
 
@@ -17,29 +17,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig
-from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.plans import plan_round
-from sedge_cloud.rounds import open_round
-from sedge_cloud.rows import MemoryRow, UpdateRow
-from sedge_cloud.store import Store
-from sedge_cloud.updates import check_update
-from sedge_edge.batches import batches
+from sedge_cloud.devices.update_checks import check_update
+from sedge_cloud.rounds.lifecycle import open_round
+from sedge_cloud.rounds.plans import plan_round
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import MemoryRow, UpdateRow
+from sedge_cloud.store.runs import Ledger, Run
 from sedge_edge.data import Examples, split
+from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import Programs
-from sedge_edge.storage import FolderVectors
-from sedge_edge.work import Job, Outcome, Workplace, perform, prepare
+from sedge_edge.training.batches import batches
+from sedge_edge.training.job import Job, Outcome, Workplace, perform, prepare
 from sedge_emulate.data import load
 from sedge_export import export
-from sedge_protocol import bundle as bundles
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.bundle import Bundle
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.messages import LastBatch, Order, Training
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import decode_update
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.messages import LastBatch, Order, Training
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import decode_update
 
 BATCH = 16
 # 197 examples make 12 batches and a last one of 5 rows.

@@ -12,17 +12,17 @@ import numpy as np
 from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_theta
 from tests.system.test_obp_scoring import CONFIG, GRID, Device, Puller, centre, rounded
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_edge.data import Examples, set_aside
-from sedge_edge.storage import FolderVectors
-from sedge_edge.work import CODECS, Workplace
-from sedge_protocol import bundle as bundles
-from sedge_protocol.blobs import BlobFolder
+from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.job import CODECS, Workplace
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import TRAIN, Order
-from sedge_protocol.update import Metrics, decode_update
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.messages import TRAIN, Order
+from sedge_protocol.wire.update import Metrics, decode_update
 
 NAMES = ("a", "b", "c", "d")
 SIZES = [0, 8, 36, 200]

@@ -10,8 +10,8 @@ import numpy as np
 from tests.system.faultproxy import FaultProxy
 from tests.system.harness import RealFleet, command, wait_until
 
-from sedge_cloud.store import Store
-from sedge_protocol.update import Report
+from sedge_cloud.store.database import Store
+from sedge_protocol.wire.update import Report
 
 RUN = """
 strategy = "fedobp"

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.system.test_simulation import CONFIGS, Faults, World, play
 
-from sedge_protocol.effects import Send
+from sedge_protocol.wire.effects import Send
 
 SLOWEST_S = 3.0
 

@@ -18,28 +18,28 @@ import pytest
 from numpy.typing import NDArray
 from tests.cloud.helper import EMPTY_PROGRAM
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.ledger import RunState
-from sedge_cloud.rounds import Summary
-from sedge_cloud.store import Store
+from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import RunState
 from sedge_edge.agent import Agent, Identity, Work
 from sedge_edge.data import Examples
-from sedge_edge.state import SCHEMA, AgentState
-from sedge_edge.trainer import Mixed, Trained
-from sedge_edge.work import Workplace, perform
-from sedge_protocol import bundle as bundles
-from sedge_protocol.blobs import BlobFolder
+from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.training.job import Workplace, perform
+from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.codec import ValueCoding
-from sedge_protocol.effects import Send, Subscribe, Unsubscribe
 from sedge_protocol.errors import StorageError
-from sedge_protocol.journal import Journal
-from sedge_protocol.keys import DeviceKeys
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Hello, Training
-from sedge_protocol.topics import all_up, device_of, down
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.effects import Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Training
+from sedge_protocol.wire.topics import all_up, device_of, down
+from sedge_protocol.wire.update import Metrics
 
 INPUTS, CLASSES = 40, 1200  # n = 49,200: three 64 KiB chunks of float32, so transfers have a middle
 FLEET = "sim"

@@ -14,7 +14,7 @@ from tests.system import particulars
 from tests.system.particulars import RATES, TRAINING, Others
 from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 
-from sedge_cloud.strategies import STRATEGIES
+from sedge_cloud.strategies.registry import STRATEGIES
 
 MORE = f"""
 [training]

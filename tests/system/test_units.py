@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sedge_cloud.config import CloudConfig, load_cloud
-from sedge_protocol.loop import MAX_WAIT_S
+from sedge_protocol.host.loop import MAX_WAIT_S
 
 ROOT = Path(__file__).parents[2]
 UNITS = (ROOT / "cloud" / "sedge-cloud.service", ROOT / "edge" / "sedge-edge.service")

@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from tests.system.harness import RealFleet, wait_until
 from torch import nn
 
-from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.rounds import FINISHED, RUNNING, Summary
-from sedge_cloud.rows import OrderRow
-from sedge_cloud.store import Store
+from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import OrderRow
+from sedge_cloud.store.runs import Ledger, Run
 from sedge_cloud.strategy import State, Update
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
-from sedge_edge.state import SCHEMA, AgentState, RunState
-from sedge_edge.storage import FolderVectors
-from sedge_edge.trainer import Trainer, open_trainer
+from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.trainer import Trainer, open_trainer
 from sedge_export import export
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.bundle import unpack
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.journal import Journal
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.update import Metrics, Report
+from sedge_protocol.wire.bundle import unpack
+from sedge_protocol.wire.update import Metrics, Report
 
 # What each device's machine says of its memory, in MB.
 MEMORY_MB = {"pi-1": 4000, "pi-2": 1200, "pi-3": 400}

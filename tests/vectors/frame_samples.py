@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from sedge_protocol import messages, topics
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.codec.patch_levels import encode_levels
-from sedge_protocol.frame import Kind
-from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.messages import Message
-from sedge_protocol.transfer import describe, to_bitmap
+from sedge_protocol.wire import messages, topics
+from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Message
+from sedge_protocol.wire.transfer import describe, to_bitmap
 
 SECRET = bytes(range(32))
 FLEET, DEVICE = "home", "pi-1"

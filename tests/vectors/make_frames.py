@@ -33,12 +33,12 @@ from tests.vectors.frame_samples import (
     later_messages,
 )
 
-from sedge_protocol import messages, topics
-from sedge_protocol.frame import Frame, Kind, seal
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import KINDS, Message, encode_body
-from sedge_protocol.transfer import Manifest, describe, to_bitmap
-from sedge_protocol.update import Metrics, Report, encode_update
+from sedge_protocol.wire import messages, topics
+from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import KINDS, Message, encode_body
+from sedge_protocol.wire.transfer import Manifest, describe, to_bitmap
+from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 PATH = Path(__file__).with_name("frames.json")
 Json: TypeAlias = dict[str, object]

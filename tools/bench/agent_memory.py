@@ -62,9 +62,9 @@ def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
     import numpy as np
 
     from sedge_edge.data import Examples
-    from sedge_edge.trainer import open_trainer
-    from sedge_protocol.bundle import load
-    from sedge_protocol.messages import Training
+    from sedge_edge.training.trainer import open_trainer
+    from sedge_protocol.wire.bundle import load
+    from sedge_protocol.wire.messages import Training
 
     importlib.import_module("sedge_edge.__main__")  # everything the agent's process loads
     row["agent_mib"] = memory()["now"]

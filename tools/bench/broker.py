@@ -40,10 +40,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from sedge_emulate.broker import Broker
-from sedge_protocol import topics
-from sedge_protocol.loop import Loop
-from sedge_protocol.mqtt import WINDOW, BrokerSettings, Connected, MqttLink, Received
-from sedge_protocol.peer import Peer
+from sedge_protocol.host.loop import Loop
+from sedge_protocol.host.mqtt import WINDOW, BrokerSettings, Connected, MqttLink, Received
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.peer import Peer
 
 WAYS = ("paho", "link", "frames")
 KEY, TRANSFER = b"k" * 32, b"t" * 16

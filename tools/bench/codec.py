@@ -27,13 +27,13 @@ from statistics import median
 
 import numpy as np
 
-from sedge_edge.critical import critical
-from sedge_edge.work import choose
+from sedge_edge.training.critical_elements import critical
+from sedge_edge.training.job import choose
 from sedge_export.models import avgcnn
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
 from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import Codec, Selection
+from sedge_protocol.wire.messages import Codec, Selection
 
 # By default a device sends all of its change; the others are those of demo.toml and compression.toml.
 UPDATES = (

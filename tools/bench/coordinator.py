@@ -24,23 +24,25 @@ from statistics import median
 
 import numpy as np
 
-from sedge_cloud import cohorts, inbox, rounds
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.events import RoundClosed
-from sedge_cloud.store import Store
-from sedge_protocol import bundle as bundles
-from sedge_protocol import topics
+from sedge_cloud.rounds import cohort as cohorts
+from sedge_cloud.rounds import lifecycle as rounds
+from sedge_cloud.store.database import Store
 from sedge_protocol.codec import ValueCoding, encode, top_k
-from sedge_protocol.effects import Send
-from sedge_protocol.frame import open_frame
-from sedge_protocol.keys import DeviceKeys
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.messages import MAX_INLINE_BYTES, Hello, Offer, Order, decode_body
-from sedge_protocol.peer import Peer
-from sedge_protocol.transfer import describe
-from sedge_protocol.update import Metrics, Report, encode_update
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import open_frame
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, Offer, Order, decode_body
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 FLEET = "bench"
 RUN = "run"

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from sedge_export import export, models
 from sedge_export.verify import Program, load_program
-from sedge_protocol.bundle import load
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import load
 
 BATCH_SIZE = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.7

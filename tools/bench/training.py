@@ -38,15 +38,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
-from sedge_edge.batches import permutations
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Trained
+from sedge_edge.training.batches import permutations
+from sedge_edge.training.trainer import Trained
 from sedge_emulate.training.choice import AUTO, open_trainer
 from sedge_emulate.training.products import by_transposed
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export import cross_entropy, models
-from sedge_protocol.bundle import TensorSpec
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.messages import Training
 
 LEARNING_RATE = 0.01
 MEAN, STD = 0.286, 0.3205

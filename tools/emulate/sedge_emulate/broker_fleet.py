@@ -14,24 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.enrolment import add_device
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BrokerConfig, CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.enrolment import add_device
 from sedge_cloud.events import Event, RunEnded
-from sedge_cloud.rounds import RUNNING, Summary
+from sedge_cloud.rounds.lifecycle import RUNNING, Summary
 from sedge_cloud.service import Service
-from sedge_cloud.store import Store
+from sedge_cloud.store.database import Store
 from sedge_edge.runtime import Runtime
 from sedge_emulate.crew import Crew
 from sedge_emulate.devices import Site, bring_up, enrol
 from sedge_emulate.emulation import Course, slug
 from sedge_emulate.shares import Shares
 from sedge_emulate.watch import Totals, Watch
-from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError, LinkError
-from sedge_protocol.loop import Loop
-from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.loop import Loop
+from sedge_protocol.host.mqtt import BrokerSettings
 
 # Everything is on one host or near it: a request for a blob need not wait long for the other devices'.
 GATHER_S = 1.0

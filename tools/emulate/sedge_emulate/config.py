@@ -22,10 +22,10 @@ from sedge_cloud.config import (
     RunConfig,
     TrainingConfig,
 )
-from sedge_protocol import config
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.messages import Id
-from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.host import toml as config
+from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
 # The names of virtual devices (see devices.py); a real one must not take one.

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.rounds import Summary
-from sedge_cloud.store import Store
+from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Ledger, Run
 from sedge_emulate.broker_fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.crew import Crew
@@ -29,7 +29,7 @@ from sedge_emulate.result import (
 from sedge_emulate.virtual_fleet import VirtualFleet
 from sedge_emulate.watch import Watch
 from sedge_protocol.errors import DataError
-from sedge_protocol.messages import TRAIN
+from sedge_protocol.wire.messages import TRAIN
 
 Fleet: TypeAlias = VirtualFleet | BrokerFleet
 

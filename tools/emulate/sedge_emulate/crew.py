@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 
-from sedge_edge.trainer import TrainingDiverged
-from sedge_edge.versions import BrokenSteps
+from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate import worker
 from sedge_emulate.worker import Answers, Failed, Finished, Request, Shop
 from sedge_protocol.errors import (

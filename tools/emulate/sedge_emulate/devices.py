@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from sedge_cloud.store import Store
+from sedge_cloud.store.database import Store
 from sedge_edge.agent import Agent, Identity
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Runtime
-from sedge_edge.state import SCHEMA, AgentState
-from sedge_edge.work import CODECS, Job, Outcome
+from sedge_edge.training.job import CODECS, Job, Outcome
 from sedge_emulate.crew import Crew
 from sedge_emulate.shares import Shares
 from sedge_emulate.worker import Finished, Request
-from sedge_protocol.blobs import BlobFolder
 from sedge_protocol.errors import LinkError
-from sedge_protocol.journal import Journal
-from sedge_protocol.keys import SECRET_BYTES, DeviceKeys
-from sedge_protocol.messages import Hello
-from sedge_protocol.mqtt import BrokerSettings
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.wire.messages import Hello
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.result import Model, StrategyResult, write_whole
 from sedge_emulate.shares import Shares, share_out
 from sedge_emulate.worker import Shop
-from sedge_protocol.bundle import load
-from sedge_protocol.disk import make_folder, translated
 from sedge_protocol.errors import ConfigError, StorageError
-from sedge_protocol.loop import lock_folder
+from sedge_protocol.host.disk import make_folder, translated
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.wire.bundle import load
 
 # In ``out/state``: whose it is. One without it belongs to somebody else, perhaps a coordinator.
 OWN = "emulation"

@@ -26,10 +26,10 @@ from collections import Counter
 from collections.abc import Set
 from pathlib import Path
 
-from sedge_edge.storage import Shelf
-from sedge_protocol.disk import translated
+from sedge_edge.rounds.storage import Shelf
 from sedge_protocol.errors import StorageError
-from sedge_protocol.transfer import Manifest
+from sedge_protocol.host.disk import translated
+from sedge_protocol.wire.transfer import Manifest
 
 
 class HostDisk:

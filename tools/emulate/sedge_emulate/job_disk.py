@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sedge_protocol.disk import opened, translated, write_at
 from sedge_protocol.errors import StorageError
+from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
 
 # Decoded globals kept in a worker: the round's, and those that stragglers still start from.

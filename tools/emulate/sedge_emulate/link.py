@@ -13,7 +13,7 @@ from typing import SupportsIndex, overload
 from sedge_emulate.clock import Clock
 from sedge_emulate.meter import Meter
 from sedge_emulate.plan import Direction, LinkPlan, Queue
-from sedge_protocol import topics
+from sedge_protocol.wire import topics
 
 # What a broker at hand needs to pass a frame on.
 BROKER_S = 0.0005

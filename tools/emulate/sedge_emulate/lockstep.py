@@ -1,6 +1,6 @@
 """Many lessons at once: where they ask the same kind of question, all of them are answered together.
 
-A lesson (``sedge_edge.lesson``) is what one device does with one order. The trainers of the emulator are
+A lesson (``sedge_edge.training.local_training``) is what one device does with one order. The trainers of the emulator are
 fastest with many devices, so the lessons of a group wait for each other at every evaluation and training.
 A lesson has the same result whichever others it is led together with.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sedge_edge.data import Examples
-from sedge_edge.lesson import (
+from sedge_edge.training.local_training import (
     Answer,
     Evaluate,
     Learned,
@@ -19,7 +19,7 @@ from sedge_edge.lesson import (
     TrainMixed,
     asked_about,
 )
-from sedge_edge.trainer import TrainingDiverged
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_edge.work import Job
+from sedge_edge.training.job import Job
 from sedge_emulate.worker import Finished
-from sedge_protocol.disk import translated
+from sedge_protocol.host.disk import translated
 
 
 def job_key(fleet: bytes, device: str, job: Job) -> bytes:

@@ -9,8 +9,8 @@ overhead: frame headers, control frames, MQTT's own bytes. Payload that has been
 
 from dataclasses import dataclass, field
 
-from sedge_protocol.frame import HEADER, Kind
-from sedge_protocol.messages import Offer, Order, decode_body
+from sedge_protocol.wire.frame import HEADER, Kind
+from sedge_protocol.wire.messages import Offer, Order, decode_body
 
 # MQTT 5 packets of fixed content; Mosquitto's CONNACK states three limits.
 SUBACK = 6

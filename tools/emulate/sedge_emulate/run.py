@@ -22,8 +22,8 @@ from sedge_emulate.emulation import Stage, clear_away, locked, set_up
 from sedge_emulate.progress import Progress
 from sedge_emulate.report import print_table, write_report
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
-from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.disk import translated
 
 PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "zstandard", "msgspec")
 

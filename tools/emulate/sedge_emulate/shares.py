@@ -14,8 +14,8 @@ from sedge_edge.data import Examples, Inputs
 from sedge_emulate.config import DataConfig
 from sedge_emulate.data import Dataset, load
 from sedge_emulate.split import Indices, dirichlet, pathological, subsample, train_test
-from sedge_protocol.disk import translated
 from sedge_protocol.errors import DataError
+from sedge_protocol.host.disk import translated
 
 
 @dataclass(frozen=True)

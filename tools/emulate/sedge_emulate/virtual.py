@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, Work
-from sedge_edge.state import AgentState
-from sedge_edge.trainer import TrainingDiverged
-from sedge_edge.versions import named
-from sedge_edge.work import Job
+from sedge_edge.rounds.global_model import named
+from sedge_edge.rounds.state import AgentState
+from sedge_edge.training.job import Job
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.clock import Alarm, Clock
 from sedge_emulate.crew import Crew
 from sedge_emulate.host import DeviceDisk, HostDisk
@@ -31,9 +31,9 @@ from sedge_emulate.memo import Memo, job_key
 from sedge_emulate.meter import Meter
 from sedge_emulate.plan import DevicePlan, EventKind
 from sedge_emulate.worker import Finished, Request
-from sedge_protocol.effects import Note, Send, Subscribe
 from sedge_protocol.errors import CodecError, DataError, LocalError, StorageError
-from sedge_protocol.messages import Order
+from sedge_protocol.wire.effects import Note, Send, Subscribe
+from sedge_protocol.wire.messages import Order
 
 # What our brokers take (cloud/mosquitto.conf).
 MAX_PACKET_BYTES = 400_000

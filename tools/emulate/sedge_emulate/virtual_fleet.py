@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud.administration import start_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event
-from sedge_cloud.rounds import Draw, cohort
-from sedge_cloud.store import Store
+from sedge_cloud.rounds.lifecycle import Draw, cohort
+from sedge_cloud.store.database import Store
 from sedge_edge.agent import Identity
 from sedge_edge.data import set_aside
-from sedge_edge.work import CODECS
+from sedge_edge.training.job import CODECS
 from sedge_emulate.clock import Alarm, Clock
 from sedge_emulate.crew import Crew
 from sedge_emulate.emulation import Course
@@ -32,11 +32,11 @@ from sedge_emulate.plan import Plan
 from sedge_emulate.shares import Shares
 from sedge_emulate.virtual import VirtualDevice, World
 from sedge_emulate.watch import Totals, Watch
-from sedge_protocol.bundle import load
-from sedge_protocol.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.errors import LinkError
-from sedge_protocol.keys import DeviceKeys
-from sedge_protocol.messages import Hello, Order
+from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Order
 
 # Requests for a blob are gathered for as long as devices need to ask.
 GATHER_S = 0.5

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds import FINISHED, Summary
+from sedge_cloud.rounds.lifecycle import FINISHED, Summary
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import RoundResult
-from sedge_protocol.messages import TRAIN
+from sedge_protocol.wire.messages import TRAIN
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A worker process: it does the devices' jobs, several at once where the trainer likes company.
 
-What a device does is the agent's own code (``sedge_edge.work``), and so is the course of its training
-(``sedge_edge.lesson``); but where the lessons of a group ask the same kind of question, all of them are
+What a device does is the agent's own code (``sedge_edge.training.job``), and so is the course of its training
+(``sedge_edge.training.local_training``); but where the lessons of a group ask the same kind of question, all of them are
 answered together. All of this runs in the worker process; ``crew.py`` is the other side.
 """
 
@@ -19,11 +19,11 @@ from threading import Thread
 
 import msgspec
 
-from sedge_edge.batches import Permutations, permutations
-from sedge_edge.lesson import Learned
-from sedge_edge.storage import FolderVectors, Shelf, Vectors
-from sedge_edge.trainer import TrainingDiverged
-from sedge_edge.work import Job, Outcome, Place, Prepared, complete, prepare
+from sedge_edge.rounds.storage import FolderVectors, Shelf, Vectors
+from sedge_edge.training.batches import Permutations, permutations
+from sedge_edge.training.job import Job, Outcome, Place, Prepared, complete, prepare
+from sedge_edge.training.local_training import Learned
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.job_disk import JobBlobs, JobVectors
 from sedge_emulate.lockstep import Pupil, lead
@@ -31,10 +31,10 @@ from sedge_emulate.model import ModelSource
 from sedge_emulate.shares import Shares
 from sedge_emulate.training.choice import open_trainer
 from sedge_emulate.training.tasks import FleetTrainer
-from sedge_protocol.blobs import BlobFolder
-from sedge_protocol.bundle import Bundle, load, unpack
 from sedge_protocol.errors import LocalError, SedgeError
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import Bundle, load, unpack
 
 # How long a process that shall end has to finish its answer.
 LEAVE_S = 2.0

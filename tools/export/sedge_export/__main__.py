@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from sedge_export.export import TOLERANCE, export
-from sedge_protocol.bundle import BundleManifest, load
 from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.wire.bundle import BundleManifest, load
 
 QUARTERS = (0.25, 0.5, 0.75)
 SHOWN = 4  # tensors of an axis that are named

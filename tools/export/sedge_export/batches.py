@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from sedge_protocol.bundle import TensorSpec
+from sedge_protocol.wire.bundle import TensorSpec
 
 DRAWN_ROWS = 4  # batches' worth of random rows
 

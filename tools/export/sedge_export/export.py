@@ -20,7 +20,8 @@ from sedge_export.survey import Survey, survey
 from sedge_export.trace import trace
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
-from sedge_protocol.bundle import (
+from sedge_protocol.errors import ExportError
+from sedge_protocol.wire.bundle import (
     FORMAT,
     MAX_BUNDLE_BYTES,
     ONNXRUNTIME,
@@ -31,7 +32,6 @@ from sedge_protocol.bundle import (
     Verification,
     save,
 )
-from sedge_protocol.errors import ExportError
 
 OPTIMIZER = "sgd"
 TOLERANCE = 1e-4

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from sedge_protocol.errors import LocalError
-from sedge_protocol.program import OPSET
+from sedge_protocol.wire.program import OPSET
 
 IR_VERSION = 9  # belongs to opset 20
 

@@ -29,10 +29,10 @@ from torch import nn
 from sedge_export.batches import Batch, Samples, draw
 from sedge_export.eager import Eager
 from sedge_export.network import Network
-from sedge_protocol.bundle import Verification
 from sedge_protocol.errors import ExportError
+from sedge_protocol.host.onnx_runtime import library, open_session
 from sedge_protocol.layout import Theta
-from sedge_protocol.onnx_runtime import library, open_session
+from sedge_protocol.wire.bundle import Verification
 
 Array: TypeAlias = NDArray[np.generic]
 Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float32]]]

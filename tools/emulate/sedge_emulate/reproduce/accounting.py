@@ -6,10 +6,10 @@ coordinator's store, which is a pure function of it.
 
 from dataclasses import dataclass
 
-from sedge_cloud.ledger import Ledger, Run
-from sedge_cloud.memories import Memories
-from sedge_cloud.purin import FedPURIN, accounted_bytes
-from sedge_cloud.store import Store
+from sedge_cloud.rounds.client_models import Memories
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes
 
 
 @dataclass(frozen=True)

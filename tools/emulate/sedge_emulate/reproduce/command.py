@@ -17,8 +17,8 @@ from sedge_emulate.reproduce.play import Wish, play
 from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.result import write_whole
 from sedge_emulate.training.choice import AUTO, NAMES
-from sedge_protocol.disk import translated
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.disk import translated
 
 # The released runs' own generator takes no larger one.
 MAX_SEED = 2**32

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from sedge_cloud.ledger import Run
+from sedge_cloud.store.runs import Run
 from sedge_emulate.emulation import Stage
 from sedge_emulate.model import ModelSource
 from sedge_emulate.reproduce.outcome import Size

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.ledger import Run
-from sedge_edge.batches import permutations
+from sedge_cloud.store.runs import Run
+from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, fashion_mnist
 from sedge_emulate.reproduce.setting import Streams
 from sedge_emulate.split import Indices, dirichlet, train_test
-from sedge_protocol.messages import TRAIN
+from sedge_protocol.wire.messages import TRAIN
 
 EXAMPLES = 20_000
 DEVICES = 40

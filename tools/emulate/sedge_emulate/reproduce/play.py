@@ -25,10 +25,10 @@ from sedge_emulate.result import Model, spread
 from sedge_emulate.shares import Shares
 from sedge_emulate.virtual_fleet import VirtualFleet
 from sedge_emulate.watch import Watch
-from sedge_protocol.bundle import load
 from sedge_protocol.errors import DataError
-from sedge_protocol.messages import TRAIN
-from sedge_protocol.update import Metrics, Report
+from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.messages import TRAIN
+from sedge_protocol.wire.update import Metrics, Report
 
 AUTO = TrainerConfig().backend
 

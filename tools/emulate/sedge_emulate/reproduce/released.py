@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.ledger import Run
-from sedge_cloud.rounds import order_seed
-from sedge_edge.batches import permutations
+from sedge_cloud.rounds.lifecycle import order_seed
+from sedge_cloud.store.runs import Run
+from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, fashion_mnist
 from sedge_emulate.reproduce.setting import Streams

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds import Draw
-from sedge_edge.batches import Permutations
+from sedge_cloud.rounds.lifecycle import Draw
+from sedge_edge.training.batches import Permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset
 from sedge_emulate.split import Indices

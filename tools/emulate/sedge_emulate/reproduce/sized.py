@@ -7,8 +7,8 @@ who holds them.
 
 from dataclasses import dataclass
 
-from sedge_cloud.rounds import cohort
-from sedge_edge.batches import permutations
+from sedge_cloud.rounds.lifecycle import cohort
+from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.reproduce.partial import PartialSetting, share_out
 from sedge_emulate.reproduce.setting import Streams

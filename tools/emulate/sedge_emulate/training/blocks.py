@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sedge_edge.batches import Batch, evaluation_batches
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Trained, TrainingDiverged
+from sedge_edge.training.batches import Batch, evaluation_batches
+from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Record, Task, metrics
 from sedge_protocol.layout import Theta
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.update import Metrics
 
 _Item = TypeVar("_Item")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sedge_edge.descent import places
+from sedge_edge.training.step_loop import places
 from sedge_emulate.training import graph
 from sedge_emulate.training.layers import (
     DirectConvolution,
@@ -28,7 +28,7 @@ from sedge_emulate.training.storage import Order, Storage
 from sedge_emulate.training.tasks import Precision, Unsupported
 from sedge_emulate.training.winograd import POINTS, TILE
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 # Below that many channels the transformations cost more than the products they save.
 _FEWEST_CHANNELS = 16

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from sedge_edge.data import Examples, Inputs
-from sedge_edge.trainer import Trained, TrainingDiverged
+from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.batches import Batch
@@ -27,8 +27,8 @@ from sedge_export.eager import Eager
 from sedge_export.network import copied
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.update import Metrics
 
 # |difference| / |change| of a tensor, both L2. Summation orders differ by 1e-6 to 1e-5 after these few
 # steps; one value that falls on the other side of a ReLU, by some 1e-4. In bf16 a step's gradient is off

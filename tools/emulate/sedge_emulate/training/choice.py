@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sedge_edge.batches import Permutations, permutations
 from sedge_edge.data import Examples
+from sedge_edge.training.batches import Permutations, permutations
 from sedge_emulate.training.checks import Twins, Wrong, check, drawn, twins
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.programs import OnnxFleet
@@ -33,10 +33,10 @@ from sedge_emulate.training.stacked import StackedTrainer
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.network import RowLoss
-from sedge_protocol.bundle import Bundle, TensorSpec
-from sedge_protocol.disk import make_folder, translated
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.messages import Training
+from sedge_protocol.host.disk import make_folder, translated
+from sedge_protocol.wire.bundle import Bundle, TensorSpec
+from sedge_protocol.wire.messages import Training
 
 log = logging.getLogger("sedge.emulate")
 

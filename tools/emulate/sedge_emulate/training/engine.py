@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sedge_emulate.training.storage import Storage
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 
 class Engine(Protocol):

@@ -7,7 +7,7 @@ the other. For the mixture's gradient the engine is placed at the mixture and th
 import torch
 from torch import Tensor
 
-from sedge_edge.descent import places
+from sedge_edge.training.step_loop import places
 from sedge_emulate.training.engine import Engine
 from sedge_emulate.training.tasks import MixedTask
 from sedge_protocol.layout import Layout, Theta

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sedge_edge.descent import places
+from sedge_edge.training.step_loop import places
 from sedge_emulate.training.graph import reordered
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.storage import Order, Storage
 from sedge_emulate.training.tasks import Precision
 from sedge_export.network import copied
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
+from sedge_protocol.wire.messages import Training
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sedge_edge.batches import Batch, Permutations, batches, permutations
 from sedge_edge.data import Examples, Inputs
+from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_export.network import Network, RowLoss
-from sedge_protocol.bundle import TensorSpec
+from sedge_protocol.wire.bundle import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from sedge_edge.backend_onnx import OnnxTrainer
-from sedge_edge.batches import permutations
+from sedge_edge.backends.onnx_runtime import OnnxTrainer
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.batches import permutations
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
-from sedge_protocol.bundle import Bundle
 from sedge_protocol.layout import Theta
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.update import Metrics
 
 
 class OnnxFleet:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.chain import Chain
 from sedge_emulate.training.engine import Engine
 from sedge_emulate.training.memory import keep_memory
@@ -28,8 +28,8 @@ from sedge_emulate.training.tasks import (
     metrics,
 )
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.update import Metrics
 
 # Rows of an evaluation's batch: large enough for the kernels, small enough for the cache.
 EVALUATION_ROWS = 128

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from sedge_edge.data import Examples
-from sedge_edge.descent import places
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.step_loop import places
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training import graph
 from sedge_emulate.training.blocks import (
     Block,
@@ -32,7 +32,7 @@ from sedge_emulate.training.repeat import repeatable
 from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
 from sedge_protocol.layout import Theta
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.update import Metrics
 
 # Parameters of all devices of a stack together: 8 MB, a fair share of a last-level cache.
 _STACKED_PARAMETERS = 2**21

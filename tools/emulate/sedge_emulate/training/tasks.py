@@ -7,13 +7,13 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from sedge_edge.batches import Batch
 from sedge_edge.data import Examples
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.batches import Batch
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
-from sedge_protocol.messages import Training
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.update import Metrics
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
 

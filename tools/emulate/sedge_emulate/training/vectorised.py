@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from sedge_edge.data import Examples
-from sedge_edge.descent import places
-from sedge_edge.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.step_loop import places
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.blocks import (
     Block,
     Ends,
@@ -33,7 +33,7 @@ from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
 from sedge_export.network import Network
 from sedge_protocol.layout import Theta
-from sedge_protocol.update import Metrics
+from sedge_protocol.wire.update import Metrics
 
 # Devices at once to begin with: on a CPU more only spill its cache.
 WIDTHS = {"cpu": 8, "cuda": 128}

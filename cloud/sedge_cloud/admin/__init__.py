@@ -1,0 +1,1 @@
+"""What an operator does: runs, enrolment, first configuration, diagnosis."""

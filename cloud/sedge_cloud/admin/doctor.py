@@ -1,0 +1,101 @@
+"""``sedge-cloud doctor``: finds what is wrong before it hurts."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
+from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Run
+from sedge_protocol.errors import SedgeError, StorageError
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.host.privileges import act_as_owner, as_caller
+from sedge_protocol.host.probe import probe
+from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
+from sedge_protocol.wire.topics import ITSELF, all_up, down, up
+
+ENOUGH_FREE_BYTES = 2**30
+# A coordinator that closes a round of a large fleet answers after it.
+ANSWER_S = 30.0
+
+
+def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
+    """Check everything that can be checked; ``tell`` gets each finding. True when all is well."""
+    healthy = True
+
+    def check(what: str, look: Callable[[], str]) -> None:
+        nonlocal healthy
+        try:
+            tell(True, f"{what}: {look()}")
+        except SedgeError as exc:
+            healthy = False
+            tell(False, f"{what}: {exc}")
+
+    try:
+        cloud = load_cloud(path)
+    except SedgeError as exc:
+        tell(False, f"configuration: {exc}")
+        return False
+    tell(True, f"configuration: {path}, fleet {cloud.fleet}")
+    folder = act_as_owner(Path(cloud.state_dir))
+    check("disk", lambda: _disk(folder))
+    check("store", lambda: _store(folder))
+    check("clock", _clock)
+
+    check("broker", lambda: _broker(cloud))
+    if healthy:
+        check("coordinator", lambda: _coordinator(cloud))
+    return healthy
+
+
+def _disk(folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        free = shutil.disk_usage(folder).free
+    except OSError as exc:
+        raise StorageError(f"{folder}: {exc}") from exc
+    if free < ENOUGH_FREE_BYTES:
+        raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 1024 MiB")
+    return f"{folder}, {free / 2**30:.1f} GiB free"
+
+
+def _store(folder: Path) -> str:
+    store = Store(folder)
+    try:
+        store.check()
+        devices, runs = store.devices(), store.runs()
+        for row in runs:
+            if row.status == RUNNING:
+                _ = Run(row, store).strategy
+        active = sum(1 for device in devices if not device.revoked)
+        running = sum(1 for row in runs if row.status == RUNNING)
+        return f"sound; {active} devices, {running} of {len(runs)} runs running"
+    finally:
+        store.close()
+
+
+def _broker(cloud: CloudConfig) -> str:
+    with as_caller():
+        probe(broker_settings(cloud), all_up(cloud.fleet), up(cloud.fleet, ITSELF))
+    return f"{cloud.broker.url} lets the coordinator in"
+
+
+def _coordinator(cloud: CloudConfig) -> str:
+    """Whether the running one hears what the broker takes for it."""
+    try:
+        lock_folder(Path(cloud.state_dir)).close()
+    except StorageError:
+        here, there = down(cloud.fleet, ITSELF), up(cloud.fleet, ITSELF)
+        with as_caller():
+            probe(broker_settings(cloud), here, there, ANSWER_S)
+        return "sedge-cloud serve runs, hears and answers"
+    return "sedge-cloud serve is not running here"
+
+
+def _clock() -> str:
+    now = time.time()
+    if now < EARLIEST_CLOCK_S:
+        raise StorageError(f"the clock says {time.ctime(now)}; set it, or TLS will fail")
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))

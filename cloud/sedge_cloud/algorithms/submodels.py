@@ -1,0 +1,139 @@
+"""Sub-models: a few channels of every axis of a model, cut out of its theta and put back.
+
+A choice of channels, one index set per axis, picks elements of every tensor that runs along the axes; a
+sub-model is theta at these places, in the layout of a narrower form. HeteroFL, FedRolex and the fixed
+slices of SubFLOT differ only in the index sets. n, m = elements of the whole model and of a form.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_cloud.algorithms.averaging import moved
+from sedge_cloud.strategy import State, Update, Width
+from sedge_protocol.axes import FIXED, Axes
+from sedge_protocol.errors import LocalError
+from sedge_protocol.layout import Layout, Theta
+
+# Where a sub-model's elements lie in the whole theta.
+Places: TypeAlias = NDArray[np.intp] | slice
+# The channels that a form has of every axis of the whole model, in the form's order.
+Channels: TypeAlias = Sequence[NDArray[np.intp]]
+
+WHOLE = slice(None)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a run's model: its layout, and its axes with as many channels as it has."""
+
+    layout: Layout
+    axes: Axes
+
+
+def form_of(state: State, width: int) -> Form:
+    """The form of ``State.widths[width]``; in a model without axes every dimension is fixed.
+
+    Raises ``LocalError`` for a width that the run does not have.
+    """
+    widths = state.widths or (Width(0.0, state.layout),)
+    if not 0 <= width < len(widths):
+        raise LocalError(f"width {width}: the run has {len(widths)}")
+    fixed = Axes((), tuple((FIXED,) * len(tensor.shape) for tensor in state.layout.tensors))
+    return Form(widths[width].layout, (state.axes or fixed).narrowed(widths[width].rate))
+
+
+def prefix(form: Form) -> Channels:
+    """The first channels of every axis."""
+    return [np.arange(channels) for channels in form.axes.channels]
+
+
+def rolled(form: Form, whole: Axes, shift: int) -> Channels:
+    """As many neighbouring channels of every axis as the form has, from ``shift`` on, round the end."""
+    return [
+        (np.arange(kept) + shift) % channels
+        for kept, channels in zip(form.axes.channels, whole.channels, strict=True)
+    ]
+
+
+def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
+    """Where in the whole theta (n,) the elements (m,) of the form with these channels lie."""
+    found = np.empty(form.layout.size, np.intp)
+    for tensor, target, axes in zip(
+        whole.layout.tensors, form.layout.tensors, whole.axes.dims, strict=True
+    ):
+        flat = np.array(0)
+        for axis, extent in zip(axes, tensor.shape, strict=True):
+            chosen = np.arange(extent)
+            if axis != FIXED:  # p elements side by side for each channel
+                beside = chosen.reshape(whole.axes.channels[axis], -1)
+                chosen = beside[channels[axis]].ravel()
+            flat = np.add.outer(flat * extent, chosen)
+        found[target.slice] = flat.ravel() + tensor.offset
+    return found
+
+
+class Tally:
+    """A mean of what was sent, element by element: each over those devices that have the element.
+
+        theta'_k = theta_k + sum_{i has k} w_i (theta_i,k - theta_k) / sum_{i has k} w_i
+
+    An element that no device has keeps its value. Sums in float64, as in ``aggregate``.
+    """
+
+    def __init__(self, theta: Theta) -> None:
+        self._theta = theta
+        self._total = np.zeros(theta.size)
+        self._weights = np.zeros(theta.size)
+
+    def add(self, update: Update, weight: float, places: Places) -> None:
+        """Count an update whose elements lie at ``places``, or all over the whole model for a slice."""
+        if isinstance(places, slice):
+            self._weights += weight
+            update.add_change(self._total, weight, self._theta)
+        else:
+            self.vector(update.trained, weight, places)
+
+    def vector(
+        self, theta: Theta, weight: float, places: Places, cover: Theta | None = None
+    ) -> None:
+        """Count a model (m,) at ``places``; ``cover`` (m,) is 0 for the elements that it lacks."""
+        weights = np.float64(weight) if cover is None else weight * cover.astype(np.float64)
+        change = np.subtract(theta, self._theta[places], dtype=np.float64)
+        self._total[places] += weights * change
+        self._weights[places] += weights
+
+    def mean(self) -> Theta:
+        """theta' (n,). Raises ``LocalError`` unless it is finite."""
+        np.divide(self._total, self._weights, out=self._total, where=self._weights > 0)
+        self._total += self._theta
+        with np.errstate(over="ignore"):  # found below
+            mean = self._total.astype(np.float32)
+        if not np.isfinite(mean).all():
+            worst = int(np.argmin(np.isfinite(mean)))
+            raise LocalError(
+                f"mean: element {worst} is {self._total[worst]}, expected a finite one"
+            )
+        return mean
+
+
+def count_average(
+    state: State,
+    updates: Iterable[Update],
+    places: Callable[[int], Places],
+    weight: Callable[[Update], float],
+) -> State:
+    """The state after a round in which every element is the mean of those that trained it.
+
+    ``places`` are those of a width's elements, asked for once for each width. Statistics keep their values.
+    """
+    tally = Tally(state.theta)
+    known: dict[int, Places] = {0: WHOLE}
+    for update in updates:
+        if update.width not in known:
+            known[update.width] = places(update.width)
+        tally.add(update, weight(update), known[update.width])
+    return moved(state, tally.mean())

@@ -1,0 +1,1 @@
+"""The devices that are there, and the bytes that come from them and go to them."""

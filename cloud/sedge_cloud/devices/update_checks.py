@@ -1,0 +1,92 @@
+"""What a received update is checked against before anything believes it: its order, and every limit."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.vectors import magnitude
+from sedge_cloud.strategy import Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.blockwise import blocks
+from sedge_protocol.codec.patch_levels import offered
+from sedge_protocol.errors import CodecError, Refused
+from sedge_protocol.wire.messages import TRAIN
+from sedge_protocol.wire.update import Report, decode_update
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Checked(NamedTuple):
+    """An update that belongs to its order: its report and, unless it has none, its delta."""
+
+    report: Report
+    delta: SparseVector | None
+
+
+def check_update(
+    ledger: Ledger, run: Run, round_: RoundRow, order: OrderRow, blob: bytes
+) -> Checked:
+    """What a received update holds, wholly validated.
+
+    Raises ``Refused`` with the reason when it does not belong to this order, ``CodecError`` when
+    its bytes are malformed; the payload is decoded to its last element.
+    """
+    report, payload = decode_update(blob)
+    layout = run.layout(order.width)
+    expected: list[tuple[str, object, object]] = [
+        ("run", report.run, run.name),
+        ("round", report.round, round_.round),
+        ("task", report.task, round_.task),
+        ("layout_hash", report.layout_hash, layout.hash),
+        ("model_hash", report.model_hash, order.model_hash or round_.model_hash),
+        ("patch_hash", report.patch_hash, order.patch_hash),
+    ]
+    for name, found, wanted in expected:
+        if found != wanted:
+            raise Refused("mismatch", f"update.{name}: {_show(found)}, expected {_show(wanted)}")
+    _require_offered(ledger, order, layout.size, report.level)
+    if report.num_examples < 1:
+        raise Refused("invalid", "update.num_examples: 0, expected at least 1")
+    if bool(payload) != (order.upload and round_.task == TRAIN):
+        raise Refused("mismatch", f"update has {len(payload)} payload bytes, not as ordered")
+    if not payload:
+        return Checked(report, None)
+    delta = ledger.decode(payload, layout.size, order.context)
+    _require_finite(ledger, run, order, order.model or round_.model, delta, report.level)
+    return Checked(report, delta)
+
+
+def _require_offered(ledger: Ledger, order: OrderRow, size: int, level: int | None) -> None:
+    """Raise ``Refused`` unless the device has picked what it was offered."""
+    levels = ledger.levels(order, size)
+    expected: tuple[int | None, ...] = (None,) if levels is None else offered(levels)
+    if level not in expected:
+        shown = " or ".join(map(str, expected))
+        raise Refused("mismatch", f"update.level: {level}, expected {shown}")
+
+
+def _require_finite(
+    ledger: Ledger,
+    run: Run,
+    order: OrderRow,
+    model: bytes,
+    delta: SparseVector,
+    level: int | None,
+) -> None:
+    """Raise ``CodecError`` unless start + delta is finite; k values almost always show it."""
+    size = run.layout(order.width).size
+    held, patch = ledger.held(model, size), ledger.started(order, size, level, keep=True)
+    start = max(held.largest, 0.0 if patch is None else magnitude(patch.values))
+    if start + magnitude(delta.values) <= _LARGEST:
+        return
+    update = Update(order.device, 0, held.theta, patch, delta)
+    with np.errstate(over="ignore"):
+        finite = (np.isfinite(update.trained_within(block)).all() for block in blocks(size))
+        if not all(finite):
+            raise CodecError(f"run {run.name}: an update makes a model that is not finite")
+
+
+def _show(value: object) -> str:
+    return value.hex()[:16] if isinstance(value, bytes) else repr(value)

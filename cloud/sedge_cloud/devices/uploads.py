@@ -1,0 +1,319 @@
+"""Where updates arrive: offers, chunks, and the one transaction that makes a receipt.
+
+A receipt, good or bad, is stored before it is sent, so the same offer always gets the same answer
+and an update counts once however often it comes. Nothing of an update is believed before its bytes
+match the manifest, the manifest its order, and the payload decodes to its last element. When the disk
+refuses, the upload is forgotten and ``StorageError`` raised: what has arrived lies in its part, and
+the next offer goes on from there.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from sedge_cloud.devices.update_checks import Checked, check_update
+from sedge_cloud.rounds.lifecycle import OpenRound
+from sedge_cloud.store.database import LATE_ROUNDS, Store
+from sedge_cloud.store.rows import MemoryRow, OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.runs import Ledger, Run
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import CodecError, Refused, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.frame import Frame
+from sedge_protocol.wire.messages import (
+    TRAIN,
+    Busy,
+    Committed,
+    Have,
+    Message,
+    Offer,
+    Reject,
+)
+from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
+from sedge_protocol.wire.update import MAX_REPORT_BYTES, Report
+
+# A device has one update to send, two when the last round's is still on its way.
+MAX_TRANSFERS = 2
+# A sender that is there repeats its offer within 2 + 60 seconds (transfer.py); one silent for twice as
+# long makes room for another.
+IDLE_S = 120.0
+RETRY_MS = 30_000
+# A coded vector is at most its float32 values and a bitmap; a sixteenth covers codec overhead.
+DENSE_SLACK = 16
+
+
+@dataclass
+class Transfer:
+    """One upload on its way in."""
+
+    run: str
+    round: int
+    intake: Intake
+    heard: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to reply, and the receipt if one was just written; ``report`` only with a good one."""
+
+    reply: Message | None = None
+    row: UpdateRow | None = None
+    report: Report | None = None
+
+
+class Inbox:
+    """Every upload of the fleet.
+
+    Raises ``FrameError`` for chunks that do not fit their manifest, ``StorageError`` when the disk
+    refuses.
+    """
+
+    def __init__(self, store: Store, ledger: Ledger, rounds: Mapping[str, OpenRound]) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._rounds = rounds  # the open one of each run, kept by the coordinator
+        self._blobs: BlobFolder = store.blobs
+        self._transfers: dict[str, dict[bytes, Transfer]] = {}
+        # What a chunk came for since the last poll; and since the last report, the longest silent first.
+        self._fresh: dict[tuple[str, bytes], Intake] = {}
+        self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
+
+    def offer(
+        self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
+    ) -> Answer:
+        """A device offers an update for an order of ``run`` (None: there is no such run)."""
+        known = self._store.update(offer.run, offer.round, device)
+        if known is not None:
+            return Answer(receipt(known, offer.manifest.sha256))
+        sha256, size = offer.manifest.sha256, offer.manifest.size
+        try:
+            if run is None:
+                raise Refused("unknown-run", f"there is no run {offer.run!r}")
+            order, _ = self._order(run, offer.round, device)
+        except Refused as exc:
+            return Answer(_reject(offer.run, offer.round, sha256, exc))
+        dense = 4 * run.layout(order.width).size
+        limit = MAX_REPORT_BYTES + dense * (DENSE_SLACK + 1) // DENSE_SLACK
+        if size > limit:
+            row = UpdateRow(run.name, offer.round, device, sha256, b"", size, False)
+            row = _rejected(row, "too-large", f"{size} bytes, the limit is {limit}")
+            self._store.receive(row, None)
+            return Answer(receipt(row, sha256), row)
+        try:
+            return self._begin(device, transfer, offer, run, now)
+        except StorageError:
+            self._forget(device, transfer)
+            raise
+
+    def chunk(self, device: str, frame: Frame, runs: Mapping[str, Run], now: float) -> Answer:
+        """A chunk of an upload; one for a transfer nobody has offered is left to the next offer."""
+        found = self._transfers.get(device, {}).get(frame.transfer)
+        if found is None:
+            return Answer()
+        found.heard = now
+        try:
+            self._take(device, frame.transfer, found, frame.index, frame.body, now)
+            if found.intake.complete:
+                return self._complete(device, frame.transfer, found, runs[found.run])
+        except StorageError:
+            self._forget(device, frame.transfer)
+            raise
+        return Answer()
+
+    def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
+        """Progress reports that are due: (device, transfer id, message)."""
+        due = self._fresh
+        self._fresh = {}
+        for key, intake in self._quiet.items():
+            at = intake.timer()
+            if at is None or at > now:
+                break
+            due[key] = intake
+        found: list[tuple[str, bytes, Have]] = []
+        for key, intake in due.items():
+            if intake.poll(now):
+                self._quiet.pop(key, None)
+                found.append((*key, Have(0, intake.bitmap(), CREDIT)))
+        return found
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return next(iter(self._quiet.values())).timer() if self._quiet else None
+
+    def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
+        manifest = offer.manifest
+        found = self._transfers.get(device, {}).get(transfer)
+        if found is None or (found.run, found.round) != (offer.run, offer.round):
+            if not self._make_room(device, offer, now):
+                return Answer(Busy(RETRY_MS, "too many transfers"))
+            if hashlib.sha256(offer.data).digest() == manifest.sha256:
+                return self._whole(device, offer, run)
+            intake = Intake(manifest, self._held(device, manifest))
+            found = Transfer(offer.run, offer.round, intake, now)
+            self._transfers.setdefault(device, {})[transfer] = found
+        found.heard = now
+        if offer.data and len(offer.data) == manifest.size:
+            for index in range(manifest.count):
+                offset, length = manifest.span(index)
+                data = offer.data[offset : offset + length]
+                self._take(device, transfer, found, index, data, now)
+        if found.intake.complete:
+            return self._complete(device, transfer, found, run)
+        return Answer(Have(offer.number, found.intake.bitmap(), CREDIT))
+
+    def _whole(self, device: str, offer: Offer, run: Run) -> Answer:
+        """A new upload that came whole inside its offer: it goes to the disk with its receipt."""
+        manifest = offer.manifest
+        for index in range(manifest.count):
+            offset, length = manifest.span(index)
+            manifest.check(index, offer.data[offset : offset + length])
+        self._blobs.require_room(manifest.size)
+        found = Transfer(offer.run, offer.round, Intake(manifest, set()), 0.0)
+        return self._receive(device, run, found, offer.data, offer.data)
+
+    def _make_room(self, device: str, offer: Offer, now: float) -> bool:
+        """Whether the device may begin one more upload, when those that it puts an end to are gone.
+
+        A round takes one update of a device. The same blob cut anew goes on from the same part; another
+        blob means that the device has forgotten the one before.
+        """
+        mine = self._transfers.get(device, {})
+        for transfer, old in list(mine.items()):
+            replaced = (old.run, old.round) == (offer.run, offer.round)
+            if replaced and old.intake.manifest.sha256 != offer.manifest.sha256:
+                self._blobs.discard_part(device, old.intake.manifest)
+            if replaced or now - old.heard > IDLE_S:
+                self._forget(device, transfer)
+        return len(mine) < MAX_TRANSFERS
+
+    def _forget(self, device: str, transfer: bytes) -> None:
+        """An upload has ended, or begins anew with its next offer."""
+        mine = self._transfers.get(device, {})
+        mine.pop(transfer, None)
+        if not mine:
+            self._transfers.pop(device, None)
+        self._fresh.pop((device, transfer), None)
+        self._quiet.pop((device, transfer), None)
+
+    def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
+        """The device's order, and its round. Raises ``Refused`` when there is none or it is too old."""
+        current = self._rounds.get(run.name)
+        if current is not None and current.row.round == number and device in current.orders:
+            return current.orders[device], current.row
+        order = self._store.order(run.name, number, device)
+        round_ = self._store.round(run.name, number)
+        if order is None or round_ is None:
+            raise Refused("unknown-round", f"round {number} has no order for {device}")
+        # The device's memory will name these; a model may outlive its round, for other devices' sake.
+        gone = not round_.open and number + LATE_ROUNDS <= run.state.round
+        if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
+            raise Refused("stale", f"round {number} closed too long ago")
+        return order, round_
+
+    def _held(self, device: str, manifest: Manifest) -> set[int]:
+        if self._blobs.has(manifest.sha256):  # a crash fell between the blob and its receipt
+            return set(range(manifest.count))
+        return self._blobs.open_part(device, manifest)
+
+    def _take(
+        self, device: str, transfer: bytes, found: Transfer, index: int, data: bytes, now: float
+    ) -> None:
+        if found.intake.chunk(index, data, now):
+            self._blobs.write_part(device, found.intake.manifest, index, data)
+        self._fresh[device, transfer] = found.intake
+        self._quiet[device, transfer] = found.intake
+        self._quiet.move_to_end((device, transfer))
+
+    def _complete(self, device: str, transfer: bytes, found: Transfer, run: Run) -> Answer:
+        """All chunks are there: check the whole, write the receipt, and only then answer."""
+        manifest = found.intake.manifest
+        blob = self._blobs.take_part(device, manifest)
+        if blob is None:
+            found.intake.have = set()
+            return Answer(Have(0, found.intake.bitmap(), CREDIT))
+        answer = self._receive(device, run, found, blob)
+        self._forget(device, transfer)
+        return answer
+
+    def _receive(
+        self, device: str, run: Run, found: Transfer, blob: bytes, small: bytes = b""
+    ) -> Answer:
+        """Judge an update that is wholly on disk, or ``small``, and write its receipt."""
+        number, sha256 = found.round, found.intake.manifest.sha256
+        row = UpdateRow(run.name, number, device, sha256, b"", len(blob), False)
+        report: Report | None = None
+        memory: MemoryRow | None = None
+        try:
+            order, round_ = self._order(run, number, device)
+            checked = check_update(self._ledger, run, round_, order, blob)
+        except Refused as exc:
+            row = _rejected(row, exc.reason, exc.detail)
+        except CodecError as exc:
+            row = _rejected(row, "malformed", str(exc))
+        else:
+            report = checked.report
+            coded = msgspec.msgpack.encode(report)
+            row = msgspec.structs.replace(row, report=coded, late=not round_.open)
+            if checked.delta is not None:
+                self._ledger.keep_delta(sha256, order.context, checked.delta)
+            if round_.task == TRAIN:
+                memory = self._memory(run, round_, order, checked, sha256)
+        self._store.receive(row, memory, b"" if row.rejected else small)
+        return Answer(receipt(row, sha256), row, report)
+
+    def _memory(
+        self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, blob: bytes
+    ) -> MemoryRow:
+        """What the device's model has become with this update; its mask only where the order selects."""
+        report, delta, details = checked.report, checked.delta, order.read_details()
+        patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
+        if report.level is not None:  # of the patch only what the device has picked
+            started = self._ledger.started(order, run.layout(order.width).size, report.level)
+            patch, patch_blob = self._ledger.write_patch(started)
+            patch_context = b""
+        return MemoryRow(
+            run=run.name,
+            device=order.device,
+            round=round_.round,
+            model=order.model or round_.model,
+            patch=patch,
+            blob=blob,
+            arrays=order.arrays,
+            mask=b"" if details.select is None else self._mask(run, order, delta),
+            context=order.context,
+            width=order.width,
+            patch_blob=patch_blob,
+            patch_context=patch_context,
+            mix=report.mix,
+            step_s=report.seconds / report.steps if report.steps else 0.0,
+            remembered=details.remember and delta is not None,
+        )
+
+    def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:
+        """The mask that the device keeps as well: of its last update with 0 < k < n."""
+        mask = b"" if delta is None else self._ledger.write_mask(delta)
+        if mask:
+            return mask
+        known = self._store.memory(run.name, order.device)
+        return known.mask if known is not None and known.width == order.width else b""
+
+
+def receipt(row: UpdateRow, offered: bytes) -> Message:
+    """The answer to an offer of this blob when the round already has this receipt."""
+    if row.blob != offered:
+        detail = "another update of this device was counted for this round"
+        return Reject(row.run, row.round, offered, "duplicate", detail)
+    if row.rejected:
+        return Reject(row.run, row.round, row.blob, row.rejected, row.detail)
+    return Committed(row.run, row.round, row.blob, row.late)
+
+
+def _rejected(row: UpdateRow, reason: str, detail: str) -> UpdateRow:
+    return msgspec.structs.replace(row, rejected=reason, detail=detail[:1000])
+
+
+def _reject(run: str, number: int, sha256: bytes, why: Refused) -> Reject:
+    return Reject(run, number, sha256, why.reason, why.detail[:1000])

@@ -1,0 +1,85 @@
+"""The coordinator's trouble with its disk: told and counted, and made good where that is possible.
+
+What nothing refers to any more is collected at the start, when rounds close and, as a full disk would
+keep them from closing, after every error of the disk. That goes through all blobs, so not every time.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from sedge_cloud.rounds.lifecycle import OpenRound
+from sedge_cloud.store.runs import Ledger
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.effects import Note
+
+# After an error of the disk, what met it is tried again.
+DISK_RETRY_S = 30.0
+
+
+class Housekeeping:
+    """The care of a coordinator's store; ``counters`` are the coordinator's."""
+
+    def __init__(self, ledger: Ledger, counters: Counter[str]) -> None:
+        self._ledger = ledger
+        self._counters = counters
+        self._wanted = False
+        self._collect_at = 0.0
+
+    def trouble(self, error: StorageError, run: str = "") -> Note:
+        """The disk refused something, of this run if it was a run's."""
+        self._wanted = True
+        return self._told(error, run)
+
+    def started(self) -> list[Note]:
+        """The store has been taken over: what the process before left is collected."""
+        return self._collect(self._ledger.collect)
+
+    def closed(self, orders: int) -> list[Note]:
+        """A round of so many orders has closed."""
+        return self._collect(lambda: self._ledger.tidy(orders))
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return self._collect_at if self._wanted else None
+
+    def poll(self, now: float) -> list[Note]:
+        """What was found lost; and room is made, if that is due."""
+        found = [Note(logging.WARNING, text) for text in self._ledger.take_losses()]
+        if self._wanted and now >= self._collect_at:
+            self._wanted, self._collect_at = False, now + DISK_RETRY_S
+            found += self._collect(self._ledger.collect)
+        return found
+
+    def reject_lost(self, current: OpenRound) -> Iterator[Note]:
+        """Reject the updates of a round that the disk has lost, or what they started from.
+
+        The round's own model is not looked at: without it there is no update that could count.
+        """
+        row, store = current.row, self._ledger.store
+        for update in store.updates(row.run, row.round):
+            order, name = current.orders[update.device], update.device
+            blobs = (update.blob, order.model, order.context, order.patch_blob, order.patch_context)
+            why = next(filter(None, (store.lost(blob) for blob in blobs if blob)), "")
+            if why:
+                detail = f"it was taken, and then lost by the coordinator's disk: {why}"
+                store.reject(row.run, row.round, name, "malformed", detail[:1000])
+                current.received.discard(name)
+                self._counters["rejected"] += 1
+                text = f"run {row.run}, round {row.round}: rejected the update of {name}: {detail}"
+                yield Note(logging.WARNING, text)
+
+    def _collect(self, collect: Callable[[], object]) -> list[Note]:
+        """Delete what nothing needs. What cannot be deleted does not keep us from our work."""
+        try:
+            collect()
+        except StorageError as exc:
+            return [self._told(exc)]
+        return []
+
+    def _told(self, error: StorageError, run: str = "") -> Note:
+        self._counters["storage_errors"] += 1
+        text = str(error)
+        if run and not text.startswith((f"run {run}:", f"run {run},")):
+            text = f"run {run}: {text}"
+        return Note(logging.ERROR, text)

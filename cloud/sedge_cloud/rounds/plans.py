@@ -1,0 +1,297 @@
+"""From assignments to orders: what a strategy asks of each device of a cohort, checked and coded.
+
+    plan --> check --> start as a blob (equal starts are one), patch coded, the rest as Details
+
+A device that lacks something its order needs is left out of the round. n = elements of its model, m of
+that in another width.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from sedge_cloud.rounds.client_models import Hellos, Memories
+from sedge_cloud.rounds.lifecycle import order_seed
+from sedge_cloud.store.rows import Details, MemoryRow, OrderRow
+from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.vectors import hash_of, magnitude
+from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_protocol.codec import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decoded_values,
+    encode,
+    mask_needed,
+)
+from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
+from sedge_protocol.errors import CodecError, ConfigError, LocalError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Choice, Training
+
+# A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
+NAMED_BYTES = 256
+# No order has this number: its seed draws the examples that a device holds out.
+HOLDOUT_ROUND = 0
+# Stands for a device that nobody has heard of; no device has such an id.
+STRANGER = "a new device"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A round's orders by device, and of the devices that are left out what each of them lacks."""
+
+    orders: list[OrderRow]
+    left_out: dict[str, frozenset[str]]
+
+    @property
+    def lacking(self) -> str:
+        """One line on who is left out, and why."""
+        parts = [f"{name} lacks {', '.join(sorted(what))}" for name, what in self.left_out.items()]
+        return f"left out: {'; '.join(parts)}"
+
+
+def plan_round(
+    run: Run, ledger: Ledger, number: int, devices: Sequence[str], hello: Hellos
+) -> Planned:
+    """Plan every device's part in a round.
+
+    Raises ``LocalError`` for an assignment that cannot be made or given.
+    """
+    planner = _Planner(run, ledger, number, hello)
+    orders: list[OrderRow] = []
+    left_out: dict[str, frozenset[str]] = {}
+    for device in devices:
+        try:
+            assignment = planner.assignment(device)
+        except (
+            ConfigError,
+            CodecError,
+        ) as exc:  # options that do not suit the model or its bundles
+            raise LocalError(f"{run.strategy.name}, {device}: {exc}") from exc
+        said = hello(device)
+        lacking = needed_features(assignment, run.config.training)
+        lacking -= frozenset(said.codecs if said is not None else ())
+        if lacking:
+            left_out[device] = lacking
+        else:
+            orders.append(planner.order(device, assignment))
+    return Planned(orders, left_out)
+
+
+def plan_stranger(run: Run, ledger: Ledger) -> OrderRow:
+    """What a device that nobody has heard of would be ordered in the first round.
+
+    Raises ``LocalError`` and ``CodecError`` for an assignment that cannot be made or given.
+    """
+    assignment = run.strategy.plan(ledger.state(run), Memory(), run.config.training)
+    return _Planner(run, ledger, 1, lambda device: None).order(STRANGER, assignment)
+
+
+def needed_features(assignment: Assignment, training: Training) -> frozenset[str]:
+    """What a device must announce for this assignment; ``training`` is the run's."""
+    trainings = [assignment.training or training, *assignment.then]
+    if assignment.personal is not None:
+        trainings.append(assignment.personal.training)
+    wanted = {
+        "freeze": any(phase.freeze for phase in trainings),
+        "phases": bool(assignment.then),
+        "personal": assignment.personal is not None,
+        "select": assignment.select is not None,
+        "own": assignment.own is not None,
+        "remember": assignment.remember,
+        "choice": assignment.holdout > 0,
+    }
+    return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
+
+
+def check_assignment(run: Run, device: str, assignment: Assignment) -> Details:
+    """What an assignment asks beside start, patch and tensors.
+
+    Raises ``LocalError`` for anything that a device would have to refuse.
+    """
+    where = f"{run.strategy.name}, {device}"
+    if not 0 <= assignment.width < len(run.widths):
+        raise LocalError(
+            f"{where}: width {assignment.width}, the run has {len(run.widths)} bundles"
+        )
+    layout = run.layout(assignment.width)
+    if assignment.width and assignment.start is None:
+        raise LocalError(f"{where}: width {assignment.width} without a start of its own")
+    start, patch = assignment.start, assignment.patch
+    if start is not None and (start.shape != (layout.size,) or start.dtype != np.float32):
+        raise LocalError(
+            f"{where}: start {start.dtype} {start.shape}, expected float32 ({layout.size},)"
+        )
+    if patch is not None and patch.size != layout.size:
+        raise LocalError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
+    if assignment.own is not None and (patch is not None or assignment.personal is not None):
+        raise LocalError(f"{where}: own elements beside a patch or a personal model")
+    _require_choice(where, assignment)
+    _require_names(where, layout, assignment)
+    details = Details(
+        assignment.training,
+        assignment.then,
+        assignment.personal,
+        assignment.select,
+        assignment.own,
+        assignment.remember,
+        _choice(run, device, assignment),
+    )
+    try:  # ranges hold for what is decoded, and a training may be of a run file's stricter kind
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(details), type=Details)
+    except ValueError as exc:  # msgspec's errors
+        raise LocalError(f"{where}: {exc}") from exc
+
+
+def _require_choice(where: str, assignment: Assignment) -> None:
+    """Raise ``LocalError`` for levels that are not the patch's, or that nobody can pick by."""
+    levels, patch = assignment.levels, assignment.patch
+    if levels is not None:
+        count = 0 if patch is None else patch.count
+        if levels.dtype != np.uint8 or levels.shape != (count,):
+            raise LocalError(
+                f"{where}: levels {levels.dtype} {levels.shape}, expected uint8 ({count},)"
+            )
+        if levels.max(initial=0) > MAX_LEVEL:
+            raise LocalError(f"{where}: level {levels.max()}, expected 0 to {MAX_LEVEL}")
+        if not assignment.holdout:
+            raise LocalError(f"{where}: levels without a holdout to pick one by")
+    if assignment.holdout and (assignment.own is not None or assignment.personal is not None):
+        raise LocalError(f"{where}: a holdout beside own elements or a personal model")
+
+
+def _choice(run: Run, device: str, assignment: Assignment) -> Choice | None:
+    """What a device picks from, if it may; the same examples are held out in every round of a run."""
+    if not assignment.holdout:
+        return None
+    seed = order_seed(run.config.seed, HOLDOUT_ROUND, device)
+    coded = b""
+    if assignment.levels is not None:
+        coded = encode_levels(assignment.levels, run.config.patch.compression)
+    return Choice(assignment.holdout, seed, coded)
+
+
+def _require_names(where: str, layout: Layout, assignment: Assignment) -> None:
+    named: list[Iterable[str]] = [assignment.keep]
+    named += [phase.freeze for phase in (assignment.training, *assignment.then) if phase]
+    named += [assignment.personal.training.freeze] if assignment.personal else []
+    named += [assignment.own.tensors] if assignment.own else []
+    for name in {name for names in named for name in names}:
+        if name not in layout.by_name:
+            raise LocalError(f"{where}: no tensor named {name!r}")
+
+
+class _Planner:
+    """The planning of one round."""
+
+    def __init__(self, run: Run, ledger: Ledger, number: int, hello: Hellos) -> None:
+        self._run = run
+        self._ledger = ledger
+        self._number = number
+        self._state: State = ledger.state(run)
+        self._memories = Memories(run, ledger, self._state.groups, hello)
+        self._starts: dict[bytes, tuple[bytes, bytes]] = {}
+
+    def assignment(self, device: str) -> Assignment:
+        memory = self._memories.of(device)
+        return self._run.strategy.plan(self._state, memory, self._run.config.training)
+
+    def order(self, device: str, assignment: Assignment) -> OrderRow:
+        """A device's part as it is stored. Raises ``LocalError`` for one that cannot be given."""
+        run, ledger = self._run, self._ledger
+        details = check_assignment(run, device, assignment)
+        known = ledger.store.memory(run.name, device)
+        if known is not None and not ledger.trusted(run, known):
+            details = msgspec.structs.replace(details, trusted=False)
+        if known is not None and known.width != assignment.width:
+            known = None  # its mask and what it remembers are of another layout
+        model, model_hash = self._start(assignment.start)
+        is_own = self._is_own(device, assignment.patch, known)
+        patch, patch_context = self._patch(assignment.patch, known, is_own)
+        inline = len(patch) <= (NAMED_BYTES if is_own else MAX_INLINE_BYTES)
+        return OrderRow(
+            run=run.name,
+            round=self._number,
+            device=device,
+            patch=patch if inline else b"",
+            keep=msgspec.msgpack.encode(assignment.keep),
+            upload=assignment.upload,
+            arrays=ledger.write_arrays(assignment.arrays),
+            context=b"" if details.select is None else self._mask(known),
+            model=model,
+            model_hash=model_hash,
+            width=assignment.width,
+            details=b"" if details == Details() else msgspec.msgpack.encode(details),
+            patch_blob=b"" if inline else ledger.store.blobs.write(patch),
+            patch_context=patch_context,
+        )
+
+    def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
+        """Blob and hash of a start vector; both empty where it is the run's model."""
+        if start is None:
+            return b"", b""
+        name = hash_of(start)
+        if name == self._run.state.model_hash:
+            return b"", b""
+        if name not in self._starts:
+            coding = self._run.config.patch
+            values = _held_in(coding.values, start)
+            written = self._ledger.write_model(start.copy(), coding.compression, values)
+            self._starts[name] = written[:2]
+        return self._starts[name]
+
+    def _is_own(self, device: str, patch: SparseVector | None, known: MemoryRow | None) -> bool:
+        """Whether a patch is what the device keeps: what it sent last, at the values that it then had."""
+        if patch is None or known is None or not known.remembered:
+            return False
+        memory = self._memories.of(device)
+        return memory.trained is not None and _same(patch, memory.sent, memory.trained)
+
+    def _mask(self, known: MemoryRow | None) -> bytes:
+        """The blob of a device's last mask; empty where there is none, or the disk has lost it."""
+        if known is None or not known.mask or not self._ledger.store.blobs.has(known.mask):
+            return b""
+        return known.mask
+
+    def _patch(
+        self, patch: SparseVector | None, known: MemoryRow | None, is_own: bool
+    ) -> tuple[bytes, bytes]:
+        """The coded patch, and the blob of the mask it needs; both empty where there is none."""
+        if patch is None:
+            return b"", b""
+        if is_own:  # not compressed, the bytes are a function of the vector: those that it keeps
+            return encode(patch, ValueCoding.FP32, Compression.NONE), b""
+        coding = self._run.config.patch
+        values = _held_in(coding.values, patch.values)
+        mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(known)
+        if not mask:
+            return encode(patch, values, coding.compression), b""
+        context = self._ledger.store.blobs.read(mask)
+        coded = encode(patch, values, coding.compression, context)
+        return coded, mask if mask_needed(coded) else b""
+
+
+def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
+    """The coding that is wanted or, where it does not hold the largest of the values (k,), fp32.
+
+    Every device knows that one, and a coded vector names its own. A single device's wild value is not to
+    end the run for all.
+    """
+    try:
+        decoded_values(np.array([magnitude(values)], np.float32), wanted)
+    except LocalError:
+        return ValueCoding.FP32
+    return wanted
+
+
+def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:
+    """Whether a patch is ``trained`` (n,) at the elements that were sent."""
+    if sent is None or sent.count != patch.count:
+        return False
+    if patch.indices is None or sent.indices is None:
+        return patch.count == patch.size and bool(np.array_equal(patch.values, trained))
+    own = trained[sent.indices.astype(np.intp)]
+    return bool(np.array_equal(patch.indices, sent.indices) and np.array_equal(patch.values, own))

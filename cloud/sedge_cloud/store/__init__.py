@@ -1,0 +1,1 @@
+"""Everything that the coordinator keeps on disk."""

@@ -1,0 +1,356 @@
+"""What the coordinator knows, on disk: one SQLite database and a folder of blobs.
+
+SQLite in WAL mode with synchronous=FULL: a transaction that returned survives power loss. Blobs are
+written, and flushed, before the transaction that names them, so a row never names a missing blob;
+what a crash leaves unnamed is collected. The command line writes here too, beside a running service,
+which notices by ``data_version``. This file owns sqlite3.
+"""
+
+import errno
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from sedge_cloud.store.rows import DeviceRow, MemoryRow, OrderRow, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.schema import (
+    CHANGES,
+    FIRST_TABLES,
+    LARGE_PATCHES,
+    NAMED_UPDATES,
+    SCHEMA,
+    config_of_schema_2,
+    named_blobs_sql,
+    steps_of,
+)
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.disk import FILE_MODE, opened
+from sedge_protocol.wire.frame import next_boot
+
+# How long one process waits for another's transaction, in seconds.
+BUSY_S = 10.0
+# A device may be this many rounds late and still have its update understood.
+LATE_ROUNDS = 3
+# How a file that cannot be read fails for good: it is not there, or its place on the disk has gone bad.
+_GONE = (errno.ENOENT, errno.EIO)
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Store:
+    """The coordinator's memory. Every method is one transaction; ``StorageError`` when it failed.
+
+    With ``durable`` false nothing is flushed to the disk: what a method wrote survives the end of the
+    process, but a power cut may damage the database. That is for emulation and simulations only.
+    """
+
+    def __init__(self, folder: Path, durable: bool = True) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as exc:
+            raise StorageError(f"state folder {folder}: {exc}") from exc
+        self.blobs = BlobFolder(folder, durable=durable)
+        self._path = folder / "sedge.sqlite"
+        with self._errors():
+            # Before SQLite opens it: the -wal and -shm files get the database's own mode.
+            with opened(self._path, os.O_RDWR | os.O_CREAT) as descriptor:
+                os.fchmod(descriptor, FILE_MODE)
+            self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+        try:
+            with self._errors():
+                self._use_wal()
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+                self._open_schema()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def check(self) -> None:
+        """Read the whole database. Raises ``StorageError`` when it is damaged."""
+        with self._errors():
+            found = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
+        if found != "ok":
+            raise StorageError(f"{self._path}: {found}")
+
+    def version(self) -> int:
+        """Changes whenever another process has committed something."""
+        with self._errors():
+            row = self._db.execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
+    def next_boot(self, clock: int) -> int:
+        """Our own start count: larger than ever before, and at least a clock's seconds that can be true."""
+        with self._transaction() as db:
+            row = db.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone()
+            boot = next_boot(int(row[0]), clock)
+            db.execute("UPDATE meta SET value = ? WHERE key = 'boot'", (boot,))
+        return boot
+
+    def devices(self) -> list[DeviceRow]:
+        """Every device ever enrolled, by id."""
+        return self._rows(DeviceRow, "SELECT * FROM devices ORDER BY device")
+
+    def add_device(self, device: str, secret: bytes) -> None:
+        """Enrol a device. Raises ``ConfigError`` when the id is taken."""
+        with self._transaction() as db:
+            if db.execute("SELECT 1 FROM devices WHERE device = ?", (device,)).fetchone():
+                raise ConfigError("device", device, "an id that is not enrolled yet")
+            db.execute("INSERT INTO devices (device, secret) VALUES (?, ?)", (device, secret))
+
+    def revoke_device(self, device: str) -> None:
+        """Never listen to a device again. Raises ``ConfigError`` when there is none such."""
+        with self._transaction() as db:
+            found = db.execute("UPDATE devices SET revoked = 1 WHERE device = ?", (device,))
+            if not found.rowcount:
+                raise ConfigError("device", device, "an enrolled device")
+
+    def reissue_device(self, device: str, secret: bytes) -> None:
+        """Give an id a new secret, revoked or not; its counts begin anew. Raises ``ConfigError``."""
+        sql = "UPDATE devices SET secret = ?, revoked = 0, boot = 0, hello = NULL WHERE device = ?"
+        with self._transaction() as db:
+            if not db.execute(sql, (secret, device)).rowcount:
+                raise ConfigError("device", device, "an enrolled device")
+
+    def heard(self, row: DeviceRow, boot: int, hello: bytes) -> None:
+        """Keep a device's newest boot and hello, unless its secret is another by now."""
+        sql = "UPDATE devices SET boot = ?, hello = ? WHERE device = ? AND secret = ?"
+        with self._transaction() as db:
+            db.execute(sql, (boot, hello, row.device, row.secret))
+
+    def runs(self) -> list[RunRow]:
+        """Every run, oldest first."""
+        return self._rows(RunRow, "SELECT * FROM runs ORDER BY created, run")
+
+    def add_run(self, row: RunRow) -> None:
+        """Begin a run. Raises ``ConfigError`` when the name is taken."""
+        with self._transaction() as db:
+            if db.execute("SELECT 1 FROM runs WHERE run = ?", (row.run,)).fetchone():
+                raise ConfigError("run", row.run, "a name that no run has yet")
+            self._insert(db, "runs", row)
+
+    def set_status(self, run: str, status: str) -> None:
+        """Change a running run's status. Raises ``ConfigError`` when there is none such."""
+        sql = "UPDATE runs SET status = ? WHERE run = ? AND status = 'running'"
+        with self._transaction() as db:
+            if not db.execute(sql, (status, run)).rowcount:
+                raise ConfigError("run", run, "the name of a running run")
+
+    def rounds(self, run: str) -> list[RoundRow]:
+        """A run's rounds in order."""
+        return self._rows(RoundRow, "SELECT * FROM rounds WHERE run = ? ORDER BY round", run)
+
+    def current_round(self, run: str) -> RoundRow | None:
+        """The round that is open."""
+        sql = "SELECT * FROM rounds WHERE run = ? AND open = 1 ORDER BY round"
+        return next(iter(self._rows(RoundRow, sql, run)), None)
+
+    def round(self, run: str, number: int) -> RoundRow | None:
+        """One round."""
+        sql = "SELECT * FROM rounds WHERE run = ? AND round = ?"
+        return next(iter(self._rows(RoundRow, sql, run, number)), None)
+
+    def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
+        """Begin a round: the row and every order, together."""
+        with self._transaction() as db:
+            self._insert(db, "rounds", row)
+            for order in orders:
+                self._insert(db, "orders", order)
+
+    def close_round(self, run: str, number: int, summary: bytes, state: bytes, status: str) -> None:
+        """End a round: its summary, and the run's next state and status, together.
+
+        Of an order that no update can come for any more it is enough to know that there was one.
+        """
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE orders SET patch = x'', details = x'' WHERE run = ? AND round = ?",
+                (run, number - LATE_ROUNDS - 1),
+            )
+            db.execute(
+                "UPDATE rounds SET open = 0, summary = ? WHERE run = ? AND round = ?",
+                (summary, run, number),
+            )
+            db.execute(
+                "UPDATE runs SET state = ?, status = CASE status WHEN 'stopped' THEN status ELSE ? END"
+                " WHERE run = ?",
+                (state, status, run),
+            )
+
+    def orders(self, run: str, number: int) -> list[OrderRow]:
+        """The orders of a round, by device."""
+        sql = "SELECT * FROM orders WHERE run = ? AND round = ? ORDER BY device"
+        return self._rows(OrderRow, sql, run, number)
+
+    def order(self, run: str, number: int, device: str) -> OrderRow | None:
+        """One device's order."""
+        sql = "SELECT * FROM orders WHERE run = ? AND round = ? AND device = ?"
+        return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
+
+    def decline(self, run: str, number: int, device: str, reason: str) -> None:
+        """A device cannot do its order."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE orders SET declined = ? WHERE run = ? AND round = ? AND device = ?",
+                (reason, run, number, device),
+            )
+
+    def updates(self, run: str, number: int) -> list[UpdateRow]:
+        """The updates that count in a round, by device: neither rejected nor late."""
+        sql = (
+            "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
+            " ORDER BY device"
+        )
+        return self._rows(UpdateRow, sql, run, number)
+
+    def update(self, run: str, number: int, device: str) -> UpdateRow | None:
+        """The receipt, good or not, of one device in one round."""
+        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
+        return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
+
+    def reject(self, run: str, number: int, device: str, reason: str, detail: str) -> None:
+        """Turn an accepted update into a rejected one."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE updates SET rejected = ?, detail = ? WHERE run = ? AND round = ? AND device = ?",
+                (reason, detail, run, number, device),
+            )
+
+    def receive(self, row: UpdateRow, memory: MemoryRow | None, small: bytes = b"") -> None:
+        """Write a receipt and, with it, what the device's model has become (if newer).
+
+        ``small`` is the update itself, where it is not in the blob folder: in here it takes one flush
+        with its receipt, a file of its own would take two more.
+        """
+        with self._transaction() as db:
+            self._insert(db, "updates", row)
+            if small:
+                db.execute("INSERT OR IGNORE INTO small_updates VALUES (?, ?)", (row.blob, small))
+            if memory is not None:
+                known = db.execute(
+                    "SELECT round FROM memory WHERE run = ? AND device = ?",
+                    (memory.run, memory.device),
+                ).fetchone()
+                if known is None or known[0] < memory.round:
+                    self._insert(db, "memory", memory, "INSERT OR REPLACE")
+
+    def memory(self, run: str, device: str) -> MemoryRow | None:
+        """A device's last model, in references."""
+        sql = "SELECT * FROM memory WHERE run = ? AND device = ?"
+        return next(iter(self._rows(MemoryRow, sql, run, device)), None)
+
+    def update_blob(self, sha256: bytes) -> bytes:
+        """The bytes of an accepted update, checked; a small one is kept in the database."""
+        with self._errors():
+            sql = "SELECT data FROM small_updates WHERE sha256 = ?"
+            row = self._db.execute(sql, (sha256,)).fetchone()
+        if row is None:
+            return self.blobs.read(sha256)
+        if hashlib.sha256(row[0]).digest() != sha256:
+            raise StorageError(f"{self._path}: update {sha256.hex()} does not have its sha256")
+        return bytes(row[0])
+
+    def lost(self, sha256: bytes) -> str:
+        """Why an update or another blob is gone for good; empty where it can be read, or may be later."""
+        try:
+            self.update_blob(sha256)
+        except StorageError as exc:
+            cause = exc.__cause__  # none: it does not have its hash
+            if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
+                return str(exc)
+        return ""
+
+    def drop_small_updates(self) -> None:
+        """Delete the small updates that nothing needs any more."""
+        with self._transaction() as db:
+            db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
+
+    def named_blobs(self) -> set[bytes]:
+        """Every blob that a row outside the runs' state still needs; steps in open rounds only."""
+        with self._errors():
+            rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
+            named = {bytes(row[0]) for row in rows if row[0]}
+            coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()
+        return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
+
+    def _use_wal(self) -> None:
+        """Switch to WAL; SQLite does not wait by itself when two processes make the file at once."""
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as exc:
+                if (
+                    exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY
+                    or time.monotonic() > deadline
+                ):
+                    raise
+                time.sleep(0.01)
+
+    def _open_schema(self) -> None:
+        """Make the tables, or change those of an earlier schema; whoever of several processes is first."""
+        with self._transaction() as db:
+            schema = db.execute("PRAGMA user_version").fetchone()[0]
+            if schema == SCHEMA:
+                return
+            if not 0 <= schema < SCHEMA:
+                raise StorageError(f"{self._path}: schema {schema}, this version uses {SCHEMA}")
+            texts = [CHANGES[to] for to in range(max(schema, 1) + 1, SCHEMA + 1)]
+            for statement in "".join([*([] if schema else [FIRST_TABLES]), *texts]).split(";"):
+                db.execute(statement)
+            for run, config in db.execute("SELECT run, config FROM runs").fetchall():
+                changed = config_of_schema_2(bytes(config))
+                db.execute("UPDATE runs SET config = ? WHERE run = ?", (changed, run))
+            for found, patch_of, change in LARGE_PATCHES:
+                for place in db.execute(found).fetchall():
+                    patch = db.execute(patch_of, place).fetchone()[0]
+                    db.execute(change, (self.blobs.write(patch), *place))
+            db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _insert(
+        self, db: sqlite3.Connection, table: str, row: msgspec.Struct, verb: str = "INSERT"
+    ) -> None:
+        values = msgspec.structs.astuple(row)
+        db.execute(f"{verb} INTO {table} VALUES ({','.join('?' * len(values))})", values)
+
+    def _rows(self, kind: type[R], sql: str, *values: str | int) -> list[R]:
+        with self._errors():
+            rows = self._db.execute(sql, values).fetchall()
+        names = kind.__struct_fields__
+        try:
+            return [
+                msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
+                for row in rows
+            ]
+        except msgspec.ValidationError as exc:
+            raise StorageError(f"{self._path}: damaged {kind.__name__}: {exc}") from exc
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        with self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # damage in a name or message
+            raise StorageError(f"{self._path}: {exc}") from exc

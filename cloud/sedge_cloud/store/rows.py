@@ -1,0 +1,194 @@
+"""The rows of the coordinator's database, as ``Store`` writes and reads them: field by field, by position.
+
+A coded patch lies in its row while it is small enough to travel inside its order, and among the blobs
+where it is larger; a row has one of the two.
+"""
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.messages import MAX_PHASES, Choice, Own, Personal, Selection, Training
+
+
+class DeviceRow(msgspec.Struct, frozen=True):
+    """One enrolled device; ``hello`` is the last one's MessagePack, or None."""
+
+    device: str
+    secret: bytes
+    revoked: bool
+    boot: int
+    hello: bytes | None
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """One run; ``config`` and ``state`` are MessagePack (config.RunConfig, ledger.RunState).
+
+    ``bundle`` is the blob of the whole model's bundle, ``narrower`` MessagePack of the blobs of those with
+    fewer channels, widest first, or empty.
+    """
+
+    run: str
+    status: str
+    config: bytes
+    bundle: bytes
+    state: bytes
+    created: float
+    narrower: bytes = b""
+
+    @property
+    def bundles(self) -> tuple[bytes, ...]:
+        """The blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
+        try:
+            found = msgspec.msgpack.decode(self.narrower, type=tuple[bytes, ...])
+        except ValueError as exc:  # msgspec's errors; empty is none
+            if self.narrower:
+                raise StorageError(f"run {self.run}: its bundles cannot be read: {exc}") from exc
+            found = ()
+        return (self.bundle, *found)
+
+
+class RoundRow(msgspec.Struct, frozen=True):
+    """One round; ``model`` is the blob of the coded global, ``summary`` MessagePack once closed.
+
+    ``steps`` is MessagePack of the ``StepRow`` that its orders name, oldest first, or empty.
+    """
+
+    run: str
+    round: int
+    task: str
+    open: bool
+    model: bytes
+    model_hash: bytes
+    summary: bytes | None
+    steps: bytes = b""
+
+
+class Details(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a device is asked beside start, patch and tensors (see messages.Order).
+
+    ``training`` is None for the run's own. ``trusted`` is of the memory that the order was planned from
+    (strategy.Memory); the device is not told.
+    """
+
+    training: Training | None = None
+    then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
+    personal: Personal | None = None
+    select: Selection | None = None
+    own: Own | None = None
+    remember: bool = False
+    choice: Choice | None = None
+    trusted: bool = True
+
+
+class OrderRow(msgspec.Struct, frozen=True):
+    """What one device was given; ``patch`` is coded, ``keep`` MessagePack, ``arrays`` a blob or empty.
+
+    ``context`` is the blob of the mask that its update may be coded against, or empty, and
+    ``patch_context`` that of the mask without which its patch cannot be decoded. ``model`` is the blob of a
+    start vector that takes the place of the round's model, and ``model_hash`` its hash, or both are empty;
+    ``width`` counts the run's bundles from 0. ``details`` is MessagePack of ``Details``, or empty.
+    """
+
+    run: str
+    round: int
+    device: str
+    patch: bytes
+    keep: bytes
+    upload: bool
+    arrays: bytes
+    declined: str = ""
+    context: bytes = b""
+    model: bytes = b""
+    model_hash: bytes = b""
+    width: int = 0
+    details: bytes = b""
+    patch_blob: bytes = b""
+    patch_context: bytes = b""
+
+    @property
+    def patch_hash(self) -> bytes:
+        """The name of the coded patch; empty for none."""
+        return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
+
+    def blobs(self, model: bytes) -> tuple[bytes, ...]:
+        """The blobs that the device's memory will name when its update comes; ``model`` is the round's."""
+        named = (
+            self.model or model,
+            self.arrays,
+            self.context,
+            self.patch_blob,
+            self.patch_context,
+        )
+        return tuple(blob for blob in named if blob)
+
+    def read_details(self) -> Details:
+        """What is in ``details``. Raises ``StorageError`` when it cannot be read."""
+        try:
+            return msgspec.msgpack.decode(self.details, type=Details) if self.details else Details()
+        except ValueError as exc:  # msgspec's errors
+            text = f"run {self.run}, round {self.round}, order of {self.device}: {exc}"
+            raise StorageError(text) from exc
+
+
+class UpdateRow(msgspec.Struct, frozen=True):
+    """One receipt, good (``rejected`` empty) or not; repeated offers get the same answer."""
+
+    run: str
+    round: int
+    device: str
+    blob: bytes
+    report: bytes
+    size: int
+    late: bool
+    rejected: str = ""
+    detail: str = ""
+
+
+class MemoryRow(msgspec.Struct, frozen=True):
+    """A device's last model in references: model blob + patch + update blob give the vector.
+
+    ``patch`` or the blob ``patch_blob`` is what the device started with: of its order's patch the part
+    that it had picked, where it could.
+    ``context`` is the blob of the mask that the update blob may need to be decoded, ``mask`` that of its
+    own mask, which the device holds as well; each is empty where there is none. ``width`` tells which of
+    the run's layouts the vector has. ``mix`` and ``step_s`` (0: unknown) are from the report, and
+    ``remembered`` says that the device was to keep what it sent.
+    """
+
+    run: str
+    device: str
+    round: int
+    model: bytes
+    patch: bytes
+    blob: bytes
+    arrays: bytes
+    mask: bytes = b""
+    context: bytes = b""
+    width: int = 0
+    patch_blob: bytes = b""
+    patch_context: bytes = b""
+    mix: float | None = None
+    step_s: float = 0.0
+    remembered: bool = False
+
+    @property
+    def blobs(self) -> tuple[bytes, ...]:
+        """The blobs that it is made from."""
+        named = (
+            self.model,
+            self.blob,
+            self.arrays,
+            self.context,
+            self.patch_blob,
+            self.patch_context,
+        )
+        return tuple(blob for blob in named if blob)
+
+    @property
+    def patch_hash(self) -> bytes:
+        """The name of the coded patch; empty for none."""
+        return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")

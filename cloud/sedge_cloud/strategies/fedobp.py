@@ -1,0 +1,214 @@
+"""FedOBP: the few parameters that tell a device's model from the fleet's stay the device's own.
+
+For a device with last trained model th_i and the global model th_g, the server computes
+
+    I   = (th_i - th_g)^2                  importance of every scored element       (n,)
+    K   = {k : I_k > quantile_q(I)}        the personal set, quantile by linear interpolation
+    th~ = th_i on K, th_g elsewhere        where the device starts
+
+and the next th_g is the mean of all trained models by ``num_examples``, personal elements included,
+as in the authors' code. The scoring on the server follows arXiv 2604.16574. BatchNorm statistics
+are neither scored nor averaged: counters such as num_batches_tracked would outweigh every weight.
+
+With ``scoring = "device"`` each device scores for itself, with the same functions, and starts from its
+own elements; its update counts from th_g. The cloud then needs no model of any device: planning reads
+none, no patch is sent, and the positions in K never leave the device. That is what secure aggregation
+asks for, of which the sum is all that the cloud learns. It is not secure aggregation: here each update
+arrives by itself, and th_g + update is th_i. Without such a layer the mode hides nothing from the cloud.
+
+What goes beyond the papers is in ``thresholds.py`` and ``prefixes.py``, off unless asked for, for
+``scoring = "cloud"`` alone.
+n = parameters of the model, s = scored elements, k = personal ones.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_cloud.algorithms import thresholds as personal
+from sedge_cloud.algorithms.averaging import average, moved, shared_mean
+from sedge_cloud.algorithms.prefixes import nested, sizes_of
+from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.importance import Score, importance, min_max, positions, select
+from sedge_protocol.layout import Layout, Role, Tensor, Theta
+from sedge_protocol.wire.messages import Own, Training
+
+Norm = Literal["none", "global", "layer"]
+ColdStart = Literal["global", "init"]
+Scoring = Literal["cloud", "device"]
+Scores = NDArray[np.float32]
+
+# A device's smoothed importance (s,) in ``Memory.arrays``.
+IMPORTANCE = "importance"
+# What a device can do itself, beside the scores that only a device has.
+ON_DEVICE = ("quantile", "score", "norm", "classifier_only", "scoring")
+NEEDS_GRADIENT = ("gradient", "fisher")
+
+
+@dataclass(frozen=True)
+class FedOBP:
+    """The options of FedOBP; the defaults are the paper's method and its Fashion-MNIST quantile.
+
+    Raises ``ConfigError`` for a value out of range, and for options that exclude each other.
+    """
+
+    quantile: float = 0.99993
+    """q, 0 to 1: the share of the scored elements that stays global; .99993 of 582,026 leaves 41."""
+    score: Score = "squared"
+    """``product`` is |(th_i - th_g) th_i|, the score behind the authors' released logs. ``gradient``
+    |g| and ``fisher`` g^2, of the last batch, are the paper's baselines: with scoring = "device"."""
+    norm: Norm = "none"
+    """``layer``: min-max per tensor. ``global`` is the same as ``none``: min-max keeps the order."""
+    classifier_only: bool | tuple[str, ...] = False
+    """True scores only the last module, names only those tensors; q is then a quantile of these."""
+    ema: float = 0.0
+    """a in E <- (1 - a) I + a E per device, E scored in place of I; 0 is off and stores nothing."""
+    cold_start: ColdStart = "global"
+    """A device never heard of starts from th_g; ``init``: as if it had ended with the first model."""
+    scoring: Scoring = "cloud"
+    """Who scores; see above for what ``device`` gives, and what it does not."""
+    energy: float = 0.0
+    """eta, 0 to below 1: in place of the quantile, the fewest elements whose scores add up to this share
+    of all; 0 is off."""
+    most: float = 0.01
+    """The share of the scored elements that ``energy`` never exceeds, above 0 to 1."""
+    exclude_personal: bool = False
+    """Each element is averaged over those only in whose patch it is not."""
+    prefixes: bool | tuple[int, ...] = False
+    """In place of the quantile the sizes of which each device picks its own (prefixes.py), at most 8; true
+    is 0, 16, 64, 256, 1024 and 4096."""
+    holdout: float = 0.1
+    """The share of its training examples, above 0 to below 1, that a device keeps for picking."""
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("score", Score),
+            ("norm", Norm),
+            ("cold_start", ColdStart),
+            ("scoring", Scoring),
+        )
+        for key, options in choices:
+            if getattr(self, key) not in get_args(options):
+                raise ConfigError(key, getattr(self, key), f"one of {get_args(options)}")
+        within = {
+            "quantile": (0 <= self.quantile <= 1, "a number from 0 to 1"),
+            "ema": (0 <= self.ema < 1, "a number from 0 to below 1"),
+            "classifier_only": (self.classifier_only != (), "true, false or names of tensors"),
+            "energy": (0 <= self.energy < 1, "a number from 0 to below 1"),
+            "most": (0 < self.most <= 1, "a number above 0 to 1"),
+            "holdout": (0 < self.holdout < 1, "a number above 0 and below 1"),
+        }
+        for key, (is_within, expected) in within.items():
+            if not is_within:
+                raise ConfigError(key, getattr(self, key), expected)
+        if self.scoring == "cloud" and self.score in NEEDS_GRADIENT:
+            expected = 'squared or product; the cloud has no gradient, only scoring = "device" has'
+            raise ConfigError("score", self.score, expected)
+        if self.sizes and self.energy:
+            raise ConfigError("energy", self.energy, "0 with prefixes: the device picks")
+        for option in fields(self) if self.scoring == "device" else ():
+            if option.name not in ON_DEVICE and getattr(self, option.name) != option.default:
+                expected = f'{option.default!r} with scoring = "device": the cloud scores nothing'
+                raise ConfigError(option.name, getattr(self, option.name), expected)
+
+    @property
+    def name(self) -> str:
+        """``fedobp``."""
+        return "fedobp"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that a device picks from; none where it does not."""
+        return sizes_of(self.prefixes)
+
+    @property
+    def coordinate_rules(self) -> bool:
+        """Whether ``State.robust`` is followed: not where each element has devices of its own."""
+        return not self.exclude_personal
+
+    def init(self, layout: Layout, theta: Theta) -> State:
+        """The state with theta (n,) as the first global model. Raises ``ConfigError`` for a name."""
+        self.scored(layout)
+        return State(layout, theta, initial=theta)
+
+    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+        """The patch of the device's personal parameters, and its own statistics."""
+        keep, holdout = state.layout.statistics, self.holdout if self.sizes else 0.0
+        if self.scoring == "device":
+            return Assignment(keep=keep, own=self._own(state.layout))
+        first = state.initial if self.cold_start == "init" else None
+        history = first if memory.trained is None else memory.trained
+        if history is None:
+            return Assignment(keep=keep, holdout=holdout)
+        tensors = self.scored(state.layout)
+        scores = importance(history, state.theta, tensors, self.score)
+        arrays: dict[str, NDArray[np.float32]] = {}
+        if self.ema > 0:
+            scores = smooth(scores, memory.arrays.get(IMPORTANCE), self.ema)
+            arrays[IMPORTANCE] = scores
+        if self.norm == "layer":
+            scores = min_max(scores, tensors)
+        if not self.sizes:
+            patch = self._patch(scores, tensors, state.layout, history)
+            return Assignment(patch, keep, arrays=arrays)
+        chosen, levels = nested(scores, self.sizes)
+        if chosen.size == 0:
+            return Assignment(keep=keep, arrays=arrays, holdout=holdout)
+        indices = positions(chosen, tensors)
+        offer = SparseVector(state.layout.size, indices, history[indices])
+        return Assignment(offer, keep, arrays=arrays, levels=levels, holdout=holdout)
+
+    def apply(self, state: State, updates: Iterable[Update]) -> State:
+        """The weighted mean of the trained models, personal elements included unless told otherwise."""
+        if self.exclude_personal:
+            return moved(state, shared_mean(updates, state.theta))
+        return average(state, updates)
+
+    def scored(self, layout: Layout) -> tuple[Tensor, ...]:
+        """The tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
+        parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
+        if self.classifier_only is False:
+            return tuple(parameters.values())
+        names = layout.head if self.classifier_only is True else self.classifier_only
+        unknown = [name for name in names if name not in parameters]
+        if unknown:
+            raise ConfigError("classifier_only", unknown, f"names among {sorted(parameters)}")
+        return tuple(t for t in parameters.values() if t.name in names)
+
+    def _own(self, layout: Layout) -> Own:
+        """What a device is told that scores for itself."""
+        names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
+        return Own(self.quantile, self.score, self.norm, names)
+
+    def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
+        """K, as sorted indices into the scores (s,). Raises ``LocalError`` unless these are finite."""
+        if self.energy > 0:
+            return personal.by_energy(scores, self.energy, self.most)
+        return select(scores, self.quantile)
+
+    def _patch(
+        self, scores: Scores, tensors: tuple[Tensor, ...], layout: Layout, history: Theta
+    ) -> SparseVector | None:
+        """The personal elements with their values, or None where there are none."""
+        chosen = self._chosen(scores)
+        if chosen.size == 0:
+            return None
+        indices = positions(chosen, tensors)
+        return SparseVector(layout.size, indices, history[indices])
+
+
+def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:
+    """E (s,) = (1 - ema) * scores + ema * past; the scores themselves while there is no past.
+
+    ``past`` is the E of the device's last plan. Raises ``LocalError`` when it has another shape.
+    """
+    if past is None:
+        return scores
+    if past.shape != scores.shape:
+        raise LocalError(f"{IMPORTANCE}: shape {past.shape} in memory, expected {scores.shape}")
+    return np.multiply(scores, np.float32(1 - ema)) + np.multiply(past, np.float32(ema))

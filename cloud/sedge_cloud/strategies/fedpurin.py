@@ -1,0 +1,197 @@
+"""FedPURIN: a device sends only the elements that its loss depends on, and learns those with its like.
+
+Algorithm 1 for device i in round t; th_i is what it trained, m_i the elements it sent:
+
+    c = |g th_i|, per tensor the largest tau of it           on the device: messages.Selection
+    C_i = the devices whose masks overlap with m_i           collaboration.py
+    d_i = 1/(|C_i| + 1) sum_{j in C_i + i} th_j m_j          what the device gets on m_i
+    G   = sum_j (n_j / n) th_j m_j                           what it gets elsewhere
+    next start: d_i on m_i, G elsewhere; BatchNorm's tensors stay on the device (FedBN)
+
+g is the gradient of the last batch; ``gradient`` and ``hessian`` give the four rows of Table 2. After
+round beta nobody collaborates: d_i is th_i on m_i, which the device holds, and nothing of it is sent. A
+device that the cloud has no elements of starts from G. What partial participation means: collaboration.py.
+
+The printed averages are of zeros wherever a device did not send (``average = "shrunk"``): an element that
+nobody sends is zero in G. "counted" and "filled" are ours; of a run's robust rules, those that go
+coordinate by coordinate take the place of "filled" only.
+
+The paper's accuracy "before aggregation" is that of th_i m_i, evaluated after training with all that was
+not sent set to zero: ``Report.sparse``. Its isLocal variant, where the device's own dense model takes the
+place of G, has no global model and is not here. n = parameters, k = elements sent.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from sedge_cloud.algorithms.averaging import average, moved
+from sedge_cloud.algorithms.collaboration import (
+    Grouping,
+    Masks,
+    Noted,
+    group_mean,
+    known,
+    places,
+    regrouped,
+)
+from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.messages import Selection, Training
+
+Gradient = Literal["last", "delta"]
+Average = Literal["shrunk", "counted", "filled"]
+
+
+@dataclass(frozen=True)
+class FedPURIN:
+    """The options of FedPURIN; the defaults are those of the paper's Table 1 on Fashion-MNIST.
+
+    Raises ``ConfigError`` for a value out of range.
+    """
+
+    absolute: ClassVar[bool] = True
+
+    fraction: float = 0.5
+    """tau, above 0 to 1: the share of each tensor that a device sends."""
+    beta: int = 100
+    """The last round with collaboration, 1 or later; half of all rounds in the paper."""
+    gradient: Gradient = "last"
+    """g: the last batch's gradient, or ``delta``, what the training changed (FedCAC's)."""
+    hessian: bool = False
+    """c = |-g th + (g th)^2 / 2|, the second order too."""
+    half: bool = True
+    """The last batch's gradient is rounded to fp16 first, as in the authors' code."""
+    cutoff: float = 1e-10
+    """No element with c of at most this is sent; 0 to 1."""
+    average: Average = "shrunk"
+    """An element that a device did not send counts as zero (the paper); ``counted``: not at all, and
+    what nobody sent stays as it was; ``filled``: as the device began its training with it."""
+    overlap_sample: int = 2**21
+    """Models of more elements are compared by so many of them; 64 or more."""
+    stale_rounds: int = 0
+    """For so many rounds an absent device's mask is still compared; kept in the state, n/4 bytes each."""
+
+    def __post_init__(self) -> None:
+        for key, options in (("gradient", Gradient), ("average", Average)):
+            if getattr(self, key) not in get_args(options):
+                raise ConfigError(key, getattr(self, key), f"one of {get_args(options)}")
+        if not 0 < self.fraction <= 1:
+            raise ConfigError("fraction", self.fraction, "a number above 0 to 1")
+        if not 0 <= self.cutoff <= 1:
+            raise ConfigError("cutoff", self.cutoff, "a number from 0 to 1")
+        self._grouping()
+
+    @property
+    def name(self) -> str:
+        """``fedpurin``."""
+        return "fedpurin"
+
+    @property
+    def coordinate_rules(self) -> bool:
+        """Whether ``State.robust`` is followed: not by averages of what was sent alone."""
+        return self.average == "filled"
+
+    def init(self, layout: Layout, theta: Theta) -> State:
+        """The state with theta (n,) as the first global model."""
+        return State(layout, theta, initial=theta)
+
+    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+        """d on the elements that the device sent last, G elsewhere, and what it is to send."""
+        return Assignment(
+            patch=self._patch(state, memory),
+            keep=state.layout.normalisation,
+            select=Selection(
+                fraction=self.fraction,
+                gradient=self.gradient,
+                hessian=self.hessian,
+                cutoff=self.cutoff,
+                half=self.half and self.gradient == "last",
+            ),
+            remember=True,
+        )
+
+    def apply(self, state: State, updates: Iterable[Update]) -> State:
+        """The next G, and the next groups."""
+        grouping = self._grouping()
+        masks = Masks(state.layout.size, grouping.sample)
+        seen = Noted(updates, masks, lambda _, delta: places(delta))
+        if self.average == "filled":
+            after = average(state, seen, state.layout.normalisation)
+        else:
+            theta = sparse_mean(seen, state.theta, self.average == "counted")
+            after = moved(state, theta, state.layout.normalisation)
+        groups, arrays = regrouped(state, masks, grouping)
+        return replace(after, groups=groups, arrays=arrays)
+
+    def _grouping(self) -> Grouping:
+        return Grouping(self.beta, self.overlap_sample, self.stale_rounds)
+
+    def _patch(self, state: State, memory: Memory) -> SparseVector | None:
+        """d on m; after beta these are the device's own values, bit for bit."""
+        if memory.trained is None or memory.sent is None or not memory.sent.count:
+            return None
+        critical = places(memory.sent)
+        if state.round > self.beta:
+            values = memory.trained[critical]
+        else:
+            dense = self.average == "filled"
+            members = known([memory, *memory.group])
+            models = ((theta, None if dense else places(sent)) for theta, sent in members)
+            values = group_mean(critical, models, self.average == "counted")
+        return SparseVector(state.layout.size, memory.sent.indices, values)
+
+
+def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta:
+    """G (n,) of models known only where they were sent, by ``num_examples``; ``theta`` is the last G.
+
+    What a device did not send counts as zero or, if ``counted``, not at all: then an element that nobody
+    sent keeps its value. Without any update it is a copy of theta.
+    """
+    total = np.zeros(theta.size, np.float64)
+    weight = np.zeros(theta.size, np.float64)
+    weights = 0
+    for update in updates:
+        weights += update.num_examples
+        if update.delta is not None:
+            sent = places(update.delta)
+            total[sent] += np.multiply(update.trained[sent], update.num_examples, dtype=np.float64)
+            if counted:
+                weight[sent] += update.num_examples
+    if weights == 0:
+        return theta.copy()
+    if not counted:
+        return (total / weights).astype(np.float32)
+    np.divide(total, weight, out=total, where=weight > 0)
+    return np.where(weight > 0, total, theta).astype(np.float32)
+
+
+class Accounted(NamedTuple):
+    """The bytes of one device and round as the paper counts them."""
+
+    up: float
+    down: float
+
+
+def accounted_bytes(state: State, memory: Memory, assignment: Assignment, beta: int) -> Accounted:
+    """What Table 3 counts for a device's update in round ``state.round`` and the start that follows.
+
+    Up: 4 bytes for every parameter sent, and a bit for each there is. Down: 4 bytes for every element of
+    the start that is not zero; after beta only of those outside the mask. What the device keeps does
+    not count. The wire's own bytes are another matter: G goes out once for the fleet, and all is coded.
+    """
+    layout = state.layout
+    parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)
+    up = 0.0
+    if memory.sent is not None:
+        up = 4 * np.count_nonzero(parameters[places(memory.sent)]) + parameters.sum() / 8
+    start = state.theta.copy()
+    start[layout.mask(assignment.keep)] = 0
+    if assignment.patch is not None:
+        place = places(assignment.patch)
+        start[place] = 0 if state.round > beta else assignment.patch.values
+    return Accounted(float(up), 4.0 * np.count_nonzero(start))

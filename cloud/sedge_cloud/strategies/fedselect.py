@@ -1,0 +1,110 @@
+"""FedSelect (Tamirisa et al. 2024, Algorithm 1): each device's personal elements grow round by round.
+
+For a device with mask m (1: its own), its start th, the model th+ it ended the round with:
+
+    start      th = own last values on m, the global model elsewhere
+    cloud      th_g[k] = mean of th+[k] over the devices with m[k] = 0
+    GradSelect m' = m and, in each weight tensor, the share ``rate`` of the elements outside m that changed
+               most, |th+ - th|, until m holds the share ``limit`` of the tensor
+
+Here the cloud selects: it knows th+ - th from the upload, so the device needs nothing of its own. As in
+the authors' code tensors are taken one by one, vectors (biases) stay shared, an element that nobody
+shares keeps its value, and the mask in force during the round decides who is averaged. Differences: own
+and shared elements are trained together, not in turn; devices are weighted by ``num_examples``; a mask
+never exceeds its limit. What a codec leaves out did not change. n = parameters, b = 16-bit words.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_cloud.algorithms.averaging import moved, shared_mean
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec.top_k import largest
+from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.messages import Training
+
+Mask = NDArray[np.bool_]  # (n,)
+
+# A device's mask in ``Memory.arrays``: sixteen bits to a number, which float32 holds exactly.
+MASK = "mask"
+
+
+@dataclass(frozen=True)
+class FedSelect(FedAvg):
+    """The options of FedSelect. Raises ``ConfigError`` for a value out of range."""
+
+    rate: float = 0.05
+    """p, above 0 to 1: the share of a tensor's shared elements that become personal each round."""
+    limit: float = 0.3
+    """alpha, 0 to 1: the largest share of a tensor that is personal."""
+
+    coordinate_rules: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError("rate", self.rate, "a number above 0 to 1")
+        if not 0 <= self.limit <= 1:
+            raise ConfigError("limit", self.limit, "a number from 0 to 1")
+
+    @property
+    def name(self) -> str:
+        """``fedselect``."""
+        return "fedselect"
+
+    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+        """The device's own values on its mask, which its last change has made larger."""
+        keep, layout = state.layout.statistics, state.layout
+        if memory.trained is None:
+            return Assignment(keep=keep)
+        mask = read_mask(memory.arrays.get(MASK), layout.size)
+        if memory.sent is not None:
+            mask = self.grown(mask, memory.sent.dense(), layout)
+        indices = np.flatnonzero(mask).astype(np.uint32)
+        if indices.size == 0:
+            return Assignment(keep=keep)
+        patch = SparseVector(layout.size, indices, memory.trained[indices])
+        return Assignment(patch, keep, arrays={MASK: write_mask(mask)})
+
+    def apply(self, state: State, updates: Iterable[Update]) -> State:
+        """The mean of every element over the devices that share it."""
+        return moved(state, shared_mean(updates, state.theta))
+
+    def grown(self, mask: Mask, change: NDArray[np.float32], layout: Layout) -> Mask:
+        """A new mask (n,): ``mask`` and in each weight tensor what changed most outside it."""
+        mask = mask.copy()
+        for tensor in layout.tensors:
+            if tensor.role is not Role.PARAMETER or len(tensor.shape) < 2:
+                continue
+            shared = np.flatnonzero(~mask[tensor.slice]) + tensor.offset
+            room = int(Fraction(str(self.limit)) * tensor.size) - (tensor.size - shared.size)
+            count = min(room, round(self.rate * shared.size))
+            if count > 0:
+                mask[shared[largest(change[shared], count)]] = True
+        return mask
+
+
+def write_mask(mask: Mask) -> NDArray[np.float32]:
+    """The mask (n,) as numbers (b,)."""
+    packed = np.packbits(mask, bitorder="little")
+    return np.pad(packed, (0, packed.size % 2)).view("<u2").astype(np.float32)
+
+
+def read_mask(words: NDArray[np.float32] | None, size: int) -> Mask:
+    """The mask (n,) that the numbers (b,) hold; an empty one for none.
+
+    Raises ``LocalError`` for numbers of another mask.
+    """
+    if words is None:
+        return np.zeros(size, np.bool_)
+    if words.shape != (-(-size // 16),):
+        raise LocalError(f"{MASK}: shape {words.shape} in memory, expected ({-(-size // 16)},)")
+    bits = np.unpackbits(words.astype("<u2").view(np.uint8), count=size, bitorder="little")
+    return bits.view(np.bool_)

@@ -1,0 +1,1 @@
+"""An order from its arrival to its receipt: what is fetched, kept and sent."""

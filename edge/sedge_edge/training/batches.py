@@ -1,0 +1,94 @@
+"""Which examples make up each batch: pure, and the same on a device and in the emulator.
+
+Programs have a static batch size B, so the last, partial batch of an epoch is
+
+    pad     completed with row 0 at weight zero: exact, but BatchNorm would count the padding
+    fill    completed from the start of this epoch's shuffle at weight one
+    drop    left out
+
+``pad`` becomes ``fill`` where padding is not safe. Fewer than B examples are one partial batch: ``drop``
+would leave nothing to train on, and becomes ``fill``, which then repeats examples.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import LocalError
+from sedge_protocol.wire.messages import LastBatch
+
+# (seed, num_examples, epochs) -> one permutation (num_examples,), or a part of one, for each epoch.
+Permutations: TypeAlias = Callable[[int, int, int], Iterator[NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: rows ``indices`` (B,) of the examples, with ``weights`` (B,); ``epoch`` counts from 0."""
+
+    epoch: int
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+
+def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
+    """The shuffles of a training (PCG64 of the seed), the same on every platform."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    for _ in range(epochs):
+        yield rng.permutation(num_examples).astype(np.int64)
+
+
+def batches(
+    num_examples: int,
+    batch_size: int,
+    epochs: int,
+    last_batch: LastBatch,
+    seed: int,
+    padding_is_safe: bool,
+    shuffles: Permutations = permutations,
+) -> Iterator[Batch]:
+    """The batches of a training, epoch after epoch, each epoch a new permutation.
+
+    ``shuffles`` gives the permutations; another than the device's own serves to repeat somebody
+    else's run.
+    """
+    _require_examples(num_examples)
+    if last_batch == "pad" and not padding_is_safe:
+        last_batch = "fill"
+    if last_batch == "drop" and num_examples < batch_size:
+        last_batch = "fill"
+    for epoch, order in enumerate(shuffles(seed, num_examples, epochs)):  # (num_examples,)
+        for start in range(0, len(order), batch_size):
+            if start + batch_size <= len(order):
+                yield Batch(
+                    epoch, order[start : start + batch_size], np.ones(batch_size, np.float32)
+                )
+            elif last_batch == "pad":
+                yield _padded(epoch, order[start:], batch_size)
+            elif last_batch == "fill":
+                places = np.arange(start, start + batch_size)
+                filled = order.take(places, mode="wrap")
+                yield Batch(epoch, filled, np.ones(batch_size, np.float32))
+
+
+def evaluation_batches(num_examples: int, batch_size: int) -> Iterator[Batch]:
+    """Every example once, in order; the last batch is padded, which evaluation never notices."""
+    _require_examples(num_examples)
+    for start in range(0, num_examples, batch_size):
+        rows = np.arange(start, min(start + batch_size, num_examples), dtype=np.int64)
+        yield _padded(0, rows, batch_size)
+
+
+def _padded(epoch: int, rows: NDArray[np.int64], batch_size: int) -> Batch:
+    indices = np.zeros(batch_size, np.int64)
+    weights = np.zeros(batch_size, np.float32)
+    indices[: len(rows)] = rows
+    weights[: len(rows)] = 1.0
+    return Batch(epoch, indices, weights)
+
+
+def _require_examples(num_examples: int) -> None:
+    if num_examples < 1:  # data.check refuses an empty set long before
+        raise LocalError(f"{num_examples} examples make no batch")

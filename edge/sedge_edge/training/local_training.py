@@ -1,0 +1,293 @@
+"""What a device does between its start vector and its update, as questions to whoever has a trainer.
+
+A lesson is a generator: it asks for an evaluation or a training, is sent the answer, and returns what came
+of it all. A device answers one question after the other (job.py); an emulator leads many lessons at once
+and answers equal questions together.
+
+    evaluate     every start that the device may pick from, on the examples that it holds out
+    evaluate     what the device predicts with: the start vector, its own model, or their mixture
+    train        the model that is sent, in as many phases as the order has; the first beside the own part
+                 of a mixture (APFL)
+    train        the own model, pulled towards the start vector (Ditto)
+    evaluate     what the device predicts with now
+    evaluate     the critical elements alone (FedPURIN)
+
+n = parameters of the model.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.data import Examples
+from sedge_edge.training.critical_elements import critical, sparsified
+from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.messages import Order, Selection, Training
+from sedge_protocol.wire.update import Metrics
+
+# What an order may ask for beyond one training, as ``Hello.codecs`` announces it.
+FEATURES = ("freeze", "phases", "personal", "select", "own", "remember", "choice")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate:
+    """Evaluate theta (n,) on the device's test examples or those held out; the answer is ``Metrics``."""
+
+    theta: Theta
+    held: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Train:
+    """Train theta (n,) on the device's examples, as ``Trainer.train`` says; the answer is ``Trained``."""
+
+    theta: Theta
+    training: Training
+    seed: int
+    anchor: Theta | None = None
+    gradient: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TrainMixed:
+    """Train two models (n,) side by side, as ``Trainer.train_mixed`` says; the answer is ``Mixed``."""
+
+    sent: Theta
+    own: Theta
+    mix: float
+    adaptive: bool
+    training: Training
+    seed: int
+
+
+Request: TypeAlias = Evaluate | Train | TrainMixed
+Answer: TypeAlias = Metrics | Trained | Mixed
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """The part of the patch that a device has picked, and the start (n,) that it makes."""
+
+    level: int
+    start: Theta
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What came of an order.
+
+    ``trained`` is the end of the model that is sent, with the loss of its last phase and the steps of
+    all trainings. ``model`` (n,) is what the device predicts with from now on, ``before`` and ``after``
+    what it was worth on the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its
+    share. ``chosen`` (k,) are the critical elements, where the order selects, and ``sparse`` what they
+    are worth alone. ``picked`` is where it all began, where the device has picked that itself.
+    """
+
+    before: Metrics
+    trained: Trained
+    after: Metrics
+    model: Theta
+    part: Theta | None = None
+    mix: float | None = None
+    chosen: NDArray[np.uint32] | None = None
+    sparse: Metrics | None = None
+    picked: Picked | None = None
+
+
+Lesson: TypeAlias = Generator[Request, Answer, Learned]
+
+
+def lesson(
+    order: Order, layout: Layout, start: Theta, own: Theta | None, parts: Parts | None = None
+) -> Lesson:
+    """Do an order that ``check_order`` has passed, from start (n,) or where the best of ``parts`` makes it.
+
+    ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
+    """
+    personal, picked = order.personal, None
+    if parts is not None:
+        picked = yield from _pick(parts)
+        start = picked.start
+    mixes = personal is not None and personal.mixes
+    own, mix = start if own is None else own, 0.0 if personal is None else personal.mix
+    before = yield from _ask(Evaluate(mixture(mix, own, start)), Metrics)
+    first = yield from _first(order, start, own)
+    trained, own = yield from _others(order, start, first)
+    mix = first.mix if mixes else mix
+    model = mixture(mix, own, trained.theta)
+    after = yield from _ask(Evaluate(model), Metrics)
+    learned = Learned(before, trained, after, model, picked=picked)
+    if mixes:
+        learned = replace(learned, part=own, mix=mix)
+    if order.select is None:
+        return learned
+    slope = _slope(order.select, start, trained)
+    chosen = critical(trained.theta, slope, layout, order.keep, order.select)
+    alone = sparsified(trained.theta, chosen, layout, order.keep)
+    sparse = yield from _ask(Evaluate(alone), Metrics)
+    return replace(learned, chosen=chosen, sparse=sparse)
+
+
+def _pick(parts: Parts) -> Generator[Request, Answer, Picked]:
+    """The best start on the examples that the device holds out; of equal ones the first."""
+    first, *others = parts.offered
+    best = Picked(first, parts.start(first))
+    if not others:
+        return best
+    highest = _rank((yield from _ask(Evaluate(best.start, held=True), Metrics)))
+    for level in others:
+        start = parts.start(level)
+        rank = _rank((yield from _ask(Evaluate(start, held=True), Metrics)))
+        if rank > highest:
+            best, highest = Picked(level, start), rank
+    return best
+
+
+def _rank(found: Metrics) -> tuple[float, float]:
+    return found.accuracy, -found.loss
+
+
+def _first(order: Order, start: Theta, own: Theta) -> Generator[Request, Answer, Mixed]:
+    """The order's first training, with the own part beside it where the device predicts with a mixture."""
+    personal, training, seed = order.personal, order.training, order.seed
+    if personal is None or not personal.mixes:
+        wanted = wants_gradient(order) and not order.then
+        trained = yield from _trained(Train(start, training, seed, gradient=wanted))
+        return Mixed(trained, own, 0.0)
+    both = TrainMixed(start, own, personal.mix, personal.adaptive, training, seed)
+    return (yield from _ask(both, Mixed))
+
+
+def _others(
+    order: Order, start: Theta, first: Mixed
+) -> Generator[Request, Answer, tuple[Trained, Theta]]:
+    """The further trainings: of the model that is sent, phase by phase, then of the own one."""
+    trained, own, steps = first.sent, first.own, first.sent.steps
+    for phase, training in enumerate(order.then, start=1):
+        wanted = wants_gradient(order) and phase == len(order.then)
+        further = _further(trained.theta, training, order, phase, start, wanted)
+        trained = yield from _trained(further)
+        steps += trained.steps
+    personal = order.personal
+    if personal is not None and not personal.mixes:
+        alone = _further(own, personal.training, order, len(order.then) + 1, start)
+        ended = yield from _trained(alone)
+        own, steps = ended.theta, steps + ended.steps
+    return replace(trained, steps=steps), own
+
+
+def follow(course: Lesson, answer: Callable[[Request], Answer]) -> Learned:
+    """Lead a lesson to its end. Raises whatever ``answer`` raises."""
+    request = next(course)
+    while True:
+        try:
+            request = course.send(answer(request))
+        except StopIteration as end:
+            learned: Learned = end.value
+            return learned
+
+
+def asked_about(request: Evaluate, test: Examples, held: Examples | None) -> Examples:
+    """The examples that an evaluation is asked for on."""
+    if not request.held:
+        return test
+    if held is None:
+        raise LocalError("lesson: no examples are held out")
+    return held
+
+
+def mixture(mix: float, own: Theta, sent: Theta) -> Theta:
+    """mix * own + (1 - mix) * sent, (n,); the very vectors at both ends."""
+    if mix in (0.0, 1.0):
+        return own if mix else sent
+    return np.multiply(own, np.float32(mix)) + np.multiply(sent, np.float32(1 - mix))
+
+
+def wants_gradient(order: Order) -> bool:
+    """Whether the last batch's gradient is needed, now or in the next round."""
+    selects = order.select is not None and order.select.gradient == "last"
+    return selects or scores_gradient(order)
+
+
+def scores_gradient(order: Order) -> bool:
+    """Whether the device's own scores are those of a gradient, which it then keeps."""
+    return order.own is not None and order.own.score in ("gradient", "fisher")
+
+
+def check_order(order: Order, layout: Layout) -> None:
+    """Raise ``CodecError`` for what no device can do: unknown tensors, settings that exclude each other."""
+    own, personal = order.own, order.personal
+    trainings = [order.training, *order.then]
+    if personal is not None:
+        trainings.append(personal.training)
+    for name in {name for training in trainings for name in training.freeze}:
+        if name not in layout.by_name:
+            raise CodecError(f"training.freeze: no tensor named {name!r}")
+    for name in () if own is None else own.tensors:
+        tensor = layout.by_name.get(name)
+        if tensor is None or tensor.role is not Role.PARAMETER:
+            raise CodecError(f"own.tensors: no parameter named {name!r}")
+    if own is not None and (order.patch_hash or personal is not None):
+        raise CodecError("own: found beside a patch or personal, expected neither")
+    if order.choice is not None and (own is not None or personal is not None):
+        raise CodecError("choice: found beside own or personal, expected neither")
+    if personal is not None and personal.mixes and wants_gradient(order) and not order.then:
+        raise CodecError("select: a mixture's training gives no gradient, expected 'delta'")
+
+
+A = TypeVar("A", Metrics, Trained, Mixed)
+
+
+def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
+    answer = yield request
+    if not isinstance(answer, kind):
+        raise LocalError(f"lesson: {type(request).__name__} answered by {type(answer).__name__}")
+    return answer
+
+
+def _trained(request: Train) -> Generator[Request, Answer, Trained]:
+    """The end of a training, with the gradient that was asked for, or ``TrainingDiverged``."""
+    trained = yield from _ask(request, Trained)
+    if request.gradient:
+        if trained.gradient is None:
+            raise LocalError("lesson: the trainer gave no gradient")
+        if not np.isfinite(trained.gradient).all():
+            raise TrainingDiverged("the last batch's gradient is not finite")
+    return trained
+
+
+def _slope(select: Selection, start: Theta, trained: Trained) -> Theta:
+    """What an order's selection goes by (n,): the last batch's gradient, or the whole change."""
+    if select.gradient == "last" and trained.gradient is not None:
+        return trained.gradient
+    with np.errstate(over="ignore"):
+        change = trained.theta - start
+    if not np.isfinite(change).all():
+        raise TrainingDiverged("the change is larger than float32 can tell")
+    return change
+
+
+def _further(
+    theta: Theta,
+    training: Training,
+    order: Order,
+    phase: int,
+    start: Theta,
+    gradient: bool = False,
+) -> Train:
+    """A training after the order's first: shuffled in its own way, pulled towards the order's start."""
+    anchor = start if training.prox > 0 else None
+    return Train(theta, training, phase_seed(order.seed, phase), anchor, gradient)
+
+
+def phase_seed(seed: int, phase: int) -> int:
+    """The seed of an order's ``phase``-th further training, from 1 on; 0 to 2^63 - 1."""
+    digest = hashlib.sha256(f"{seed} {phase}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

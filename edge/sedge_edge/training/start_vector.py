@@ -1,0 +1,139 @@
+"""Where a device starts a round: the global model, with what is the device's own written over it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.rounds.global_model import global_model
+from sedge_edge.rounds.storage import Shelf, Vectors
+from sedge_protocol.codec import SparseVector, decode
+from sedge_protocol.codec.patch_levels import Levels, decode_levels, offered
+from sedge_protocol.errors import CodecError
+from sedge_protocol.importance import importance, min_max, positions, select
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.messages import Choice, Order, Own
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The starts that a device may pick from: ``whole`` (n,), and ``bare`` (n,) with nothing of the patch.
+
+    The patch lies at ``where`` in them, and its elements have ``levels`` (k,).
+    """
+
+    bare: Theta
+    whole: Theta
+    where: slice | NDArray[np.intp]
+    levels: Levels
+
+    @property
+    def offered(self) -> tuple[int, ...]:
+        """The levels to pick from, ascending."""
+        return offered(self.levels)
+
+    def start(self, level: int) -> Theta:
+        """A new vector (n,): the start with the part of the patch up to a level."""
+        theta = self.bare.copy()
+        theta[self.where] = np.where(
+            self.levels <= level, self.whole[self.where], self.bare[self.where]
+        )
+        return theta
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """``theta`` (n,) to start from, and ``base`` (n,), not to be written to, to count the update from.
+
+    That is the start itself, or the global model where the device has put its ``personal`` elements (k,)
+    into it on its own. Where the device picks a part of its patch, ``parts`` are in the place of both.
+    """
+
+    theta: Theta
+    base: Theta
+    personal: NDArray[np.uint32]
+    parts: Parts | None = None
+
+
+def assemble(
+    order: Order,
+    blobs: Shelf,
+    vectors: Vectors,
+    layout: Layout,
+    kept: Sequence[slice],
+    model: bytes | None = None,
+    gradient: bytes | None = None,
+) -> Start:
+    """The global model, the patch written over it or the device's personal elements, then what it keeps.
+
+    ``model`` and ``gradient`` name what the device ended its last round with. Raises ``CodecError`` when
+    the decoded global or the patch is not the one the order names, or levels are not the patch's.
+    """
+    shared = global_model(order, blobs, vectors, layout)
+    theta = shared.copy()
+    bare = theta if order.choice is None else shared.copy()
+    patch = _patch(order, blobs, vectors, layout)
+    if patch is not None:
+        patch.scatter_into(theta)
+    personal = np.empty(0, np.uint32)
+    if model is not None and (kept or order.own is not None):
+        own = vectors.read(model, layout)
+        if order.own is not None:
+            slope = None if gradient is None else vectors.read(gradient, layout)
+            personal = own_elements(own, shared, layout, order.own, slope)
+            place = personal.astype(np.intp)
+            theta[place] = own[place]
+        for tensor in kept:
+            theta[tensor] = bare[tensor] = own[tensor]
+    parts = None if order.choice is None else _parts(order.choice, patch, bare, theta)
+    return Start(theta, theta if order.own is None else shared, personal, parts)
+
+
+def _parts(choice: Choice, patch: SparseVector | None, bare: Theta, whole: Theta) -> Parts:
+    """What a device picks from; without a patch there is nothing to pick."""
+    levels = decode_levels(choice.levels, 0 if patch is None else patch.count)
+    where: slice | NDArray[np.intp] = slice(0, 0)
+    if patch is not None:
+        where = slice(None) if patch.indices is None else patch.indices.astype(np.intp)
+    return Parts(bare, whole, where, levels)
+
+
+def own_elements(
+    own: Theta, shared: Theta, layout: Layout, wanted: Own, gradient: Theta | None
+) -> NDArray[np.uint32]:
+    """Sorted indices (k,) of what tells the own model (n,) from the shared one (n,), as FedOBP scores it.
+
+    None where a score of the gradient is wanted and the device has lost it.
+    """
+    tensors = tuple(
+        t
+        for t in layout.tensors
+        if t.role is Role.PARAMETER and (not wanted.tensors or t.name in wanted.tensors)
+    )
+    if wanted.score in ("gradient", "fisher") and gradient is None:
+        return np.empty(0, np.uint32)
+    scores = importance(own, shared, tensors, wanted.score, gradient)
+    if wanted.norm == "layer":
+        scores = min_max(scores, tensors)
+    return positions(select(scores, wanted.quantile), tensors)
+
+
+def _patch(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> SparseVector | None:
+    """The patch of an order, or None where it has none."""
+    coded, context = order.patch, None
+    if order.patch_blob is not None:
+        coded = _read(order.patch_blob.sha256, blobs, vectors)
+    if not coded and not order.patch_hash:
+        return None
+    if hashlib.sha256(coded).digest() != order.patch_hash:
+        raise CodecError(f"run {order.run}, round {order.round}: patch_hash does not match")
+    if order.patch_context is not None:
+        context = _read(order.patch_context.sha256, blobs, vectors)
+    return decode(coded, layout.size, context)
+
+
+def _read(sha256: bytes, blobs: Shelf, vectors: Vectors) -> bytes:
+    """A mask or a patch: one that the device has kept, or one that was fetched."""
+    return vectors.read_mask(sha256) if vectors.has(sha256) else blobs.read(sha256)

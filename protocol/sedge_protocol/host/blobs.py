@@ -1,0 +1,318 @@
+"""Immutable blobs on disk, named by their SHA-256, and the partly received ones. Both sides use it.
+
+    blobs/ab/abcdef…            a whole blob; visible only when complete, checked and durable
+    parts/<owner>-<hash>.part   what has arrived of one; holes where chunks are missing
+    parts/<hash>.<random>.tmp   a blob being written
+    blobs/ab/abcdef….corrupt    a blob that failed its hash on reading, kept for inspection
+
+A part belongs to (owner, blob) and not to one way of cutting the blob, so a transfer that goes on
+with smaller chunks goes on with the same file. Chunks are written without fsync: one fsync each would
+wear an SD card out, and after a power cut the digests tell what is really there. The folder does not
+know which blobs are wanted; ``collect`` is told.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Set
+from pathlib import Path
+
+from sedge_protocol.errors import LocalError, StorageError
+from sedge_protocol.host.disk import (
+    FOLDER_MODE,
+    make_folder,
+    opened,
+    read_at,
+    replace_file,
+    sync_folder,
+    translated,
+    write_at,
+)
+from sedge_protocol.wire.transfer import Manifest
+
+# Space that blobs leave free, for the journals and the rest of the system: 5 % as ext4 reserves for
+# root, but no more than 64 MiB, which hold any journal many times over.
+FREE_FRACTION = 0.05
+FREE_MAX_BYTES = 64 * 2**20
+READ_BYTES = 2**20
+_OWNER = re.compile(r"[a-z0-9-]{1,48}")
+_HASH_BYTES = 32
+
+
+class BlobFolder:
+    """Blobs and parts below ``root``, which is made when missing.
+
+    A write that would leave less than ``min_free_bytes`` free is refused; the default is 5 % of the
+    file system, at most 64 MiB. Every method raises ``StorageError`` when the disk refuses.
+    Threads may share one folder, as long as no two write the same part.
+
+    With ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That is
+    for emulation and simulations only.
+    """
+
+    def __init__(self, root: Path, min_free_bytes: int | None = None, durable: bool = True) -> None:
+        self._root = root
+        self._durable = durable
+        self._blobs = root / "blobs"
+        self._parts = root / "parts"
+        make_folder(self._blobs)
+        make_folder(self._parts)
+        if min_free_bytes is None:
+            with translated("ask for the size of", root):
+                disk = os.statvfs(root)
+            share = int(FREE_FRACTION * disk.f_blocks * disk.f_frsize)
+            min_free_bytes = min(share, FREE_MAX_BYTES)
+        self.min_free_bytes = min_free_bytes
+
+    def write(self, data: bytes) -> bytes:
+        """Store a blob, durable on return; gives its SHA-256. Nothing is written when it is there."""
+        sha256 = hashlib.sha256(data).digest()
+        path = self._blob(sha256)
+        if self.has(sha256):
+            with translated("keep blob", path):
+                os.utime(path)  # so that collect does not take an old one that is wanted again
+                # The writer may have been killed between rename and fsync of the folder.
+                self._sync(path.parent)
+            return sha256
+        self._require_room(len(data), path)
+        with translated("write blob", path):
+            self._make_folder(path.parent)
+            temporary = self._parts / f"{sha256.hex()}.{secrets.token_hex(4)}.tmp"
+            if self._durable:
+                replace_file(path, data, temporary)
+            else:
+                _replace_unflushed(path, data, temporary)
+        return sha256
+
+    def has(self, sha256: bytes) -> bool:
+        """Whether the whole blob is here."""
+        path = self._blob(sha256)
+        with translated("look up blob", path):
+            return path.exists()
+
+    def size(self, sha256: bytes) -> int:
+        """Length of a blob, in bytes."""
+        path = self._blob(sha256)
+        with translated("look up blob", path):
+            return os.stat(path).st_size
+
+    def read(self, sha256: bytes) -> bytes:
+        """A blob, checked. One that fails its hash is set aside, so that it can be fetched again."""
+        path = self._blob(sha256)
+        with translated("read blob", path), opened(path, os.O_RDONLY) as descriptor:
+            data = read_at(descriptor, os.fstat(descriptor).st_size, 0)
+        if hashlib.sha256(data).digest() != sha256:
+            with translated("set aside corrupt blob", path):
+                os.replace(path, path.with_suffix(".corrupt"))
+            raise StorageError(f"read blob {path}: {len(data)} bytes do not have its sha256")
+        return data
+
+    def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
+        """``length`` bytes of a blob from ``offset``, not checked: whoever gets them has the digest."""
+        path = self._blob(sha256)
+        with translated("read blob", path), opened(path, os.O_RDONLY) as descriptor:
+            data = read_at(descriptor, length, offset)
+        if len(data) != length:
+            raise StorageError(
+                f"read blob {path}: it ends {length - len(data)} bytes before {offset + length}"
+            )
+        return data
+
+    def open_part(self, owner: str, manifest: Manifest) -> set[int]:
+        """Which chunks have arrived already, by their digests; reads one chunk at a time.
+
+        ``owner`` is a device id or "fleet". Refuses a transfer whose rest would not fit. All chunks
+        may be there, when a crash came before ``finish_part``.
+        """
+        path = self._part(owner, manifest)
+        held: set[int] = set()
+        with translated("read part", path):
+            if path.exists():
+                held = _held_chunks(path, manifest)
+        missing = manifest.size - sum(manifest.span(index)[1] for index in held)
+        if missing:
+            self._require_room(missing, path)
+        return held
+
+    def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
+        """Put a chunk, already checked against its digest, into its place; not durable yet."""
+        path = self._part(owner, manifest)
+        if not 0 <= index < manifest.count or len(data) != manifest.span(index)[1]:
+            raise LocalError(
+                f"part {path.name}: chunk {index} of {len(data)} bytes was not checked"
+            )
+        self._require_room(len(data), path)
+        with translated("write part", path), opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
+            write_at(descriptor, data, manifest.span(index)[0])
+
+    def finish_part(self, owner: str, manifest: Manifest) -> bool:
+        """Make a complete part a blob, durable on return. False, and no part, when its hash is wrong.
+
+        True as well when the blob is here and there is no part: the finish before was not heard of.
+        """
+        part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
+        with translated("finish part", part):
+            if part.exists():
+                return self._install(part, manifest, lambda piece: None)
+            if not blob.exists():
+                return False
+            self._sync(blob.parent)
+        return True
+
+    def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
+        """As ``finish_part``, and gives the blob, which was read for its hash; None for False."""
+        part, pieces = self._part(owner, manifest), list[bytes]()
+        with translated("finish part", part):
+            if part.exists():
+                sound = self._install(part, manifest, pieces.append)
+                return b"".join(pieces) if sound else None
+        return self.read(manifest.sha256) if self.finish_part(owner, manifest) else None
+
+    def discard_part(self, owner: str, manifest: Manifest) -> None:
+        """Forget what has arrived of a blob."""
+        path = self._part(owner, manifest)
+        with translated("remove part", path):
+            path.unlink(missing_ok=True)
+
+    def collect(
+        self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
+    ) -> int:
+        """Delete what is neither in ``keep`` nor younger than ``min_age_s``; gives the bytes freed.
+
+        Parts may have an age of their own: their sender may be away for a day.
+
+        That is: blobs that are not in ``keep``, parts of such blobs or of blobs that are here already,
+        temporary files and corrupt blobs. The age protects what its writer has yet to mention
+        elsewhere; a clock that jumps back only makes files look younger. An age of 0 protects nothing.
+        """
+        names = {sha256.hex() for sha256 in keep}
+        now = time.time()
+        ages = (
+            (self._parts.iterdir, min_age_s if min_part_age_s is None else min_part_age_s),
+            (lambda: self._blobs.glob("*/*"), min_age_s),
+        )
+        freed = 0
+        with translated("collect in", self._root):
+            for paths, age_s in ages:
+                for path in list(paths()):
+                    if not self._is_kept(path, names):
+                        freed += _remove_if_older(path, now - age_s if age_s else math.inf)
+        return freed
+
+    def _is_kept(self, path: Path, names: Set[str]) -> bool:
+        if path.suffix == ".part":
+            name = path.stem[-2 * _HASH_BYTES :]
+            return name in names and not self.has(bytes.fromhex(name))
+        return path.name in names
+
+    def _install(self, part: Path, manifest: Manifest, look: Callable[[bytes], object]) -> bool:
+        """Turn a part into its blob. Raises ``OSError``; false, and no part, when it is not sound."""
+        blob = self._blob(manifest.sha256)
+        if not _is_sound(part, manifest, self._durable, look):
+            os.unlink(part)
+            return False
+        self._make_folder(blob.parent)
+        os.replace(part, blob)
+        self._sync(blob.parent)
+        return True
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        if self._durable:
+            make_folder(folder)
+        else:
+            folder.mkdir(FOLDER_MODE, exist_ok=True)
+
+    def _sync(self, folder: Path) -> None:
+        if self._durable:
+            sync_folder(folder)
+
+    def require_room(self, length: int) -> None:
+        """Raise ``StorageError`` when ``length`` bytes more, of whatever, would leave too little free."""
+        self._require_room(length, self._root)
+
+    def _require_room(self, length: int, path: Path) -> None:
+        with translated("ask for the free space of", self._root):
+            disk = os.statvfs(self._root)
+        free = disk.f_bavail * disk.f_frsize
+        if free - length < self.min_free_bytes:
+            raise StorageError(
+                f"disk full: {path} needs {length} bytes, {free} are free, "
+                f"{self.min_free_bytes} must stay free"
+            )
+
+    def _blob(self, sha256: bytes) -> Path:
+        if len(sha256) != _HASH_BYTES:
+            raise LocalError(f"blob name of {len(sha256)} bytes, expected {_HASH_BYTES}")
+        name = sha256.hex()
+        return self._blobs / name[:2] / name
+
+    def _part(self, owner: str, manifest: Manifest) -> Path:
+        if not _OWNER.fullmatch(owner):  # it becomes a file name
+            raise LocalError(f"part owner {owner!r} is not 1 to 48 of a-z, 0-9 and '-'")
+        return self._parts / f"{owner}-{manifest.sha256.hex()}.part"
+
+
+def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
+    """The chunks that are whole in a part. Raises ``OSError``.
+
+    Not mmap: an unreadable sector would then be a SIGBUS, not an error.
+    """
+    held: set[int] = set()
+    with opened(part, os.O_RDONLY) as descriptor:
+        for index in range(manifest.count):
+            offset, length = manifest.span(index)
+            data = read_at(descriptor, length, offset)
+            if len(data) == length and manifest.matches(index, data):
+                held.add(index)
+    return held
+
+
+def _replace_unflushed(path: Path, data: bytes, temporary: Path) -> None:
+    """As ``disk.replace_file``, but whole or absent only for as long as the power stays on."""
+    try:
+        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            write_at(descriptor, data, 0)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _is_sound(
+    part: Path, manifest: Manifest, durable: bool, look: Callable[[bytes], object]
+) -> bool:
+    """Fsync a part and compare its size and hash with the manifest's; ``look`` sees each piece read.
+
+    Raises ``OSError``.
+    """
+    with opened(part, os.O_RDWR) as descriptor:
+        try:
+            if durable:
+                os.fsync(descriptor)
+        except OSError:
+            os.unlink(part)  # its pages can no longer be trusted, see disk.replace_file
+            raise
+        digest = hashlib.sha256()
+        size = 0
+        while data := read_at(descriptor, READ_BYTES, size):
+            digest.update(data)
+            size += len(data)
+            look(data)
+    return size == manifest.size and digest.digest() == manifest.sha256
+
+
+def _remove_if_older(path: Path, oldest: float) -> int:
+    """Bytes freed by removing a file last written before ``oldest``. Raises ``OSError``."""
+    with contextlib.suppress(FileNotFoundError):  # its owner may finish or discard it meanwhile
+        status = os.stat(path)
+        if status.st_mtime <= oldest:
+            os.unlink(path)
+            return min(status.st_size, 512 * status.st_blocks)  # parts have holes
+    return 0

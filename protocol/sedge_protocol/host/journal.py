@@ -1,0 +1,92 @@
+"""One struct that survives everything: a file, atomically replaced and durable at every commit.
+
+    8 bytes "SEDGEJNL" | u32 schema | 32 bytes SHA-256 of schema and body | body (MessagePack)
+
+It holds what a program must remember (the agent's outbox, a resume point), never anything large:
+those are blobs. A file of another schema is refused, not converted; a file that is damaged is refused,
+not guessed at. The free-space floor of blobs.py does not apply here, so that a full disk can still be
+noted.
+"""
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from sedge_protocol.errors import LocalError, StorageError
+from sedge_protocol.host.disk import make_folder, opened, read_at, replace_file, translated
+
+MAGIC = b"SEDGEJNL"
+_SCHEMA = struct.Struct("<I")
+_BODY = len(MAGIC) + _SCHEMA.size + hashlib.sha256().digest_size
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Journal(Generic[T]):
+    """The file at ``path``, holding one value of ``type``; its folder is made when missing.
+
+    ``schema`` is raised by whoever changes the struct so that older files no longer mean the same.
+    """
+
+    def __init__(self, path: Path, type: type[T], schema: int) -> None:
+        self._path = path
+        self._schema = schema
+        self._decoder = msgspec.msgpack.Decoder(type)
+        make_folder(path.parent)
+
+    def load(self) -> T | None:
+        """What was last committed; None when nothing ever was.
+
+        Raises ``StorageError`` for a file that is damaged, of another schema, or not a journal.
+        """
+        with translated("read journal", self._path):
+            if not self._path.exists():
+                return None
+            with opened(self._path, os.O_RDONLY) as descriptor:
+                data = read_at(descriptor, os.fstat(descriptor).st_size, 0)
+        return self._decode(data)
+
+    def commit(self, value: T) -> None:
+        """Replace the value, durable on return.
+
+        Raises ``StorageError`` when the disk refuses: the file then holds the value before or, when
+        only the last step failed, this one, and never a mixture. Raises ``LocalError`` for a value
+        that ``load`` would not take back.
+        """
+        try:
+            body = msgspec.msgpack.encode(value)
+            self._decoder.decode(body)
+        except (ValueError, RecursionError) as exc:  # msgspec's errors, text that is not UTF-8
+            raise LocalError(f"journal {self._path}: value breaks its own schema: {exc}") from exc
+        schema = _SCHEMA.pack(self._schema)
+        data = MAGIC + schema + hashlib.sha256(schema + body).digest() + body
+        with translated("write journal", self._path):
+            replace_file(self._path, data, self._path.with_name(self._path.name + ".tmp"))
+
+    def _decode(self, data: bytes) -> T:
+        if data[: len(MAGIC)] != MAGIC or len(data) < _BODY:
+            raise self._damaged(f"{len(data)} bytes that are no journal")
+        head = data[len(MAGIC) : len(MAGIC) + _SCHEMA.size]
+        sha256, body = data[len(MAGIC) + _SCHEMA.size : _BODY], data[_BODY:]
+        if hashlib.sha256(head + body).digest() != sha256:
+            raise self._damaged("its sha256 does not match")
+        (schema,) = _SCHEMA.unpack(head)
+        if schema != self._schema:
+            raise StorageError(
+                f"journal {self._path}: schema {schema}, this version reads {self._schema}; "
+                "nothing was changed"
+            )
+        try:
+            return self._decoder.decode(body)
+        except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
+            raise self._damaged(str(exc)) from exc
+
+    def _damaged(self, what: str) -> StorageError:
+        return StorageError(
+            f"journal {self._path}: damaged, {what}; restore the file, or move it away to begin anew "
+            "without what it held"
+        )

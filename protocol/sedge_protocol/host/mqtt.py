@@ -1,0 +1,480 @@
+"""The one file that owns paho-mqtt, the socket and the clock of a link; both sides use it.
+
+A link reconnects by itself, with jitter, and promises nothing else: a message handed to ``send`` may
+be lost, repeated or late, and the cores above repair that. So everything travels at QoS 0, and every
+connection begins with a fresh paho client and a clean session. With QoS 1 a Mosquitto whose queue for a
+client is full drops the PUBACKs that it owes that client, too, and no window of sends opens again. The
+client id ends in 128 random bits: nobody can name it, and so end or spoil the session. MQTT 5 first,
+3.1.1 where a broker refuses it or does not answer. Callbacks only append to a list.
+"""
+
+import secrets
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
+
+KEEPALIVE_S = 30
+CONNECT_TIMEOUT_S = 10.0
+RECONNECT_FIRST_S = 1.0
+RECONNECT_MAX_S = 300.0
+# A connection on which we spoke and heard nothing for so long is replaced, under a new client id; twice
+# as long after each that was deaf too: the other side may simply not be running.
+DEAF_S = 60.0
+DEAF_MAX_S = 3600.0
+# Frames handed to paho and not yet written to the socket; more wait in the core, where they are still
+# indices of chunks and not copies of them.
+WINDOW = 16
+# Room for topic, properties and header beside the largest body.
+DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
+READS_PER_STEP = 64
+# How long a closing link waits for the broker to take its last words.
+CLOSE_S = 2.0
+# How often paho must look at its keepalive; a tenth of the shortest that brokers ask for.
+SERVE_S = 1.0
+UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
+_TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """Where the broker is and who we are there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``.
+
+    ``name`` is what the client id begins with; its random end is the link's.
+    """
+
+    url: str
+    name: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def endpoint(self) -> tuple[str, int, bool]:
+        """Host, port and whether TLS is used. Raises ``ConfigError`` for a malformed url."""
+        expected = "mqtt://host[:port] or mqtts://host[:port]"
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port
+        except ValueError:
+            raise ConfigError("broker.url", self.url, expected) from None
+        if parts.username is not None:  # a password in it is not to be printed, here or in any log
+            shown = f"{parts.scheme}://...@{parts.hostname}"
+            raise ConfigError(
+                "broker.url", shown, f"{expected}; the password has a setting of its own"
+            )
+        if (
+            parts.scheme not in ("mqtt", "mqtts")
+            or not parts.hostname
+            or parts.path not in ("", "/")
+            or parts.query
+            or parts.fragment
+            or port == 0
+        ):
+            raise ConfigError("broker.url", self.url, expected)
+        tls = parts.scheme == "mqtts"
+        return parts.hostname, port or (8883 if tls else 1883), tls
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker accepted us; ``max_packet_bytes`` is the largest packet it takes."""
+
+    max_packet_bytes: int
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """There is no link; ``reason`` says why in one line."""
+
+    reason: str
+    retry_s: float
+
+
+@dataclass(frozen=True)
+class Received:
+    """One message."""
+
+    topic: str
+    payload: bytes
+
+
+LinkEvent = Connected | Disconnected | Received
+
+
+@dataclass
+class LinkCounters:
+    """Bytes as the kernel counted them at the socket (TCP payload), and messages."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    connections: int = 0
+    oversize: int = 0
+
+
+class MqttLink:
+    """A link to the broker, driven by ``step``; single-threaded.
+
+    ``subscriptions`` are made on every connection. ``will`` is asked for a (topic, payload) before
+    every connection, or is None.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        subscriptions: tuple[str, ...],
+        will: Callable[[], tuple[str, bytes]] | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.settings = settings
+        self.counters = LinkCounters()
+        self._host, self._port, self._tls = settings.endpoint()
+        self._subscriptions = subscriptions
+        self._will = will
+        self._rng = rng or np.random.default_rng()
+        self._client: paho.Client | None = None
+        self._events: list[LinkEvent] = []
+        self._up = False
+        self._random = secrets.token_hex(16)
+        self._unwritten = 0
+        self._leaving: int | None = None
+        self._deaf_at: float | None = None
+        self._patience_s = DEAF_S
+        self._failures = 0
+        self._retry_at = 0.0
+        self._serve_at = 0.0
+        self._connack_by = 0.0
+        self._version = MQTTProtocolVersion.MQTTv5
+        self._answered = self._heard = self._refuses_5 = False
+        self._max_packet = DEFAULT_MAX_PACKET
+        self._refused = ""
+        self._closed_sent = self._closed_received = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker has accepted the present connection."""
+        return self._up
+
+    @property
+    def room(self) -> int:
+        """How many more frames may be handed over before the link is the bottleneck."""
+        return max(0, WINDOW - self._unwritten) if self._up else 0
+
+    def fileno(self) -> int | None:
+        """The socket to wait on, or None."""
+        sock = self._client.socket() if self._client else None
+        return None if sock is None else sock.fileno()
+
+    def wants_write(self) -> bool:
+        """Whether bytes wait for the socket to take them."""
+        return self._client is not None and self._client.want_write()
+
+    def timer(self) -> float:
+        """When ``step`` must run even if the socket is silent (``time.monotonic``)."""
+        if self._events:  # a send failed since the last step, and took the connection with it
+            return 0.0
+        return self._retry_at if self._client is None else self._serve_at
+
+    def step(self) -> list[LinkEvent]:
+        """Connect if it is time, read, write, keep alive; what happened, in order."""
+        now = time.monotonic()
+        if self._client is None:
+            if now >= self._retry_at:
+                self._connect(now)
+        else:
+            self._serve(self._client, now)
+        self._serve_at = now + SERVE_S
+        events, self._events = self._events, []
+        return events
+
+    def send(self, topic: str, payload: bytes) -> None:
+        """Hand one message over; dropped when there is no link, as any message may be."""
+        if self._client is None or not self._up:
+            return
+        if len(payload) + len(topic) + 64 > self._max_packet:
+            self.counters.oversize += 1  # the broker would cut us off, and again after every retry
+            return
+        if self._deaf_at is None and not self._heard:
+            self._deaf_at = time.monotonic() + self._patience_s
+        self._unwritten += 1
+        self.counters.frames_sent += 1
+        self._client.publish(topic, payload)
+
+    def subscribe(self, topic: str) -> None:
+        """Listen to one more topic for as long as this connection lives."""
+        if self._client is not None and self._up:
+            self._client.subscribe(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop listening to a topic."""
+        if self._client is not None and self._up:
+            self._client.unsubscribe(topic)
+
+    def close(self) -> None:
+        """Leave in order, after what was handed over has arrived; the will is not sent.
+
+        A broker answers in order: once it confirms that we listen no more, it has read all that came
+        before, and has nothing more to say. Closing a socket with unread bytes would be a reset, and the
+        broker would lose what it has not read yet.
+        """
+        deadline = time.monotonic() + CLOSE_S
+        if self._client is not None and self._up and self._subscriptions:
+            self._leaving = self._client.unsubscribe(list(self._subscriptions))[1]
+        while self._client is not None and (self._unwritten or self._leaving is not None):
+            if (now := time.monotonic()) > deadline:
+                break
+            self._serve(self._client, now)
+            time.sleep(0.005)
+        self._failures = 0
+        if self._client is not None:
+            self._client.disconnect()
+            self._drop("closed")
+        self._events.clear()
+
+    def _connect(self, now: float) -> None:
+        try:
+            client = self._new_client()
+        except ConfigError as exc:  # certificates are being renewed
+            if not self.counters.connections:
+                raise
+            self._drop(str(exc))
+            return
+        self._connack_by = now + CONNECT_TIMEOUT_S
+        self._answered = self._heard = False
+        options: dict[str, Any] = {}
+        if self._version == MQTTProtocolVersion.MQTTv5:
+            limits = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            limits.MaximumPacketSize = DEFAULT_MAX_PACKET
+            options = {"clean_start": True, "properties": limits}
+        try:
+            self._client = client
+            client.connect(self._host, self._port, KEEPALIVE_S, **options)
+        except (OSError, ValueError) as exc:  # ssl.SSLError and socket.gaierror are OSErrors
+            self._drop(f"cannot reach {self.settings.url}: {exc}")
+
+    def _new_client(self) -> paho.Client:
+        old = self._version != MQTTProtocolVersion.MQTTv5
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=f"{self.settings.name}-{self._random}",
+            clean_session=True if old else None,
+            protocol=self._version,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        client.username_pw_set(self.settings.username, self.settings.password)
+        if self._tls:
+            self._set_tls(client)
+        if self._will is not None:
+            topic, payload = self._will()
+            client.will_set(topic, payload)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
+        client.on_unsubscribe = self._on_unsubscribe
+        client.on_socket_close = self._on_socket_close
+        return client
+
+    def _set_tls(self, client: paho.Client) -> None:
+        try:
+            client.tls_set(self.settings.ca_file, self.settings.cert_file, self.settings.key_file)
+        except (OSError, ssl.SSLError, ValueError) as exc:
+            files = [self.settings.ca_file, self.settings.cert_file, self.settings.key_file]
+            raise ConfigError("broker", files, f"readable certificate files ({exc})") from exc
+
+    def _serve(self, client: paho.Client, now: float) -> None:
+        for _ in range(READS_PER_STEP):
+            if self._client is not client or not _readable(client.socket()):
+                break
+            client.loop_read()
+        if self._client is client and client.want_write():
+            client.loop_write()
+        if self._client is client:
+            client.loop_misc()
+        if self._client is client and not self._up and now > self._connack_by:
+            self._try_other_version()
+            self._drop(f"{self.settings.url} accepted the connection but did not answer")
+        if self._client is client and self._deaf_at is not None and now > self._deaf_at:
+            self._drop_deaf()
+
+    def _drop_deaf(self) -> None:
+        """Give up a connection that brings nothing; a broker that let us stay is asked again soon."""
+        reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
+        self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
+        self._random, self._heard = secrets.token_hex(16), True
+        self._drop(reason)
+
+    def _try_other_version(self) -> None:
+        """A broker without MQTT 5 may also hang up on it, or wait for the rest of what it misreads."""
+        old = self._version != MQTTProtocolVersion.MQTTv5
+        self._version = MQTTProtocolVersion.MQTTv5 if old else MQTTProtocolVersion.MQTTv311
+
+    def _drop(self, reason: str) -> None:
+        """Forget the connection and choose when to try again (full jitter)."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._count(client.socket())
+            client.on_disconnect = client.on_socket_close = None
+            client.disconnect()
+            client.loop_misc()
+        if self._up and not self._refuses_5:
+            # A hang-up that made us try 3.1.1 may have been a restart behind a proxy.
+            self._version = MQTTProtocolVersion.MQTTv5
+        self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
+        # A broker that lets us in and throws us out is no better than one that does not answer.
+        self._failures = 0 if self._heard else self._failures + 1
+        ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 9))
+        delay = float(self._rng.uniform(0.1 * ceiling, ceiling))
+        self._retry_at = time.monotonic() + delay
+        self._events.append(Disconnected(reason, delay))
+
+    def _on_connect(
+        self,
+        client: paho.Client,
+        userdata: object,
+        flags: paho.ConnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        self._answered = True
+        if reason.is_failure:
+            if str(reason) in UNSUPPORTED_VERSION:
+                self._version, self._refuses_5 = MQTTProtocolVersion.MQTTv311, True
+            self._refused = f"{self.settings.url} refused {self.settings.name!r}: {reason}"
+            return
+        self._up = True
+        self.counters.connections += 1
+        limit = getattr(properties, "MaximumPacketSize", None)
+        self._max_packet = min(limit, DEFAULT_MAX_PACKET) if limit else DEFAULT_MAX_PACKET
+        for topic in self._subscriptions:
+            client.subscribe(topic)
+        self._events.append(Connected(self._max_packet))
+
+    def _on_subscribe(
+        self,
+        client: paho.Client,
+        userdata: object,
+        mid: int,
+        reasons: list[ReasonCode],
+        properties: Properties | None,
+    ) -> None:
+        for reason in reasons:
+            if reason.is_failure:
+                self._refused = f"{self.settings.url} refused a subscription: {reason}"
+                client.disconnect()
+
+    def _on_unsubscribe(self, client: object, userdata: object, mid: int, *_: object) -> None:
+        if mid == self._leaving:
+            self._leaving = None
+
+    def _on_disconnect(
+        self,
+        client: paho.Client,
+        userdata: object,
+        flags: paho.DisconnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        if self._client is client:
+            refused, self._refused = self._refused, ""
+            if not self._answered:
+                self._try_other_version()
+            self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}")
+
+    def _hung_up(self, reason: str) -> str:
+        """Why a connection ended. Without a word from the broker there is only a guess, before it is up."""
+        if reason != "Unspecified error":
+            return reason
+        hint = ""
+        if not self._up:
+            hint = " (does it expect TLS, mqtts?)"
+            if self._tls:
+                hint = "" if self.settings.cert_file else " (does it ask for a broker.cert_file?)"
+        return f"the broker closed the connection{hint}"
+
+    def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:  # paho leaves the check to whoever asks; no topic of ours
+            return
+        self._heard, self._deaf_at, self._patience_s = True, None, DEAF_S
+        self.counters.frames_received += 1
+        self._events.append(Received(topic, bytes(message.payload)))
+
+    def _on_publish(
+        self,
+        client: paho.Client,
+        userdata: object,
+        mid: int,
+        reason: ReasonCode,
+        properties: Properties,
+    ) -> None:
+        self._unwritten = max(0, self._unwritten - 1)
+
+    def _on_socket_close(self, client: paho.Client, userdata: object, sock: Any) -> None:
+        self._count(sock)
+
+    def measure(self) -> LinkCounters:
+        """The counters, brought up to date with the open socket."""
+        counters = self.counters
+        sock = self._client.socket() if self._client else None
+        sent, received = (0, 0) if sock is None else socket_bytes(sock)
+        counters.bytes_sent = self._closed_sent + sent
+        counters.bytes_received = self._closed_received + received
+        return counters
+
+    def _count(self, sock: Any) -> None:
+        """Take over the counts of a socket that is about to close."""
+        if sock is not None:
+            sent, received = socket_bytes(sock)
+            self._closed_sent += sent
+            self._closed_received += received
+
+
+def socket_bytes(sock: Any) -> tuple[int, int]:
+    """TCP payload bytes sent and received, from Linux's TCP_INFO; zeros where there is none.
+
+    Offsets of ``tcpi_bytes_sent`` (kernel 4.19) and ``tcpi_bytes_received`` (4.1) in struct tcp_info.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return 0, 0
+    try:
+        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        return 0, 0
+    if len(info) < _TCP_INFO_SENT + 8:
+        return 0, 0
+    sent: int = struct.unpack_from("<Q", info, _TCP_INFO_SENT)[0]
+    received: int = struct.unpack_from("<Q", info, _TCP_INFO_RECEIVED)[0]
+    return sent, received
+
+
+def _readable(sock: Any) -> bool:
+    """Whether reading would give something: bytes in the kernel, or already decrypted by TLS."""
+    if sock is None:
+        return False
+    if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        return True
+    poll = select.poll()  # select() cannot take descriptors from 1024 on
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

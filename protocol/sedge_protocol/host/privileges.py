@@ -1,0 +1,74 @@
+"""Root's commands work in a state folder as the folder's owner.
+
+An unprivileged service owns its state folder, so it may put a link there in place of any file. Whoever
+opens such a file as root opens the link's target with root's rights. So a command that root runs takes the
+owner's identity before it looks into the folder, and then reaches only what the owner reaches; what it
+makes belongs to the owner. Files that are the caller's (outputs, secrets, the broker's passwords) are
+opened before that, or within ``as_caller``.
+"""
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.disk import translated
+
+
+def act_as_owner(folder: Path, for_good: bool = False) -> Path:
+    """Take the identity of a state folder's owner, if we are root and the owner is not.
+
+    A folder that is missing will be its nearest parent's owner's. ``for_good`` gives root up altogether:
+    for what runs long, or runs others' code. Gives the path by which the owner gets at the folder: with
+    systemd's DynamicUser its parent is open to root alone. Raises ``StorageError``.
+    """
+    if os.geteuid() != 0:
+        return folder
+    with translated("look at", folder):
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+        descriptor = os.open(nearest, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Root's own folder is none of root's when somebody else's link leads there.
+        links = (
+            path.lstat() for path in (nearest, *nearest.absolute().parents) if path.is_symlink()
+        )
+        owner = next((found for found in (os.fstat(descriptor), *links) if found.st_uid), None)
+        if owner is None:
+            os.close(descriptor)
+            return folder
+    with translated("act as the owner of", nearest):
+        os.setgroups([owner.st_gid])
+        if for_good:
+            os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
+            os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
+            _require_library(folder, owner.st_uid)
+        else:
+            os.setegid(owner.st_gid)
+            os.seteuid(owner.st_uid)
+    if nearest != folder or os.access(folder, os.X_OK, effective_ids=True):
+        os.close(descriptor)
+        return folder
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _require_library(folder: Path, user: int) -> None:
+    """Raise ``StorageError`` when we cannot read, and so not import, what is yet to be imported."""
+    for path in (os.__file__, __file__):
+        if not os.access(path, os.R_OK):
+            text = (
+                f"{folder} belongs to user {user}, as whom this runs from here on, and who may not"
+            )
+            raise StorageError(f"{text} read {path}: install Python and Sedge where it may")
+
+
+@contextlib.contextmanager
+def as_caller() -> Generator[None]:
+    """Inside, the caller's own identity again, for files that are the caller's business."""
+    user, group = os.geteuid(), os.getegid()
+    os.seteuid(os.getuid())
+    os.setegid(os.getgid())
+    try:
+        yield
+    finally:
+        os.setegid(group)
+        os.seteuid(user)

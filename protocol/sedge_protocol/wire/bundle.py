@@ -1,0 +1,219 @@
+"""A bundle: what a device needs to train one model, and nothing that is Python.
+
+On disk a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32). On the
+wire one blob (``pack``): manifest and programs, without ``init.bin``, which only the cloud needs. A
+device runs a bundle only when its hash came in a frame with a good MAC under the device's own key.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import zstandard
+
+from sedge_protocol.axes import Axes
+from sedge_protocol.codec.compression import decompress_zstd
+from sedge_protocol.errors import CodecError, StorageError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.program import check_program
+
+FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+INIT_NAME = "init.bin"
+ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
+PROGRAM_NAMES = ("train", "train_prox", "evaluate", "predict")
+# A train program of ResNet-8 is 0.2 MB; weights are inputs, not constants. 64 MiB leaves room for
+# programs that carry delegated blobs and still fits the smallest device.
+MAX_BUNDLE_BYTES = 64 * 2**20
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """Element type (numpy name) and shape of one row, the batch axis left out."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Program(msgspec.Struct, frozen=True):
+    """One executable graph: its name, the backend that runs it, its file and the file's hash."""
+
+    name: str
+    backend: str
+    file: str
+    sha256: str
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What the export measured against torch autograd.
+
+    Errors are max |difference of theta| divided by max |change of theta|: ``step_error`` after one step,
+    ``epoch_error`` over the steps of an epoch, each begun from torch's state, the program's differences
+    added up. Each is at most ``tolerance`` or the bundle was not written.
+    """
+
+    step_error: float
+    epoch_error: float
+    tolerance: float
+    versions: dict[str, str]
+
+
+class BundleManifest(msgspec.Struct, frozen=True):
+    """Everything about a bundle but the programs' bytes.
+
+    ``batch_size`` is static in the programs. ``num_classes`` is 0 for a model that does not classify.
+    ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
+    which channels of the layout's tensors belong together, or None where nothing can be narrowed; ``rate``
+    (0 to below 1) is the share of the whole model's channels that this form of it lacks.
+    """
+
+    format: int
+    name: str
+    layout: Layout
+    batch_size: int
+    input: TensorSpec
+    target: TensorSpec
+    num_classes: int
+    optimizer: str
+    uses_batch_statistics: bool
+    programs: tuple[Program, ...]
+    verification: Verification
+    axes: Axes | None = None
+    rate: float = 0.0
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """A manifest with the bytes of its programs, by file name."""
+
+    manifest: BundleManifest
+    files: dict[str, bytes]
+
+    def program(self, name: str, backend: str) -> bytes:
+        """The bytes of one program. Raises ``CodecError`` when the bundle has none such."""
+        for program in self.manifest.programs:
+            if program.name == name and program.backend == backend:
+                return self.files[program.file]
+        raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
+
+    def check_programs(self) -> None:
+        """Raise ``CodecError`` for a program that devices refuse (``sedge_protocol.wire.program``)."""
+        for program in self.manifest.programs:
+            if program.backend == ONNXRUNTIME:
+                try:
+                    check_program(self.files[program.file])
+                except CodecError as exc:
+                    where = f"bundle {self.manifest.name!r}: program {program.name!r}"
+                    raise CodecError(f"{where}: {exc}") from exc
+
+    def backends(self) -> tuple[str, ...]:
+        """The backends that have a train program here."""
+        return tuple(p.backend for p in self.manifest.programs if p.name == "train")
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    manifest: bytes
+    files: dict[str, bytes]
+
+
+def _encode_manifest(manifest: BundleManifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def _decode_manifest(data: bytes, where: str) -> BundleManifest:
+    try:
+        found = json.loads(data).get("format")
+        if found != FORMAT:
+            raise CodecError(f"{where}: bundle format {found!r}, this version reads {FORMAT}")
+        manifest = msgspec.json.decode(data, type=BundleManifest)
+    except (ValueError, AttributeError, RecursionError) as exc:  # msgspec's errors are ValueErrors
+        raise CodecError(f"{where}: {exc}") from exc
+    if not 1 <= manifest.batch_size <= 65536:
+        raise CodecError(f"{where}: batch_size {manifest.batch_size} is not within 1 to 65536")
+    if not 0 <= manifest.rate < 1:
+        raise CodecError(f"{where}: rate {manifest.rate} is not within 0 and 1")
+    if manifest.axes is not None:
+        manifest.axes.check(manifest.layout)
+    for program in manifest.programs:
+        if Path(program.file).name != program.file:
+            raise CodecError(f"{where}: program file {program.file!r} holds a path")
+    return manifest
+
+
+def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: str) -> None:
+    for program in manifest.programs:
+        if program.name not in PROGRAM_NAMES:
+            raise CodecError(f"{where}: unknown program {program.name!r}")
+        if program.file not in files:
+            raise CodecError(f"{where}: program file {program.file!r} is missing")
+        if hashlib.sha256(files[program.file]).hexdigest() != program.sha256:
+            raise CodecError(f"{where}: {program.file!r} does not have the manifest's sha256")
+
+
+def save(folder: Path, bundle: Bundle, init: Theta) -> None:
+    """Write a bundle and its initial theta (n,) into a folder, the manifest last.
+
+    Raises ``StorageError`` when the disk refuses.
+    """
+    bundle.manifest.layout.check(init)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in bundle.files.items():
+            (folder / name).write_bytes(data)
+        (folder / INIT_NAME).write_bytes(init.astype("<f4").tobytes())
+        (folder / MANIFEST_NAME).write_bytes(_encode_manifest(bundle.manifest))
+    except OSError as exc:
+        raise StorageError(f"bundle {folder}: {exc}") from exc
+
+
+def load(folder: Path) -> tuple[Bundle, Theta]:
+    """Read and check a bundle folder; gives the bundle and the initial theta (n,).
+
+    Raises ``StorageError`` when a file cannot be read, ``CodecError`` when one is not as it should be.
+    """
+    try:
+        manifest = _decode_manifest(_read(folder / MANIFEST_NAME), str(folder))
+        names = {program.file for program in manifest.programs}
+        files = {name: _read(folder / name) for name in sorted(names)}
+        room = 4 * manifest.layout.size
+        init = np.frombuffer(_read(folder / INIT_NAME, room), "<f4").astype(np.float32)
+    except OSError as exc:
+        raise StorageError(f"bundle {folder}: {exc}") from exc
+    except ValueError as exc:
+        raise CodecError(f"bundle {folder}: {INIT_NAME}: {exc}") from exc
+    _check_files(manifest, files, str(folder))
+    manifest.layout.check(init)
+    return Bundle(manifest, files), init
+
+
+def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
+    """A file of a bundle. Raises ``OSError``, or ``CodecError`` when it is larger than the limit."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise CodecError(f"{path}: expected at most {limit} bytes")
+    return data
+
+
+def pack(bundle: Bundle) -> bytes:
+    """The bundle as one blob: zstd over MessagePack; the same bundle gives the same bytes.
+
+    Raises ``CodecError`` for a bundle that no device would take.
+    """
+    files = {name: bundle.files[name] for name in sorted(bundle.files)}
+    packed = msgspec.msgpack.encode(_Packed(_encode_manifest(bundle.manifest), files))
+    if len(packed) > MAX_BUNDLE_BYTES:
+        raise CodecError(f"bundle: {len(packed)} bytes, the limit is {MAX_BUNDLE_BYTES}")
+    return zstandard.ZstdCompressor(level=9, write_checksum=True).compress(packed)
+
+
+def unpack(blob: bytes) -> Bundle:
+    """The bundle in a blob. Raises ``CodecError`` for anything but what ``pack`` makes."""
+    try:
+        packed = msgspec.msgpack.decode(decompress_zstd(blob, MAX_BUNDLE_BYTES), type=_Packed)
+    except (ValueError, RecursionError) as exc:
+        raise CodecError(f"bundle: {exc}") from exc
+    manifest = _decode_manifest(packed.manifest, "bundle")
+    _check_files(manifest, packed.files, "bundle")
+    return Bundle(manifest, packed.files)

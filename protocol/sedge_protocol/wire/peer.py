@@ -1,0 +1,98 @@
+"""One end of a device's control channel: seals what it sends, opens and judges what it receives.
+
+Both cores use it, with the keys and topics the other way round.
+"""
+
+from collections import Counter
+
+from sedge_protocol.errors import FrameError
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import (
+    MAX_BOOT,
+    NO_TRANSFER,
+    Frame,
+    Kind,
+    ReplayWindow,
+    open_frame,
+    seal,
+)
+from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_body, encode_body
+
+
+class Peer:
+    """The channel to one peer.
+
+    ``boot`` is our own start count, ``peer_boot`` the newest of the peer's that we have stored. A device
+    sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random and new,
+    so a welcome that has it is no replay, and its start count is the coordinator's even if it is old: a
+    forged count, or one that a coordinator has lost, ends with the next connection.
+    """
+
+    def __init__(
+        self,
+        send_topic: str,
+        send_key: bytes,
+        receive_key: bytes,
+        boot: int,
+        peer_boot: int,
+    ) -> None:
+        self.send_topic = send_topic
+        self.counters: Counter[str] = Counter()
+        self.window = ReplayWindow(peer_boot)
+        self.awaited: bytes | None = None
+        self._send_key = send_key
+        self._receive_key = receive_key
+        self._boot = boot
+        self._seq = 0
+
+    def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
+        """A control frame."""
+        return Send(self.send_topic, self.seal(message, transfer))
+
+    def seal(self, message: Message, transfer: bytes = NO_TRANSFER) -> bytes:
+        """The bytes of a control frame."""
+        self._seq += 1
+        kind = KINDS[type(message)]
+        frame = Frame(kind, encode_body(message), self._boot, self._seq, transfer)
+        return seal(frame, self.send_topic, self._send_key)
+
+    def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
+        """A chunk frame. Chunks are idempotent and carry no sequence number."""
+        frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
+        return Send(self.send_topic, seal(frame, self.send_topic, self._send_key))
+
+    def open(
+        self, payload: bytes, topic: str, latest: int = MAX_BOOT
+    ) -> tuple[Frame, Message | None] | None:
+        """The frame and its message (None for a chunk), or None for a replay.
+
+        Raises ``FrameError`` for anything that is not a frame of our peer, and for a start count above
+        ``latest``. A goodbye is sealed when
+        its connection begins and sent when it ends, so it stands outside the window; its nonce, not
+        its number, says which session it ends.
+        """
+        frame = open_frame(payload, topic, self._receive_key)
+        self.counters[frame.kind.name.lower()] += 1
+        if frame.kind is Kind.CHUNK:
+            return frame, None
+        if frame.boot > latest:
+            text = f"frame.boot: start count {frame.boot} is above {latest}, half a year ahead of our clock"
+            raise FrameError(
+                f"{text}. Set the clock that is wrong and restart, or `device reissue`"
+            )
+        if frame.kind is not Kind.GOODBYE and not self.window.accept(frame):
+            if not self._answers(frame):
+                self.counters["replayed"] += 1
+                return None
+            self.window.restart(frame)
+        message = decode_body(frame.kind, frame.body)
+        if isinstance(message, Offer) and message.manifest.transfer != frame.transfer:
+            raise FrameError(f"OFFER of transfer {frame.transfer.hex()} with another's manifest")
+        return frame, message
+
+    def _answers(self, frame: Frame) -> bool:
+        """Whether an older boot's frame is the welcome that we wait for."""
+        if frame.kind is not Kind.WELCOME or self.awaited is None or frame.boot >= self.window.boot:
+            return False
+        message = decode_body(frame.kind, frame.body)
+        return isinstance(message, Welcome) and message.nonce == self.awaited

@@ -1,0 +1,332 @@
+"""Which ONNX programs a device runs: the operators and the parts of the format that the exporter writes.
+
+A bundle is untrusted input, and an ONNX file can do more than compute: a tensor may name a file, or an
+address, to be read in its place; metadata may set options of the runtime; an operator may come from a
+library; a loop need not end. So everything that is allowed is listed here, field by field, and everything
+else is refused. Nesting ends with the table: no field in it holds a graph.
+
+What a program computes in between is not bounded here, for its shapes follow from the operators: the device
+bounds that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing bounds the time of a step.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT, Field, fields, numbers
+
+# Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on.
+OPSET = 20
+# Every operator that the exporter writes. All are ONNX's own; none has a subgraph or reaches outside.
+OPERATORS = frozenset(
+    [
+        "Abs",
+        "Add",
+        "And",
+        "ArgMax",
+        "AveragePool",
+        "BatchNormalization",
+        "Cast",
+        "Ceil",
+        "Concat",
+        "ConstantOfShape",
+        "Conv",
+        "ConvTranspose",
+        "Cos",
+        "CumSum",
+        "Div",
+        "Elu",
+        "Equal",
+        "Erf",
+        "Exp",
+        "Expand",
+        "Floor",
+        "Gather",
+        "GatherElements",
+        "Gelu",
+        "Gemm",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "LeakyRelu",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "LogSoftmax",
+        "MatMul",
+        "Max",
+        "MaxPool",
+        "MaxUnpool",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Pad",
+        "Pow",
+        "Range",
+        "Reciprocal",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceSum",
+        "Relu",
+        "Reshape",
+        "Round",
+        "ScatterElements",
+        "ScatterND",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Slice",
+        "Softmax",
+        "Split",
+        "Sqrt",
+        "Sub",
+        "Sum",
+        "Tanh",
+        "Tile",
+        "Transpose",
+        "Where",
+    ]
+)
+# ONNX's number of each element type that programs have (float32, int64, bool), and its size in bytes.
+ELEMENT_BYTES = {1: 4, 7: 8, 9: 1}
+# The train program of a network of 100 convolutions has 6,000 nodes and 51,000 fields.
+MAX_NODES = 25_000
+MAX_FIELDS = 250_000
+MAX_CONSTANT_BYTES = 64 * 2**20  # as much as a whole bundle may hold
+MAX_ELEMENTS = 2**28  # of one input or output; as float32 a gigabyte
+MAX_RANK = 16
+
+_INTEGER, _STRING, _FLOAT = (VARINT,), (BYTES,), (FIXED32,)
+_INTEGERS, _FLOATS = (VARINT, BYTES), (FIXED32, BYTES)  # one by one, or packed
+
+
+class _Message(NamedTuple):
+    """A message of onnx.proto: the fields it may have, with their wire types, and the names of others.
+
+    A field whose name ends in ``*`` may repeat.
+    """
+
+    allowed: Mapping[int, tuple[str, tuple[int, ...]]]
+    refused: Mapping[int, str] = {}
+
+
+_MODEL = _Message(
+    {
+        1: ("ir_version", _INTEGER),
+        2: ("producer_name", _STRING),
+        3: ("producer_version", _STRING),
+        7: ("graph", _STRING),
+        8: ("opset_import*", _STRING),
+    },
+    {14: "metadata_props", 20: "training_info", 25: "functions"},
+)
+_OPSET_ID = _Message({1: ("domain", _STRING), 2: ("version", _INTEGER)})
+_GRAPH = _Message(
+    {
+        1: ("node*", _STRING),
+        2: ("name", _STRING),
+        5: ("initializer*", _STRING),
+        11: ("input*", _STRING),
+        12: ("output*", _STRING),
+    },
+    {15: "sparse_initializer", 16: "metadata_props"},
+)
+_NODE = _Message(
+    {
+        1: ("input*", _STRING),
+        2: ("output*", _STRING),
+        3: ("name", _STRING),
+        4: ("op_type", _STRING),
+        5: ("attribute*", _STRING),
+        7: ("domain", _STRING),
+    },
+    {8: "overload", 9: "metadata_props"},
+)
+_ATTRIBUTE = _Message(
+    {
+        1: ("name", _STRING),
+        2: ("f", _FLOAT),
+        3: ("i", _INTEGER),
+        4: ("s", _STRING),
+        5: ("t", _STRING),
+        7: ("floats*", _FLOATS),
+        8: ("ints*", _INTEGERS),
+        20: ("type", _INTEGER),
+    },
+    {6: "g", 10: "tensors", 11: "graphs", 22: "sparse_tensor", 23: "sparse_tensors"},
+)
+_TENSOR = _Message(
+    {
+        1: ("dims*", _INTEGERS),
+        2: ("data_type", _INTEGER),
+        4: ("float_data", _STRING),
+        5: ("int32_data", _STRING),
+        7: ("int64_data", _STRING),
+        8: ("name", _STRING),
+        9: ("raw_data", _STRING),
+    },
+    {3: "segment", 13: "external_data", 14: "data_location"},
+)
+_VALUE = _Message({1: ("name", _STRING), 2: ("type", _STRING)})
+_TYPE = _Message({1: ("tensor_type", _STRING)})
+_TENSOR_TYPE = _Message({1: ("elem_type", _INTEGER), 2: ("shape", _STRING)})
+_SHAPE = _Message({1: ("dim*", _STRING)})
+_DIMENSION = _Message({1: ("dim_value", _INTEGER)}, {2: "dim_param"})
+
+
+def check_program(data: bytes) -> None:
+    """Check an ONNX program before a runtime reads it. Raises ``CodecError`` for one that is refused."""
+    _Check().model(memoryview(data))
+
+
+class _Check:
+    """The check of one program, and how much it has found of what is bounded."""
+
+    def __init__(self) -> None:
+        self._fields = self._nodes = self._constant_bytes = 0
+
+    def model(self, data: memoryview) -> None:
+        missing = {"graph", "opset_import"}
+        for name, field, where in self._read(_MODEL, data, "model"):
+            missing.discard(name)
+            if name == "graph":
+                self._graph(field.data, where)
+            elif name == "opset_import":
+                self._opset(field.data, where)
+        if missing:
+            raise CodecError(f"model: no {min(missing)}")
+
+    def _opset(self, data: memoryview, where: str) -> None:
+        held = self._held(_OPSET_ID, data, where)
+        domain, version = _text(held["domain"].data), held["version"].value
+        if domain or version != OPSET:
+            raise CodecError(f"{where}: {domain!r} {version}, expected '' {OPSET}")
+
+    def _graph(self, data: memoryview, where: str) -> None:
+        checks = {
+            "node": self._node,
+            "initializer": self._constant,
+            "input": self._declared,
+            "output": self._declared,
+        }
+        for name, field, place in self._read(_GRAPH, data, where):
+            if name in checks:
+                checks[name](field.data, place)
+
+    def _node(self, data: memoryview, where: str) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise CodecError(f"{where}: expected at most {MAX_NODES} nodes")
+        operator = domain = ""
+        for name, field, place in self._read(_NODE, data, where):
+            if name == "op_type":
+                operator = _text(field.data)
+            elif name == "domain":
+                domain = _text(field.data)
+            elif name == "attribute":
+                self._attribute(field.data, place)
+        if domain or operator not in OPERATORS:
+            found = f"{domain}.{operator}" if domain else operator
+            raise CodecError(f"{where}: operator {found!r} is not one that programs may use")
+
+    def _attribute(self, data: memoryview, where: str) -> None:
+        for name, field, place in self._read(_ATTRIBUTE, data, where):
+            if name == "t":
+                self._constant(field.data, place)
+
+    def _constant(self, data: memoryview, where: str) -> None:
+        dims: list[int] = []
+        kind = 0
+        for name, field, place in self._read(_TENSOR, data, where):
+            if name == "dims":
+                dims += [field.value] if field.wire == VARINT else _numbers(field.data, place)
+                _require_rank(dims, place)
+            elif name == "data_type":
+                kind = field.value
+        self._constant_bytes += math.prod(dims) * _element_bytes(kind, where)
+        if self._constant_bytes > MAX_CONSTANT_BYTES:
+            raise CodecError(f"{where}: expected at most {MAX_CONSTANT_BYTES} bytes of constants")
+
+    def _declared(self, data: memoryview, where: str) -> None:
+        """An input or output: a tensor of a fixed shape."""
+        value = self._held(_VALUE, data, where)
+        tensor = self._held(_TYPE, value["type"].data, where)["tensor_type"]
+        found = self._held(_TENSOR_TYPE, tensor.data, where)
+        _element_bytes(found["elem_type"].value, where)
+        dims: list[int] = []
+        for _, dim, place in self._read(_SHAPE, found["shape"].data, where):
+            extent = self._held(_DIMENSION, dim.data, place)
+            if "dim_value" not in extent:
+                raise CodecError(f"{place}: found no dim_value, expected a fixed shape")
+            dims.append(extent["dim_value"].value)
+            _require_rank(dims, place)
+        if math.prod(dims) > MAX_ELEMENTS:
+            raise CodecError(f"{where}: shape {dims}, expected at most {MAX_ELEMENTS} elements")
+
+    def _held(self, message: _Message, data: memoryview, where: str) -> dict[str, Field]:
+        """The fields of a message in which none repeats; an empty one for each that is missing."""
+        found: dict[str, Field] = defaultdict(lambda: _NOTHING)
+        found.update((name, field) for name, field, _ in self._read(message, data, where))
+        return found
+
+    def _read(
+        self, message: _Message, data: memoryview, where: str
+    ) -> Iterator[tuple[str, Field, str]]:
+        """Every field of a message: its name, itself, and where it is."""
+        counts: dict[str, int] = {}
+        for field in _fields(data, where):
+            self._fields += 1
+            if self._fields > MAX_FIELDS:
+                raise CodecError(f"{where}: expected at most {MAX_FIELDS} fields in all")
+            if field.number not in message.allowed:
+                name = message.refused.get(field.number, f"field {field.number}")
+                raise CodecError(f"{where}: {name} is not allowed in a program")
+            label, wires = message.allowed[field.number]
+            name = label.removesuffix("*")
+            if field.wire not in wires:
+                raise CodecError(f"{where}.{name}: wire type {field.wire}, expected {wires}")
+            index = counts[name] = counts.get(name, -1) + 1
+            if index and name == label:
+                raise CodecError(f"{where}: {name} twice")
+            yield name, field, f"{where}.{name}" if name == label else f"{where}.{name}[{index}]"
+
+
+_NOTHING = Field(0, VARINT, 0, memoryview(b""))
+
+
+def _fields(data: memoryview, where: str) -> Iterator[Field]:
+    try:
+        yield from fields(data)
+    except CodecError as exc:
+        raise CodecError(f"{where}: not a protocol buffer: {exc}") from exc
+
+
+def _numbers(packed: memoryview, where: str) -> list[int]:
+    """The first of a packed field's numbers, enough to see that they are too many."""
+    try:
+        return list(islice(numbers(packed), MAX_RANK + 1))
+    except CodecError as exc:
+        raise CodecError(f"{where}: not a protocol buffer: {exc}") from exc
+
+
+def _element_bytes(kind: int, where: str) -> int:
+    if kind not in ELEMENT_BYTES:
+        raise CodecError(f"{where}: element type {kind}, expected one of {[*ELEMENT_BYTES]}")
+    return ELEMENT_BYTES[kind]
+
+
+def _require_rank(dims: list[int], where: str) -> None:
+    if len(dims) > MAX_RANK:
+        raise CodecError(f"{where}: expected at most {MAX_RANK} dimensions")
+
+
+def _text(data: memoryview) -> str:
+    """A name for a message, whatever its bytes are."""
+    return bytes(data[:100]).decode("ascii", "backslashreplace")

@@ -1,0 +1,83 @@
+"""The blob a device sends at the end of a round: what it did, and the coded delta.
+
+u32 header length | MessagePack ``Report`` | coded vector (codec/vector.py), empty when none was asked for
+"""
+
+import math
+import struct
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.codec.patch_levels import MAX_LEVEL
+from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.messages import Count, Hash, Id, Round, Share, Task
+
+_LENGTH = struct.Struct("<I")
+# A report is some 300 bytes; 4 KiB leaves room for what later versions may add.
+MAX_REPORT_BYTES = 4096
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """An evaluation: mean loss and the share of right answers in [0, 1] over ``num_examples``."""
+
+    loss: float
+    accuracy: Annotated[float, Meta(ge=0, le=1)]
+    num_examples: Count
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a device did with one order.
+
+    ``model_hash`` and ``patch_hash`` repeat the order's and name the start vector; ``train_loss`` is the
+    mean over the last epoch's batches, of the model that is sent; ``steps`` counts those of every training
+    and ``seconds`` the time spent. ``mix`` is where an APFL mixture ended. ``sparse`` is the trained model
+    with nothing in it but what an order's ``select`` has chosen, and what is never chosen from. ``level``
+    is the part of the patch that the device has picked, where the order has a ``choice``.
+    """
+
+    run: Id
+    round: Round
+    task: Task
+    layout_hash: Hash
+    model_hash: Hash
+    patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
+    num_examples: Count
+    before: Metrics
+    after: Metrics
+    train_loss: float
+    steps: Count
+    seconds: Annotated[float, Meta(ge=0)]
+    mix: Share | None = None
+    sparse: Metrics | None = None
+    level: Annotated[int, Meta(ge=0, le=MAX_LEVEL)] | None = None
+
+
+def encode_update(report: Report, payload: bytes) -> bytes:
+    """The update blob."""
+    header = msgspec.msgpack.encode(report)
+    return _LENGTH.pack(len(header)) + header + payload
+
+
+def decode_update(blob: bytes) -> tuple[Report, memoryview]:
+    """The report and the still coded payload. Raises ``CodecError`` for a malformed blob."""
+    if len(blob) < _LENGTH.size:
+        raise CodecError(f"update of {len(blob)} bytes has no header")
+    (length,) = _LENGTH.unpack_from(blob)
+    end = _LENGTH.size + length
+    if length > MAX_REPORT_BYTES or end > len(blob):
+        raise CodecError(f"update.header_len: {length}, limit {MAX_REPORT_BYTES}, blob {len(blob)}")
+    try:
+        report = msgspec.msgpack.decode(blob[_LENGTH.size : end], type=Report)
+    except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
+        raise CodecError(f"update: {exc}") from exc
+    numbers = {"train_loss": report.train_loss, "seconds": report.seconds, "mix": report.mix or 0.0}
+    evaluations = {"before": report.before, "after": report.after, "sparse": report.sparse}
+    for name, metrics in evaluations.items():
+        if metrics is not None:
+            numbers |= {f"{name}.loss": metrics.loss, f"{name}.accuracy": metrics.accuracy}
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            raise CodecError(f"update.{name}: {value} is not finite")
+    return report, memoryview(blob)[end:]

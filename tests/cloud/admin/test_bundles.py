@@ -1,0 +1,86 @@
+"""Bundles of one run: forms of one model, or a refusal that says which is not and why."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, make_width
+
+from sedge_cloud.admin.bundles import require_forms
+from sedge_protocol.axes import FIXED, Axes
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.bundle import BundleManifest
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> list[BundleManifest]:
+    """The whole model, three quarters, half and a quarter of it."""
+    folder = tmp_path_factory.mktemp("forms")
+    found = [make_width(folder / str(rate), rate) for rate in (0.0, 0.25, 0.5, 0.75)]
+    return [bundles.load(one)[0].manifest for one in found]
+
+
+def test_forms_of_one_model(forms: list[BundleManifest]) -> None:
+    require_forms(forms[0], [])
+    require_forms(forms[0], forms[1:])
+    require_forms(forms[0], forms[2:3])
+
+
+def changed(**fields: object) -> Callable[[BundleManifest], BundleManifest]:
+    return lambda manifest: msgspec.structs.replace(manifest, **fields)
+
+
+NAMES = Layout.of([("body", (100, 60), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)])
+SHAPES = Layout.of(
+    [("body.weight", (100, 61), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
+)
+ROLES = Layout.of(
+    [("body.weight", (100, 60), Role.PARAMETER), ("head.bias", (100,), Role.STATISTIC)]
+)
+PROGRAM = bundles.Program("train", "executorch", "train.pte", "")
+WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
+    "input": (changed(input=bundles.TensorSpec("float32", (3,))), 'bundle 2: found "input'),
+    "target": (changed(target=bundles.TensorSpec("float32", ())), 'bundle 2: found "target'),
+    "classes": (changed(num_classes=9), "bundle 2: found 'num_classes 9', expected 100"),
+    "backend": (changed(programs=(PROGRAM,)), r"expected programs for \['onnxruntime'\]"),
+    "rate": (changed(rate=0.0), "found 'rate 0', expected a rate above 0"),
+    "another rate": (changed(rate=0.25), r"found 'channels \(60,\)', expected \(90,\)"),
+    "axes": (changed(axes=None), "found 'no axes', expected bundles that were exported with"),
+    "channels": (changed(axes=Axes((59,), AXES.dims)), r"found 'channels \(59,\)', expected \(60"),
+    "dims": (changed(axes=Axes((60,), ((0, FIXED), (0,)))), "along the first one's axes"),
+    "names": (changed(layout=NAMES), "found 'other tensors'"),
+    "shapes": (changed(layout=SHAPES), "found 'other tensors'"),
+    "roles": (changed(layout=ROLES), "found 'other tensors'"),
+    "fewer": (changed(layout=Layout(LAYOUT.tensors[:1])), "found 'other tensors'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_form_of_the_model(forms: list[BundleManifest], name: str) -> None:
+    change, text = WRONG[name]
+    with pytest.raises(ConfigError, match=text):
+        require_forms(forms[0], [change(forms[2])])
+
+
+def test_the_order_of_the_bundles(forms: list[BundleManifest]) -> None:
+    with pytest.raises(ConfigError, match=r"bundle 3: found 'rate 0\.25', expected a rate above"):
+        require_forms(forms[0], [forms[2], forms[1]])
+    with pytest.raises(ConfigError, match=r"bundle 3: found 'rate 0\.5'"):
+        require_forms(forms[0], [forms[2], forms[2]])
+    with pytest.raises(ConfigError, match="the whole model first"):
+        require_forms(forms[1], [forms[2]])
+
+
+def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
+    cloud = Cloud(tmp_path, CONFIG, widths=(0.25, 0.5))
+    for _ in range(2):
+        run = cloud.core.runs[RUN]
+        assert [width.rate for width in run.widths] == [0.0, 0.25, 0.5]
+        assert run.layout(2) == AXES.layout(LAYOUT, AXES.narrowed(0.5))
+        cloud.core.ledger.collect()
+        assert all(cloud.store.blobs.has(bundle.sha256) for bundle in run.bundles)
+        cloud.restart()

@@ -1,0 +1,277 @@
+"""What an operator does: runs begin or not at all, and a first configuration."""
+
+import hashlib
+import tomllib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto
+from tests.cloud import given
+from tests.cloud.helper import (
+    AXES,
+    CONFIG,
+    EMPTY_PROGRAM,
+    LAYOUT,
+    as_nobody,
+    make_bundle,
+    make_width,
+    mode,
+    open_store,
+    random_theta,
+)
+
+from sedge_cloud.admin.runs import initialise, start_run, stop_run
+from sedge_cloud.algorithms.robust import Rule
+from sedge_cloud.config import (
+    BroadcastConfig,
+    RobustConfig,
+    TrainingConfig,
+    broker_settings,
+    load_cloud,
+)
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Ledger, Run, RunState
+from sedge_cloud.strategy import Assignment, State
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
+from sedge_protocol.layout import Layout, Role, Theta
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return open_store(tmp_path / "state")
+
+
+def test_a_run_is_stored_whole(store: Store, tmp_path: Path) -> None:
+    start_run(store, "first-run", make_bundle(tmp_path / "bundle"), CONFIG)
+    (row,) = store.runs()
+    run = Run(row, store)
+    assert (run.name, run.status, run.config) == ("first-run", "running", CONFIG)
+    assert run.manifest.layout == LAYOUT
+    state = Ledger(store).state(run)
+    assert np.array_equal(state.theta, random_theta(1)) and np.array_equal(
+        state.initial, state.theta
+    )
+
+
+@pytest.mark.parametrize("name", ["", "Run", "run_1", "-run", "a" * 49, "run\n", "rün", "../run"])
+def test_a_name_that_no_run_may_have(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="run: found "):
+        start_run(store, name, make_bundle(tmp_path / "bundle"), CONFIG)
+    assert store.runs() == []
+
+
+def test_a_name_that_is_taken(store: Store, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundle")
+    start_run(store, "run", bundle, CONFIG)
+    before = store.runs()
+    with pytest.raises(ConfigError, match="run: found 'run', expected a name that no run has yet"):
+        start_run(store, "run", bundle, CONFIG)
+    assert store.runs() == before
+
+
+def test_options_that_do_not_fit_the_model(store: Store, tmp_path: Path) -> None:
+    """They would otherwise end the coordinator when it plans the first round."""
+    bundle = make_bundle(tmp_path / "bundle")
+    options = {"classifier_only": ["head.weight"]}
+    wrong = msgspec.structs.replace(CONFIG, strategy="fedobp", options=options)
+    with pytest.raises(
+        ConfigError, match=r"classifier_only: found \['head.weight'\], expected names"
+    ):
+        start_run(store, "run", bundle, wrong)
+    assert store.runs() == []
+    right = msgspec.structs.replace(wrong, options={"classifier_only": ["head.bias"]})
+    start_run(store, "run", bundle, right)
+
+
+def test_a_bundle_that_is_none(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="bundle"):
+        start_run(store, "run", tmp_path / "none", CONFIG)
+    bundle = make_bundle(tmp_path / "bundle")
+    (bundle / "train.onnx").write_bytes(b"changed")
+    with pytest.raises(CodecError, match="sha256"):
+        start_run(store, "run", bundle, CONFIG)
+    assert store.runs() == []
+
+
+def test_a_program_that_devices_refuse(store: Store, tmp_path: Path) -> None:
+    """Also where only a narrower form has it."""
+    model = ModelProto.FromString(EMPTY_PROGRAM)
+    tensor = model.graph.initializer.add(name="weights", data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="secret")
+    bad = make_bundle(tmp_path / "bad", program=model.SerializeToString())
+    said = r"bundle 'bench': program 'train': model.graph.initializer\[0\]: external_data is not allowed"
+    with pytest.raises(CodecError, match=said):
+        start_run(store, "run", bad, CONFIG)
+    with pytest.raises(CodecError, match=said):
+        start_run(store, "run", make_bundle(tmp_path / "bundle"), CONFIG, [bad])
+    assert store.runs() == []
+
+
+def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path) -> None:
+    """It is asked before the run is there: nobody wants to hear of it from the log."""
+    given.clear()
+    given.PLANS[""] = lambda state, memory, training: Assignment(width=len(state.widths))
+    config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
+    try:
+        with pytest.raises(ConfigError, match=r"strategy: .*width 1, the run has 1 bundles"):
+            start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+    finally:
+        given.clear()
+    assert store.runs() == []
+
+
+def test_a_model_whose_orders_no_frame_holds(store: Store, tmp_path: Path) -> None:
+    names = [f"{i:04}".ljust(230, "x") + ".weight" for i in range(1200)]
+    layout = Layout.of([(name, (2,), Role.PARAMETER) for name in [*names, "head.weight"]])
+    config = msgspec.structs.replace(CONFIG, strategy="lg_fedavg")
+    said = (
+        r"strategy: found 'lg_fedavg', .*, a new device: an order of \d+ bytes, of which keep takes"
+    )
+    with pytest.raises(ConfigError, match=said):
+        start_run(store, "large", make_bundle(tmp_path / "bundle", layout), config)
+    assert store.runs() == []
+
+
+def test_a_frozen_tensor_that_is_not_there(store: Store, tmp_path: Path) -> None:
+    """Every device would decline its order."""
+    bundle = make_bundle(tmp_path / "bundle")
+    training = TrainingConfig(freeze=("body.weight", "head.bais"))
+    wrong = msgspec.structs.replace(CONFIG, training=training)
+    expected = r"training.freeze: found 'head.bais', expected one of .*'head.bias'"
+    with pytest.raises(ConfigError, match=expected):
+        start_run(store, "run", bundle, wrong)
+    assert store.runs() == []
+    training = TrainingConfig(freeze=("body.weight", "head.bias"))
+    start_run(store, "run", bundle, msgspec.structs.replace(CONFIG, training=training))
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi_krum"])
+def test_krum_is_for_one_width(store: Store, tmp_path: Path, rule: Rule) -> None:
+    """The run would fail when its first round closes."""
+    whole, half = make_bundle(tmp_path / "whole", axes=AXES), make_width(tmp_path / "half", 0.5)
+    config = msgspec.structs.replace(CONFIG, strategy="heterofl", robust=RobustConfig(rule=rule))
+    with pytest.raises(ConfigError, match=f"robust.rule: found '{rule}', expected a rule that"):
+        start_run(store, "run", whole, config, [half])
+    assert store.runs() == []
+    start_run(store, "one-width", whole, config)
+    clipped = msgspec.structs.replace(config, robust=RobustConfig())
+    start_run(store, "clipped", whole, clipped, [half])
+
+
+def test_a_run_begins_with_the_model_that_its_strategy_makes(store: Store, tmp_path: Path) -> None:
+    """Of the bundle's own nothing is left."""
+
+    def init(layout: Layout, theta: Theta) -> State:
+        return State(layout, theta * np.float32(2), initial=np.zeros_like(theta))
+
+    given.INITS.append(init)
+    config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
+    try:
+        start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+    finally:
+        given.clear()
+    run = Run(store.runs()[0], store)
+    state = Ledger(store).state(run)
+    doubled = random_theta(1) * np.float32(2)
+    assert state.theta.tobytes() == doubled.tobytes() and not state.initial.any()
+    assert run.state.model_hash == hashlib.sha256(doubled.tobytes()).digest()
+
+
+def test_a_strategy_that_begins_with_a_model_of_its_own_size(store: Store, tmp_path: Path) -> None:
+    given.INITS.append(lambda layout, theta: State(layout, theta[:-1], initial=theta))
+    config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
+    try:
+        with pytest.raises(LocalError, match=r"State.theta: found float32 \(11999,\), expected"):
+            start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+    finally:
+        given.clear()
+    assert store.runs() == []
+
+
+def test_a_first_model_that_is_not_finite(store: Store, tmp_path: Path) -> None:
+    broken = np.full(LAYOUT.size, np.inf, np.float32)
+    with pytest.raises(LocalError):
+        start_run(store, "run", make_bundle(tmp_path / "bundle", init=broken), CONFIG)
+    assert store.runs() == []
+
+
+def test_runs_begin_with_the_exact_model(store: Store, tmp_path: Path) -> None:
+    lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8))
+    start_run(store, "run", make_bundle(tmp_path / "bundle"), lossy)
+    state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
+    theta = Ledger(store).theta(state.model, LAYOUT.size)
+    assert theta.tobytes() == random_theta(1).tobytes()
+    assert state.model_hash == hashlib.sha256(theta.tobytes()).digest()
+
+
+def test_only_a_running_run_is_stopped(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"run: found 'run \(no such run\)', expected the name of a"
+    ):
+        stop_run(store, "run")
+    start_run(store, "run", make_bundle(tmp_path / "bundle"), CONFIG)
+    stop_run(store, "run")
+    assert store.runs()[0].status == "stopped"
+    with pytest.raises(ConfigError, match=r"run: found 'run \(stopped\)'"):
+        stop_run(store, "run")
+
+
+def test_a_first_configuration(tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    initialise(folder, "home", "mqtt://192.168.1.10:2883")
+    cloud = load_cloud(folder / "cloud.toml")
+    assert (cloud.fleet, cloud.broker.url) == ("home", "mqtt://192.168.1.10:2883")
+    assert cloud.state_dir == str(folder / "state")
+    password = broker_settings(cloud).password
+    assert password is not None and len(password) == 48
+    for name in ("coordinator-password", "broker-passwords", "broker-acl"):
+        assert mode(folder / name) == 0o600
+    assert "listener 2883\n" in (folder / "mosquitto.conf").read_text()
+    assert cloud.broker.device_password_file == str(folder / "broker-passwords")
+    again = tomllib.loads((folder / "cloud.toml").read_text())
+    with pytest.raises(
+        ConfigError, match=r"folder: found .*fleet', expected a folder without a cloud"
+    ):
+        initialise(folder, "other", "mqtt://h:1")
+    assert tomllib.loads((folder / "cloud.toml").read_text()) == again
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mqtts://h:8883",
+        "mqtt://h",
+        "mqtt://h:x",
+        "mqtt://h:0",
+        "mqtt://h:65536",
+        "mqtt://:1883",
+        "mqtt://h:1883/",
+        'mqtt://h"\nx = "y:1883',
+        "h:1883",
+        "",
+    ],
+)
+def test_a_url_that_a_first_broker_cannot_have(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"url: found .* expected mqtt://host:port"):
+        initialise(tmp_path / "fleet", "home", url)
+    assert not (tmp_path / "fleet").exists()
+
+
+def test_a_fleet_name_that_none_may_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="fleet: found 'My Fleet'"):
+        initialise(tmp_path / "fleet", "My Fleet", "mqtt://h:1883")
+    assert not (tmp_path / "fleet").exists()
+
+
+def test_a_folder_that_cannot_be_written() -> None:
+    with as_nobody() as folder:
+        (folder / "fleet").mkdir(0o500)
+        with pytest.raises(StorageError, match=r"fleet.*: Permission denied") as caught:
+            initialise(folder / "fleet", "home", "mqtt://h:1883")
+        assert len(str(caught.value).splitlines()) == 1
+        with pytest.raises(StorageError, match="Permission denied"):
+            initialise(folder / "fleet" / "deeper", "home", "mqtt://h:1883")

@@ -1,0 +1,63 @@
+"""Head, body and norms of layouts as PyTorch names them."""
+
+import pytest
+
+from sedge_cloud.algorithms.layers import body, head, inside, module, norms
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout, Role
+
+LAYOUT = Layout.of(
+    [
+        ("block.0.weight", (4, 1, 3, 3), Role.PARAMETER),
+        ("block.1.weight", (4,), Role.PARAMETER),
+        ("block.1.bias", (4,), Role.PARAMETER),
+        ("block.1.running_mean", (4,), Role.STATISTIC),
+        ("fc1.weight", (5, 4), Role.PARAMETER),
+        ("fc1.bias", (5,), Role.PARAMETER),
+        ("norm.weight", (5,), Role.PARAMETER),
+        ("norm.bias", (5,), Role.PARAMETER),
+        ("fc10.weight", (3, 5), Role.PARAMETER),
+        ("fc10.bias", (3,), Role.PARAMETER),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ((), ("fc10.weight", "fc10.bias")),
+        (("fc10",), ("fc10.weight", "fc10.bias")),
+        (("fc1",), ("fc1.weight", "fc1.bias")),  # not fc10
+        (("fc10.bias", "fc1"), ("fc1.weight", "fc1.bias", "fc10.bias")),
+        (("block",), ("block.0.weight", "block.1.weight", "block.1.bias")),
+    ],
+)
+def test_head_and_body_are_all_parameters(names: tuple[str, ...], found: tuple[str, ...]) -> None:
+    assert head(LAYOUT, names) == found
+    rest = body(LAYOUT, names)
+    assert not set(rest) & set(found)
+    assert {*rest, *found, "block.1.running_mean"} == set(LAYOUT.by_name)
+
+
+@pytest.mark.parametrize("name", ["fc2", "fc1.weights", "block.1.running_mean", "", "fc"])
+def test_an_unknown_name_lists_the_known(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"head: found .* 'fc1', 'fc1.bias'") as caught:
+        head(LAYOUT, ("fc10", name))
+    assert caught.value.found == name
+
+
+def test_something_must_be_left_for_the_body() -> None:
+    with pytest.raises(ConfigError, match="fewer tensors, so that others are the body"):
+        head(LAYOUT, ("block", "fc1", "norm", "fc10"))
+    alone = Layout.of([("fc.weight", (2, 2), Role.PARAMETER)])
+    with pytest.raises(ConfigError, match="fewer tensors"):
+        body(alone)
+
+
+def test_norms_have_vectors_only() -> None:
+    assert norms(LAYOUT) == ("block.1.weight", "block.1.bias", "norm.weight", "norm.bias")
+
+
+def test_names_of_modules() -> None:
+    assert (module("block.1.bias"), module("scale")) == ("block.1", "")
+    assert inside("block.1.bias", "block") and not inside("fc10.bias", "fc1")

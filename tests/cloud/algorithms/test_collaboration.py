@@ -1,0 +1,299 @@
+"""Overlaps of masks, thresholds and groups: tables, properties, samples, masks of absent devices."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sedge_cloud.algorithms.collaboration import (
+    Grouping,
+    Masks,
+    Noted,
+    collaborators,
+    drawn,
+    group_mean,
+    known,
+    overlaps,
+    packed,
+    places,
+    regrouped,
+    threshold,
+)
+from sedge_cloud.strategy import Memory, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout, Role
+
+GROUPING = Grouping(beta=10, sample=2**21, stale_rounds=0)
+
+
+def state(size: int, number: int = 0, **groups: tuple[str, ...]) -> State:
+    """A state after so many rounds of a model of n = ``size``."""
+    theta = np.zeros(size, np.float32)
+    layout = Layout.of([("fc.weight", (size,), Role.PARAMETER)])
+    return State(layout, theta, theta, number, groups=groups)
+
+
+def masks_of(size: int, **critical: list[int]) -> Masks:
+    """The masks of named devices."""
+    masks = Masks(size, GROUPING.sample)
+    for device, elements in critical.items():
+        masks.add(device, np.array(elements, np.intp))
+    return masks
+
+
+def by_counting(bits: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """O (N, N) of masks (N, n), element by element."""
+    found = np.zeros((len(bits), len(bits)))
+    for i, mine in enumerate(bits):
+        for j, other in enumerate(bits):
+            found[i, j] = 1 - sum(mine != other) / (2 * sum(mine))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 65, 1000, 64 * 512, 64 * 512 + 1, 70_000])
+def test_overlaps_are_what_counting_gives(size: int) -> None:
+    rng = np.random.default_rng(size)
+    bits = rng.random((5, size)) < np.array([0.1, 0.5, 0.5, 0.9, 1.0])[:, None]
+    bits[:, 0] = True  # none is empty
+    bits[2] = bits[1]
+    found = overlaps([packed(row) for row in bits])
+    np.testing.assert_array_equal(found, by_counting(bits))
+    assert found[1, 2] == found[2, 1] == 1
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "overlap"),
+    [
+        ([0, 1], [0, 1], 1.0),
+        ([0, 1], [2, 3], 0.0),
+        ([0, 1], [1, 2], 0.5),
+        ([0], [0, 1, 2, 3], -0.5),  # the larger mask differs in three elements
+        ([0, 1, 2, 3], [0], 1 - 3 / 8),
+    ],
+)
+def test_an_overlap_is_told_from_the_side_of_one_device(
+    mine: list[int], other: list[int], overlap: float
+) -> None:
+    words = masks_of(4, a=mine, b=other).words
+    assert overlaps([words["a"], words["b"]])[0, 1] == overlap
+
+
+def test_the_threshold_rises_from_the_mean_to_the_largest() -> None:
+    overlap = np.array([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.2, 0.2, 1]])
+    assert threshold(overlap, 1, 4) == pytest.approx(0.85 / 3 + (0.5 - 1.7 / 6) / 4)
+    assert threshold(overlap, 4, 4) == 0.5
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 30])
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+def test_equal_masks_are_one_group(count: int, number: int) -> None:
+    # Whatever the mean of equal overlaps is rounded to.
+    elements = [0, 3, 4, 9, 10]
+    masks = masks_of(12, **{f"d{i:02}": elements for i in range(count)})
+    groups = collaborators(masks.words, number, 7)
+    for device in masks.words:
+        assert groups[device] == tuple(d for d in masks.words if d != device)
+
+
+def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
+    # The mean of six times 13/14 is rounded up, and so is .2 + (.9 - .2) at other numbers.
+    masks = masks_of(16, **{f"d{i}": [*range(13), 13 + i] for i in range(3)})
+    groups = collaborators(masks.words, 1, 7)
+    assert groups == {"d0": ("d1", "d2"), "d1": ("d0", "d2"), "d2": ("d0", "d1")}
+    overlap = np.array([[1, 1 - 19 / 20, 1 - 9 / 20], [1 - 16 / 20, 1, 0.25], [0.9, 0.15, 1]])
+    assert threshold(overlap, 3, 3) == 0.9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_planted_clusters_are_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    masks = Masks(2000, 2**21)
+    for i in range(12):
+        half = rng.choice(1000, 400, replace=False) + 1000 * (i % 2)
+        masks.add(f"d{i:02}", half)
+    groups = collaborators(masks.words, 1, 100)
+    for i in range(12):
+        assert groups[f"d{i:02}"] == tuple(f"d{j:02}" for j in range(i % 2, 12, 2) if j != i)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_only_get_smaller_until_nobody_is_left(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    masks = masks_of(64, **{d: rng.choice(64, 20, replace=False).tolist() for d in "abcdef"})
+    before = collaborators(masks.words, 1, 9)
+    for number in range(2, 10):
+        after = collaborators(masks.words, number, 9)
+        assert all(set(after[device]) <= set(before[device]) for device in after)
+        before = after
+    assert before  # the best pair
+    pairs = overlaps(list(masks.words.values())) - 2 * np.eye(6)
+    names = list(masks.words)
+    best = {(names[i], names[j]) for i, j in zip(*np.nonzero(pairs == pairs.max()), strict=True)}
+    assert {(i, j) for i, group in before.items() for j in group} == best
+    assert collaborators(masks.words, 10, 9) == {}
+
+
+def test_a_device_without_critical_elements_is_alone() -> None:
+    masks = masks_of(9, a=[1, 2], b=[], c=[2, 3])
+    assert collaborators(masks.words, 1, 9) == {"a": ("c",), "c": ("a",)}
+    assert collaborators(masks_of(9, a=[1], b=[]).words, 1, 9) == {}
+    assert collaborators({}, 1, 9) == {}
+
+
+# Samples ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 64), (1000, 999), (10**6, 65_536)])
+def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> None:
+    places = drawn(size, sample)
+    assert places is not None
+    edges = np.arange(sample + 1) * size // sample
+    assert (edges[:-1] <= places).all()
+    assert (places < edges[1:]).all()
+    again = drawn(size, sample)
+    assert again is not None
+    np.testing.assert_array_equal(places, again)
+
+
+def test_a_small_model_is_compared_whole() -> None:
+    assert drawn(64, 64) is None
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_sample_errs_no_more_than_documented(share: float) -> None:
+    # 72 pairs of random masks: their root mean square error is below the stated one.
+    rng = np.random.default_rng(1)
+    size, sample = 50_000, 4096
+    whole, some = Masks(size, size), Masks(size, sample)
+    for i in range(9):
+        elements = np.flatnonzero(rng.random(size) < share)
+        whole.add(str(i), elements)
+        some.add(str(i), elements)
+    error = overlaps(list(some.words.values())) - overlaps(list(whole.words.values()))
+    pairs = error[~np.eye(9, dtype=np.bool_)]
+    assert 0 < np.sqrt(np.square(pairs).mean()) < 1 / (2 * share * np.sqrt(sample))
+
+
+# From round to round ------------------------------------------------------------------------------
+
+
+def test_groups_of_absent_devices_stay() -> None:
+    before = state(8, 3, x=("a",), a=("x",), b=("x",))
+    groups, arrays = regrouped(before, masks_of(8, a=[0, 1], c=[0, 2]), GROUPING)
+    assert groups == {"x": ("a",), "b": ("x",), "a": ("c",), "c": ("a",)}
+    assert arrays == {}
+
+
+def test_a_device_that_finds_nobody_loses_its_group() -> None:
+    masks = masks_of(8, a=[0, 1], b=[0, 1], c=[6, 7])
+    groups, _ = regrouped(state(8, 3, c=("a",)), masks, GROUPING)
+    assert groups == {"a": ("b",), "b": ("a",)}
+
+
+def test_after_beta_nobody_has_a_group() -> None:
+    masks = masks_of(8, a=[0, 1], b=[0, 1])
+    last, _ = regrouped(state(8, 9, x=("a",)), masks, GROUPING)
+    assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
+    after, arrays = regrouped(state(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
+    assert after == arrays == {}
+
+
+@pytest.mark.parametrize("size", [5, 64, 1000])
+def test_masks_of_absent_devices_count_while_they_are_fresh(size: int) -> None:
+    grouping = replace(GROUPING, stale_rounds=2)
+    high = list(range(size - 2, size))
+    current = state(size)
+    seen: list[dict[str, tuple[str, ...]]] = []
+    for critical in ({"a": [0, 1], "z": high}, {"b": [0, 1]}, {"c": high}, {"d": [0, 1]}):
+        groups, arrays = regrouped(current, masks_of(size, **critical), grouping)
+        seen.append(dict(groups))
+        current = replace(current, round=current.round + 1, groups=groups, arrays=arrays)
+    # The round of a and z: they share nothing, but the one overlap there is is the largest.
+    assert seen[0] == {"a": ("z",), "z": ("a",)}
+    assert seen[1]["b"] == ("a",)
+    assert seen[2]["c"] == ("z",)
+    # In round 4 those of round 1 are three rounds old.
+    assert seen[3]["d"] == ("b",)
+    assert seen[3]["a"] == ("z",)
+    assert sorted(current.arrays) == ["mask b", "mask c", "mask d"]
+    for array in current.arrays.values():
+        assert array.dtype == np.float32
+
+
+def test_updates_are_noted_as_they_pass() -> None:
+    theta = np.zeros(4, np.float32)
+    sent = SparseVector(4, np.array([1, 3], np.uint32), np.ones(2, np.float32))
+    updates = [Update("a", 1, theta, None, sent), Update("b", 1, theta)]
+    masks = Masks(4, 64)
+    noted = Noted(updates, masks, lambda _, delta: places(delta))
+    for _ in range(2):
+        assert [update.device for update in noted] == ["a", "b"]
+    assert list(masks.words) == ["a"]
+    assert masks.words["a"].tolist() == [0b1010]
+
+
+# Group values -------------------------------------------------------------------------------------
+
+
+def test_the_mean_of_a_group() -> None:
+    one, two = np.arange(1, 5, dtype=np.float32), np.full(4, 10, np.float32)
+    critical = np.array([0, 2])
+    models = [(one, critical), (two, np.array([2, 3]))]
+    assert group_mean(critical, models, counted=False).tolist() == [0.5, 6.5]
+    assert group_mean(critical, models, counted=True).tolist() == [1, 6.5]
+    dense = [(one, critical), (two, None)]
+    assert group_mean(critical, dense, counted=True).tolist() == [5.5, 6.5]
+    alone = group_mean(critical, models[:1], counted=False)
+    assert alone.dtype == np.float32
+    assert alone.tolist() == [1, 3]
+
+
+def test_enormous_values_have_a_mean() -> None:
+    most = np.full(3, np.finfo(np.float32).max)
+    found = group_mean(np.arange(3), [(most, None), (most, None)], counted=False)
+    np.testing.assert_array_equal(found, most)
+
+
+def test_a_device_that_is_forgotten_is_left_out() -> None:
+    theta = np.zeros(2, np.float32)
+    sent = SparseVector(2, None, theta)
+    assert list(known([Memory(), Memory(theta, sent=sent), Memory(theta)])) == [(theta, sent)]
+
+
+@pytest.mark.parametrize("count", [0, 3, 4])
+def test_places(count: int) -> None:
+    indices = np.arange(count, dtype=np.uint32)
+    assert places(SparseVector(4, indices, np.zeros(count, np.float32))).tolist() == list(
+        range(count)
+    )
+    assert places(SparseVector(4, None, np.zeros(4, np.float32))).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("key", "grouping"),
+    [
+        ("beta", (0, 64, 0)),
+        ("beta", (10**6 + 1, 64, 0)),
+        ("overlap_sample", (1, 63, 0)),
+        ("overlap_sample", (1, 2**28 + 1, 0)),
+        ("stale_rounds", (1, 64, -1)),
+    ],
+)
+def test_refuses(key: str, grouping: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Grouping(*grouping)
+    assert caught.value.key == key
+
+
+def test_every_pair_is_compared_once_for_both() -> None:
+    rng = np.random.default_rng(3)
+    masks = masks_of(
+        200, **{f"d{i}": rng.choice(200, 50 + i, replace=False).tolist() for i in range(6)}
+    )
+    found = overlaps(list(masks.words.values()))
+    sizes = 50 + np.arange(6)
+    for i, j in combinations(range(6), 2):
+        assert (1 - found[i, j]) * sizes[i] == pytest.approx((1 - found[j, i]) * sizes[j])

@@ -1,0 +1,206 @@
+"""What a strategy is handed of a round's updates, and what it costs."""
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cloud.helper import LAYOUT, Cloud, update
+
+from sedge_cloud.algorithms import outliers as vetting
+from sedge_cloud.algorithms.outliers import blocks, lengths, products, vet
+from sedge_cloud.algorithms.robust import Robust
+from sedge_cloud.config import RobustConfig, RunConfig
+from sedge_cloud.strategy import Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import LocalError
+from sedge_protocol.layout import Theta
+
+THETA = np.arange(10, dtype=np.float32)
+
+
+def vector(values: dict[int, float], size: int = 10) -> SparseVector:
+    indices = np.array(sorted(values), np.uint32)
+    return SparseVector(size, indices, np.array([values[k] for k in sorted(values)], np.float32))
+
+
+def moved(device: str, by: float, base: Theta = THETA) -> Update:
+    """An update that changed element 2."""
+    return Update(device, 7, base, None, vector({2: by}, base.size))
+
+
+def test_leaves_a_round_as_it_is() -> None:
+    updates = [moved(f"d{i}", 1.0 + i) for i in range(4)]
+    vetted = vet(updates, Robust())
+    assert [found is given for found, given in zip(vetted, updates, strict=True)] == [True] * 4
+    assert vetted.distrusted == {}
+
+
+def test_shortens_what_is_far_longer() -> None:
+    updates = [moved("a", 1.0), moved("b", -1.0), moved("c", 1.0), moved("d", 100.0)]
+    vetted = vet(iter(updates), Robust(clip=5))
+    for _ in range(2):  # again and again
+        last = list(vetted)[-1]
+        assert last.trained[2] - THETA[2] == 5 and last.num_examples == 7
+        np.testing.assert_array_equal(np.delete(last.trained, 2), np.delete(THETA, 2))
+    assert vetted.distrusted == {"d": 0.05}
+
+
+def test_a_patch_is_measured_among_patches() -> None:
+    """Long patches are no reason to shorten one who trained little, nor the other way round."""
+    updates = [
+        Update(f"d{i}", 1, THETA, vector({k: THETA[k] + 50.0 for k in (1, 2)}), vector({2: 0.5}))
+        for i in range(3)
+    ]
+    assert vet([*updates, moved("cold", 0.5)], Robust(clip=5)).distrusted == {}
+    wrong = Update("e", 1, THETA, vector({1: 2001.0, 2: 2.0}), vector({2: 1.0}))
+    vetted = vet([*updates, wrong], Robust(clip=5))
+    last = list(vetted)[-1]
+    factor = 5 * np.sqrt(2) * 50 / 2000
+    assert vetted.distrusted == {"e": pytest.approx(factor, rel=1e-6)}
+    np.testing.assert_allclose(last.trained[1], 1 + factor * 2000, rtol=1e-6)
+    np.testing.assert_allclose(last.trained[2], 2 + factor, rtol=1e-6)
+
+
+def patched(device: str, by: float, trusted: bool = True) -> Update:
+    """An update that began so far from the model and changed it by 1."""
+    patch = vector({1: 1.0 + by})
+    return Update(device, 1, THETA, patch, vector({2: 1.0}), trusted=trusted)
+
+
+@pytest.mark.parametrize(
+    ("others", "factor"),
+    [
+        # No other has a patch: among what was trained, which is 1 of each.
+        ([moved(f"d{i}", 1.0) for i in range(9)], 5 / 64),
+        ([moved("a", 1.0), *(patched(f"d{i}", 64.0, False) for i in range(9))], 5 / 64),
+        ([moved("a", 1.0), patched("b", 4.0)], 20 / 64),
+        ([moved("a", 1.0), patched("b", 64.0)], 1.0),
+    ],
+)
+def test_a_patch_of_a_past_that_is_not_trusted(others: list[Update], factor: float) -> None:
+    """It is no measure, of itself or of its like; one of a trusted past may stand alone."""
+    vetted = vet([*others, patched("bad", 64.0, False)], Robust(clip=5))
+    assert vetted.factors[-1] == pytest.approx(factor, rel=1e-6)
+    assert vet([*others, patched("good", 64.0)], Robust(clip=5)).factors[-1] == 1
+
+
+def test_who_claims_too_much_counts_for_less() -> None:
+    claims = {"a": 10, "b": 20, "c": 10_000}
+    updates = [replace(moved(name, 1.0), num_examples=n) for name, n in claims.items()]
+    vetted = vet(updates, Robust())
+    assert [update.num_examples for update in vetted] == [10, 20, 2000]
+    assert [update.trained[2] for update in vetted] == [3.0] * 3, "its change is as it was"
+    assert vetted.distrusted == {"c": 0.2}
+    both = vet([*updates[:2], replace(moved("c", 10.0), num_examples=10_000)], Robust())
+    assert both.distrusted == {"c": pytest.approx(0.5 * 0.2)}
+    for robust, counted in ((Robust(max_weight=0), 10_000), (Robust(equal_weights=True), 1)):
+        vetted = vet(updates, robust)
+        assert list(vetted)[-1].num_examples == counted and vetted.distrusted == {}
+
+
+def test_lengths_of_patch_and_delta() -> None:
+    update = Update("d", 1, THETA, vector({0: 3.0, 1: 5.0}), vector({5: -12.0}))
+    assert lengths(update) == (5.0, 12.0)
+    assert lengths(Update("d", 1, THETA)) == (0.0, 0.0)
+    huge = SparseVector(10, None, np.full(10, 3e38, np.float32))
+    assert lengths(Update("d", 1, THETA, None, huge))[1] == pytest.approx(3e38 * np.sqrt(10))
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    vetted = vet([moved("a", 1.0), moved("b", np.inf), moved("c", np.nan)], Robust(clip=0))
+    assert [update.device for update in vetted] == ["a"]
+    assert vetted.distrusted == {"b": 0.0, "c": 0.0}
+
+
+@pytest.mark.parametrize(("rule", "kept"), [("krum", ["b"]), ("multi_krum", ["a", "b"])])
+def test_krum_leaves_whole_updates_out(rule: str, kept: list[str]) -> None:
+    robust = Robust(rule="krum" if rule == "krum" else "multi_krum", byzantine=0.4, clip=0)
+    updates = [moved("a", 1.0), moved("b", 1.1), moved("c", 1.3), moved("d", -90.0)]
+    updates.append(moved("e", np.inf))
+    found = [update.device for update in vet(updates, robust)]
+    assert found == kept
+
+
+def test_krum_wants_one_width() -> None:
+    updates = [moved("a", 1.0), moved("b", 1.0), moved("c", 1.0, THETA[:5])]
+    assert len(list(vet(updates, Robust()))) == 3  # lengths can be compared, places cannot
+    with pytest.raises(LocalError, match=r"krum: updates of \[5, 10\] elements"):
+        vet(updates, Robust(rule="krum"))
+
+
+def test_equal_weights() -> None:
+    vetted = vet([moved("a", 1.0), moved("b", 1.0)], Robust(equal_weights=True))
+    assert [update.num_examples for update in vetted] == [1, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
+def test_blocks_are_the_changes_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vetting, "BLOCK_BYTES", limit)
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=23).astype(np.float32)
+    updates = [
+        Update("a", 1, base, vector({3: 9.0, 20: 1.0}, 23), vector({3: 1.0, 4: 1.0}, 23)),
+        Update("b", 1, base, None, SparseVector(23, None, rng.normal(size=23).astype(np.float32))),
+        Update("c", 1, base),
+    ]
+    found = np.concatenate([block.copy() for block in blocks(updates, 3, 23, base)], axis=1)
+    np.testing.assert_allclose(found, [u.trained - base for u in updates], atol=2e-6)
+    elsewhere = base + 1
+    found = np.concatenate([block.copy() for block in blocks(updates, 3, 23, elsewhere)], axis=1)
+    np.testing.assert_allclose(found, [u.trained - elsewhere for u in updates], atol=2e-6)
+    changes = np.array([u.trained - base for u in updates], np.float64)
+    np.testing.assert_allclose(products(updates, [23] * 3), changes @ changes.T, rtol=1e-5)
+
+
+def test_no_update_at_all() -> None:
+    assert list(vet([], Robust(rule="krum"))) == []
+
+
+class Stored:
+    """Updates that are made anew whenever they are gone through."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.base = count, np.zeros(size, np.float32)
+
+    def __iter__(self) -> Iterator[Update]:
+        for i in range(self.count):
+            values = np.random.default_rng(i).normal(size=self.base.size).astype(np.float32)
+            yield Update(f"d{i}", 1, self.base, None, SparseVector(values.size, None, values))
+
+
+def test_a_round_need_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty updates of 400 kB each: Krum holds a block of two megabytes, once more in float64."""
+    monkeypatch.setattr(vetting, "BLOCK_BYTES", 2**21)
+    stored = Stored(60, 100_000)
+    tracemalloc.start()
+    try:
+        vetted = vet(stored, Robust(rule="multi_krum"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(list(vetted)) == 60 - 12 - 2
+    assert peak < 12 * 2**20
+
+
+@pytest.mark.parametrize(("clip", "largest"), [(5.0, 2.5), (0.0, 500.0)])
+def test_a_coordinator_vets_every_round(clip: float, largest: float, tmp_path: Path) -> None:
+    """Four devices change element 0 by .5, .5, .5 and 500; FedAvg gives each a quarter."""
+    robust = RobustConfig(clip=clip)
+    names = ("a", "b", "c", "d")
+    cloud = Cloud(tmp_path, RunConfig(strategy="fedavg", num_rounds=2, robust=robust), names)
+    cloud.hello()
+    before = cloud.model(cloud.state().model)
+    for name in names:
+        delta = np.zeros(LAYOUT.size, np.float32)
+        delta[0] = 500 if name == "d" else 0.5
+        cloud.offer(name, update(cloud.order(name), delta))
+    cloud.poll()
+    change = cloud.model(cloud.state().model) - before
+    assert change[0] == pytest.approx((1.5 + largest) / 4, rel=1e-5)
+    assert not change[1:].any()
+    distrusted = cloud.summaries()[0].distrusted
+    assert distrusted == ({"d": pytest.approx(0.005, rel=1e-6)} if clip else {})
+    cloud.store.close()

@@ -1,0 +1,574 @@
+"""The inbox: offers, chunks and receipts, whatever order, shape or disk they meet."""
+
+import hashlib
+import itertools
+import logging
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud import given
+from tests.cloud.helper import (
+    CONFIG,
+    LAYOUT,
+    RUN,
+    Cloud,
+    Device,
+    Faults,
+    mode,
+    no_fsync,
+    open_store,
+    pieces,
+    random_theta,
+    report_for,
+    small_update,
+    update,
+)
+
+from sedge_cloud.devices.uploads import DENSE_SLACK, IDLE_S, RETRY_MS
+from sedge_cloud.events import RunEnded, UpdateReceived
+from sedge_cloud.store import runs as ledgers
+from sedge_cloud.store.database import LATE_ROUNDS
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.messages import Busy, Committed, Have, Message, Offer, Order, Reject
+from sedge_protocol.wire.transfer import CREDIT, Manifest, describe, from_bitmap, to_bitmap
+from sedge_protocol.wire.update import MAX_REPORT_BYTES, encode_update
+
+CUT = 2**12
+
+
+def opened(folder: Path, *devices: str) -> Cloud:
+    """A cloud with round 1 open."""
+    cloud = Cloud(folder, devices=devices or ("a", "b"))
+    cloud.hello()
+    return cloud
+
+
+def large(cloud: Cloud, name: str = "a", seed: int = 3) -> bytes:
+    """An update that does not fit inline: some eleven chunks of 4 KiB."""
+    blob = update(cloud.order(name), random_theta(seed))
+    assert len(blob) > 8 * CUT
+    return blob
+
+
+def offer(
+    cloud: Cloud, name: str, manifest: Manifest, number: int = 1, round_: int = 1, run: str = RUN
+) -> Message:
+    """A device offers a blob without its bytes; the answer."""
+    (answer,) = cloud.say(name, Offer(run, round_, manifest, number), manifest.transfer)
+    return answer
+
+
+def parts(cloud: Cloud) -> list[Path]:
+    """The partly received blobs."""
+    return sorted((cloud.folder / "state" / "parts").glob("*.part"))
+
+
+def test_a_small_update_in_one_message(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = small_update(cloud.order("a"))
+    sha256 = hashlib.sha256(blob).digest()
+    assert cloud.offer("a", blob) == [Committed(RUN, 1, sha256)]
+    row = cloud.store.update(RUN, 1, "a")
+    assert row is not None and (row.blob, row.size, row.late) == (sha256, len(blob), False)
+    assert cloud.store.update_blob(sha256) == blob and parts(cloud) == []
+    assert not cloud.store.blobs.has(sha256)  # it lies beside its receipt
+    (event,) = cloud.events(UpdateReceived)
+    assert (event.device, event.size, event.report) == (
+        "a",
+        len(blob),
+        report_for(cloud.order("a")),
+    )
+    memory = cloud.store.memory(RUN, "a")
+    assert memory is not None and memory.blob == sha256
+
+
+def test_a_large_update_chunk_by_chunk(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    assert offer(cloud, "a", manifest, 5) == Have(5, to_bitmap([], manifest.count), CREDIT)
+    data = pieces(manifest, blob)
+    order = list(range(manifest.count))[::-1]
+    for sent, index in enumerate(order[:-1], 1):
+        assert cloud.chunk("a", manifest.transfer, index, data[index]) == []
+        assert (
+            cloud.chunk("a", manifest.transfer, index, data[index]) == []
+        )  # doubled by the broker
+        reported = len(cloud.messages("a", Have))
+        cloud.poll()
+        if sent % (CREDIT // 2) == 0:
+            held = from_bitmap(cloud.messages("a", Have)[-1].bitmap, manifest.count)
+            assert held == set(order[:sent]) and len(cloud.messages("a", Have)) == reported + 1
+    assert cloud.store.update(RUN, 1, "a") is None
+    assert [mode(part) for part in parts(cloud)] == [0o600]
+    assert cloud.chunk("a", manifest.transfer, 0, data[0]) == [Committed(RUN, 1, manifest.sha256)]
+    assert cloud.store.blobs.read(manifest.sha256) == blob and parts(cloud) == []
+    # A chunk that was still on its way belongs to nothing any more.
+    assert cloud.chunk("a", manifest.transfer, 0, data[0]) == [] and parts(cloud) == []
+
+
+def test_progress_is_reported_after_a_silence(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    manifest = describe(large(cloud), CUT)
+    offer(cloud, "a", manifest)
+    cloud.chunk("a", manifest.transfer, 0, pieces(manifest, large(cloud))[0])
+    before = len(cloud.messages("a", Have))
+    cloud.poll(0.9)
+    assert len(cloud.messages("a", Have)) == before
+    timer = cloud.core.timer()
+    assert timer is not None and timer <= cloud.now + 0.11
+    cloud.poll(0.1)
+    assert cloud.messages("a", Have)[-1] == Have(0, to_bitmap([0], manifest.count), CREDIT)
+
+
+@pytest.mark.parametrize(
+    ("run", "number", "reason", "detail"),
+    [
+        ("other", 1, "unknown-run", "there is no run 'other'"),
+        (RUN, 2, "unknown-round", "round 2 has no order for a"),
+        (RUN, 2**31, "unknown-round", "round 2147483648 has no order for a"),
+    ],
+)
+def test_an_offer_for_nothing(
+    tmp_path: Path, run: str, number: int, reason: str, detail: str
+) -> None:
+    cloud = opened(tmp_path)
+    manifest = describe(large(cloud))
+    answer = offer(cloud, "a", manifest, round_=number, run=run)
+    assert answer == Reject(run, number, manifest.sha256, reason, detail)
+    assert cloud.store.update(run, number, "a") is None and parts(cloud) == []
+
+
+def test_an_offer_of_a_device_that_was_not_drawn(tmp_path: Path) -> None:
+    cloud = opened(tmp_path, "a", "b")
+    manifest = describe(large(cloud))
+    with cloud.store._transaction() as db:
+        db.execute("DELETE FROM orders WHERE device = 'b'")
+    cloud.restart()
+    answer = offer(cloud, "b", manifest)
+    assert answer == Reject(RUN, 1, manifest.sha256, "unknown-round", "round 1 has no order for b")
+
+
+def test_an_update_of_a_round_long_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", -60.0)
+    config = msgspec.structs.replace(CONFIG, num_rounds=9, quorum=0.6)
+    cloud = Cloud(tmp_path, config, ("a", "b", "c"))
+    cloud.hello()
+    orders = [cloud.order("c")]
+    for _ in range(LATE_ROUNDS + 2):
+        differ(cloud)
+        orders.append(cloud.order("c"))
+    assert cloud.core.open[RUN].row.round == LATE_ROUNDS + 3
+    answers: list[Message] = []
+    for order in orders[1:]:  # the model of round 1 is the run's first, which is always kept
+        blob = small_update(order, seed=50)
+        manifest = describe(blob)
+        offered = Offer(RUN, order.round, manifest, 1, blob)
+        answers += cloud.say("c", offered, manifest.transfer)
+    stale, *late, current = answers
+    assert isinstance(stale, Reject)
+    assert (stale.reason, stale.detail) == ("stale", "round 2 closed too long ago")
+    assert len(late) == LATE_ROUNDS
+    assert all(isinstance(answer, Committed) and answer.late for answer in late)
+    assert isinstance(current, Committed) and not current.late
+
+
+def differ(cloud: Cloud) -> None:
+    """Devices a and b answer, each with an update of its own, and a round closes."""
+    for place, name in enumerate("ab"):
+        order = cloud.order(name)
+        cloud.offer(name, small_update(order, seed=100 * order.round + 50 * place))
+    cloud.poll()
+
+
+def test_a_late_update_of_a_strategy_with_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arrays of its order become the device's, so they must still be there."""
+    monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", -60.0)
+    options = {"quantile": 0.999, "ema": 0.5, "cold_start": "init"}
+    config = msgspec.structs.replace(
+        CONFIG, strategy="fedobp", options=options, num_rounds=9, quorum=0.6
+    )
+    cloud = Cloud(tmp_path, config, ("a", "b", "c"))
+    cloud.hello()
+    for _ in range(2):
+        differ(cloud)
+    first, second = cloud.messages("c", Order)[:2]
+    assert (first.round, second.round) == (1, 2)
+    blob = small_update(second)
+    manifest = describe(blob)
+    (answer,) = cloud.say("c", Offer(RUN, 2, manifest, 1, blob), manifest.transfer)
+    assert isinstance(answer, Committed) and answer.late
+    for _ in range(3):
+        differ(cloud)
+    # Round 1 has no arrays left, though its model, the run's first, is still there.
+    assert cloud.store.blobs.has(first.model.sha256)
+    early = describe(small_update(first))
+    (answer,) = cloud.say("c", Offer(RUN, 1, early, 1, small_update(first)), early.transfer)
+    assert isinstance(answer, Reject) and answer.reason == "stale"
+    assert cloud.core.open[RUN].row.round == 6 and cloud.core.counters["storage_errors"] == 0
+    found = cloud.core.ledger.memory(cloud.core.runs[RUN], "c")
+    assert found.round == 2 and found.arrays["importance"].shape == (LAYOUT.size,)
+
+
+def test_too_large_is_a_stored_answer_and_settles(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    limit = MAX_REPORT_BYTES + 4 * LAYOUT.size * (DENSE_SLACK + 1) // DENSE_SLACK
+    fits, over = describe(bytes(limit)), describe(bytes(limit + 1))
+    assert isinstance(offer(cloud, "b", fits), Have)
+    answer = offer(cloud, "a", over)
+    detail = f"{limit + 1} bytes, the limit is {limit}"
+    assert answer == Reject(RUN, 1, over.sha256, "too-large", detail)
+    row = cloud.store.update(RUN, 1, "a")
+    assert row is not None and (row.rejected, row.detail) == ("too-large", detail)
+    assert not cloud.core.open[RUN].waiting_for("a") and cloud.core.counters["rejected"] == 1
+    cloud.restart()
+    assert offer(cloud, "a", over, 2) == answer
+
+
+def test_the_same_update_again_gets_the_same_receipt(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = small_update(cloud.order("a"))
+    first = cloud.offer("a", blob)
+    for number in (2, 3):
+        assert cloud.offer("a", blob, number) == first
+    recut = describe(blob + b"", CUT)
+    assert cloud.say("a", Offer(RUN, 1, recut, 4), recut.transfer) == first
+    cloud.restart()
+    assert cloud.offer("a", blob, 5) == first
+    assert len(cloud.events(UpdateReceived)) == 1 and cloud.core.counters["updates"] == 0
+    cloud.hello()
+    cloud.answer("b")
+    assert len(cloud.summaries()[0].devices) == 2
+    again = describe(blob)  # the round has closed: it counted, and was not late
+    assert cloud.say("a", Offer(RUN, 1, again, 6, blob), again.transfer) == first
+
+
+def test_another_update_for_the_same_round_is_a_duplicate(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = small_update(cloud.order("a"))
+    cloud.offer("a", blob)
+    row, memory = cloud.store.update(RUN, 1, "a"), cloud.store.memory(RUN, "a")
+    other = small_update(cloud.order("a"), seed=9)
+    (answer,) = cloud.offer("a", other)
+    assert isinstance(answer, Reject) and answer.reason == "duplicate"
+    assert answer.sha256 == hashlib.sha256(other).digest()
+    assert cloud.store.update(RUN, 1, "a") == row and cloud.store.memory(RUN, "a") == memory
+    assert cloud.core.open[RUN].received == {"a"}
+    assert not cloud.store.blobs.has(hashlib.sha256(other).digest())
+
+
+def test_a_transfer_goes_on_after_a_restart(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    data = pieces(manifest, blob)
+    offer(cloud, "a", manifest)
+    for index in (0, 2, manifest.count - 1):
+        cloud.chunk("a", manifest.transfer, index, data[index])
+    cloud.restart()
+    assert cloud.chunk("a", manifest.transfer, 1, data[1]) == []  # nobody has offered it yet
+    held = {0, 2, manifest.count - 1}
+    assert offer(cloud, "a", manifest, 2) == Have(2, to_bitmap(held, manifest.count), CREDIT)
+    for index in sorted(set(range(manifest.count)) - held):
+        cloud.chunk("a", manifest.transfer, index, data[index])
+    assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
+
+
+def test_a_part_torn_by_a_power_cut_is_asked_for_again(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    offer(cloud, "a", manifest)
+    for index in range(4):
+        cloud.chunk("a", manifest.transfer, index, pieces(manifest, blob)[index])
+    (part,) = parts(cloud)
+    whole = part.read_bytes()
+    part.write_bytes(whole[:CUT] + bytes(CUT) + whole[2 * CUT : 3 * CUT + 100])
+    cloud.restart()
+    assert offer(cloud, "a", manifest) == Have(1, to_bitmap({0, 2}, manifest.count), CREDIT)
+
+
+@pytest.mark.parametrize(("first", "second"), [(2**12, 2**13), (2**13, 2**12)])
+def test_a_blob_cut_anew_goes_on_from_the_same_part(
+    tmp_path: Path, first: int, second: int
+) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    old, new = describe(blob, first), describe(blob, second)
+    assert old.transfer != new.transfer
+    offer(cloud, "a", old)
+    sent = 4 * 2**12
+    for index in range(sent // first):
+        cloud.chunk("a", old.transfer, index, pieces(old, blob)[index])
+    answer = offer(cloud, "a", new, 2)
+    assert answer == Have(2, to_bitmap(range(sent // second), new.count), CREDIT)
+    # What is still on its way in the old cut is left alone.
+    assert cloud.chunk("a", old.transfer, old.count - 1, pieces(old, blob)[-1]) == []
+    for index in range(sent // second, new.count):
+        cloud.chunk("a", new.transfer, index, pieces(new, blob)[index])
+    assert cloud.messages("a", Committed) == [Committed(RUN, 1, new.sha256)]
+    assert parts(cloud) == []
+
+
+def test_a_device_that_lost_its_update_and_made_another(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    for seed in range(5):  # not two of them occupy the device's transfers for ever
+        manifest = describe(large(cloud, seed=seed), CUT)
+        assert isinstance(offer(cloud, "a", manifest), Have)
+        cloud.chunk("a", manifest.transfer, 0, pieces(manifest, large(cloud, seed=seed))[0])
+        assert len(parts(cloud)) == 1  # nor do their parts pile up
+    (answer,) = cloud.upload("a", large(cloud, seed=9))
+    assert isinstance(answer, Committed) and parts(cloud) == []
+
+
+def with_three_orders(folder: Path) -> Cloud:
+    """A cloud in round 3; device c owes three updates."""
+    config = msgspec.structs.replace(CONFIG, num_rounds=9, quorum=0.6)
+    cloud = Cloud(folder, config, ("a", "b", "c"))
+    cloud.hello()
+    for _ in range(2):
+        cloud.answer("a", "b")
+    return cloud
+
+
+def test_more_than_two_transfers_wait(tmp_path: Path) -> None:
+    cloud = with_three_orders(tmp_path)
+    blobs = [bytes([number]) * 9 * CUT for number in range(3)]
+    manifests = [describe(blob, CUT) for blob in blobs]
+    for number in (1, 2):
+        assert isinstance(offer(cloud, "c", manifests[number - 1], round_=number), Have)
+    answer = offer(cloud, "c", manifests[2], round_=3)
+    assert answer == Busy(RETRY_MS, "too many transfers")
+    # Repeating those that are there is no third one, and another device has its own two.
+    assert isinstance(offer(cloud, "c", manifests[0], 2, round_=1), Have)
+    assert isinstance(offer(cloud, "a", manifests[2], round_=3), Have)
+    # One that is silent for long makes room; one that is not stays.
+    cloud.now += IDLE_S
+    cloud.chunk("c", manifests[1].transfer, 0, pieces(manifests[1], blobs[1])[0])
+    cloud.now += 1.0
+    assert isinstance(offer(cloud, "c", manifests[2], round_=3), Have)
+    assert isinstance(offer(cloud, "c", manifests[0], 3, round_=1), Busy)
+    assert isinstance(offer(cloud, "c", manifests[1], 3, round_=2), Have)
+
+
+def test_an_upload_that_made_room_goes_on_later(tmp_path: Path) -> None:
+    cloud = with_three_orders(tmp_path)
+    orders = cloud.messages("c", Order)
+    blobs = [update(order, random_theta(order.round)) for order in orders]
+    manifests = [describe(blob, CUT) for blob in blobs]
+    offer(cloud, "c", manifests[0], round_=1)
+    cloud.chunk("c", manifests[0].transfer, 3, pieces(manifests[0], blobs[0])[3])
+    cloud.now += IDLE_S + 1
+    offer(cloud, "c", manifests[1], round_=2)
+    offer(cloud, "c", manifests[2], round_=3)
+    assert isinstance(offer(cloud, "c", manifests[0], 2, round_=1), Busy)
+    for index, data in enumerate(pieces(manifests[2], blobs[2])):
+        cloud.chunk("c", manifests[2].transfer, index, data)
+    answer = offer(cloud, "c", manifests[0], 3, round_=1)
+    assert answer == Have(3, to_bitmap([3], manifests[0].count), CREDIT)
+
+
+def test_the_same_blob_for_another_round_is_judged_by_that_round(tmp_path: Path) -> None:
+    cloud = with_three_orders(tmp_path)
+    blob = update(cloud.messages("c", Order)[0], random_theta(1))  # of round 1
+    manifest = describe(blob, CUT)
+    offer(cloud, "c", manifest, round_=1)
+    assert isinstance(offer(cloud, "c", manifest, round_=3), Have)
+    for index, data in enumerate(pieces(manifest, blob)):
+        cloud.chunk("c", manifest.transfer, index, data)
+    (answer,) = cloud.messages("c", Reject)
+    assert (answer.round, answer.reason) == (3, "mismatch")
+    assert cloud.store.update(RUN, 1, "c") is None
+
+
+def test_a_chunk_nobody_has_offered(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    data = pieces(manifest, blob)
+    assert cloud.chunk("a", manifest.transfer, 0, data[0]) == [] and parts(cloud) == []
+    offer(cloud, "a", manifest)
+    assert cloud.chunk("b", manifest.transfer, 0, data[0]) == [] and parts(cloud) == []
+    assert cloud.chunk("a", bytes(16), 0, data[0]) == [] and parts(cloud) == []
+
+
+def test_a_chunk_that_is_not_as_announced(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    data = pieces(manifest, blob)
+    offer(cloud, "a", manifest)
+    bad = {
+        "digest": (0, data[1]),
+        "flipped": (0, bytes([data[0][0] ^ 1]) + data[0][1:]),
+        "short": (0, data[0][:-1]),
+        "long": (0, data[0] + b"\0"),
+        "empty": (0, b""),
+        "last too long": (manifest.count - 1, data[0]),
+        "index": (manifest.count, data[0]),
+        "far index": (2**32 - 1, data[0]),
+    }
+    for refused, (index, piece) in enumerate(bad.values(), 1):
+        assert cloud.chunk("a", manifest.transfer, index, piece) == []
+        assert cloud.core.counters["refused"] == refused and parts(cloud) == []
+    assert all("dropped a frame of a: chunk" in note for note in cloud.notes(logging.WARNING))
+    assert len(cloud.notes(logging.WARNING)) == len(bad)
+    for index, piece in enumerate(data):
+        cloud.chunk("a", manifest.transfer, index, piece)
+    assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
+
+
+def test_inline_bytes_that_are_not_the_blob(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = small_update(cloud.order("a"))
+    manifest = describe(blob)
+    flipped = bytes([blob[0] ^ 1]) + blob[1:]
+    assert cloud.say("a", Offer(RUN, 1, manifest, 1, flipped), manifest.transfer) == []
+    assert cloud.core.counters["refused"] == 1 and cloud.store.update(RUN, 1, "a") is None
+    for data in (blob[:-1], blob + b"\0"):  # not the whole blob: as if there were none
+        (answer,) = cloud.say("a", Offer(RUN, 1, manifest, 2, data), manifest.transfer)
+        assert isinstance(answer, Have)
+    assert isinstance(cloud.offer("a", blob)[0], Committed)
+
+
+def test_an_offer_under_another_transfer_is_dropped(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = small_update(cloud.order("a"))
+    assert cloud.say("a", Offer(RUN, 1, describe(blob), 1, blob), bytes(16)) == []
+    assert cloud.core.counters["refused"] == 1 and cloud.store.update(RUN, 1, "a") is None
+
+
+def test_chunks_that_fit_a_manifest_that_lies_about_the_whole(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    lie = msgspec.structs.replace(describe(blob, CUT), sha256=bytes(32))
+    offer(cloud, "a", lie)
+    answers: list[Message] = []
+    for index, data in enumerate(pieces(lie, blob)):
+        answers = cloud.chunk("a", lie.transfer, index, data)
+    assert answers == [Have(0, to_bitmap([], lie.count), CREDIT)]
+    assert cloud.store.update(RUN, 1, "a") is None and parts(cloud) == []
+    assert not cloud.store.blobs.has(bytes(32))
+
+
+def test_random_bytes_whole_and_sound_are_malformed(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    (answer,) = cloud.upload("a", np.random.default_rng(0).bytes(9 * CUT))
+    assert isinstance(answer, Reject) and answer.reason == "malformed"
+    row = cloud.store.update(RUN, 1, "a")
+    assert row is not None and row.rejected == "malformed"
+
+
+def test_a_long_reason_is_cut(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    report = msgspec.structs.replace(report_for(cloud.order("a")), run="x" * 48)
+    (answer,) = cloud.offer("a", encode_update(report, b""))
+    assert isinstance(answer, Reject) and len(answer.detail) <= 1000
+
+
+def test_a_device_with_anothers_key_is_not_believed(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = small_update(cloud.order("a"))
+    manifest = describe(blob)
+    impostor = Device("a", secret=b"b".ljust(32, b"\0"))
+    frame = impostor.peer.seal(Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
+    assert cloud.give("a", frame) == []
+    assert cloud.store.update(RUN, 1, "a") is None and cloud.core.counters["refused"] == 1
+
+
+def insist(cloud: Cloud, blob: bytes) -> None:
+    """Send an update as a device does: offer, chunks, and all again until there is a receipt."""
+    manifest = describe(blob, CUT)
+    for number in range(1, 9):
+        whole = blob if len(blob) <= CUT else b""
+        offered = cloud.say("a", Offer(RUN, 1, manifest, number, whole), manifest.transfer)
+        answers = [offered]
+        for index, data in enumerate(pieces(manifest, blob)):
+            answers.append([] if whole else cloud.chunk("a", manifest.transfer, index, data))
+        for answer in itertools.chain.from_iterable(answers):
+            if isinstance(answer, Committed):
+                kept = open_store(cloud.folder / "state")
+                assert kept.update(RUN, 1, "a") is not None
+                kept.close()
+                return
+        cloud.now += RETRY_MS / 1000
+    raise AssertionError("no receipt")
+
+
+CALLS = {
+    "large": {"update", "has", "open_part", "write_part", "take_part", "receive"},
+    "small": {"update", "require_room", "receive"},
+    "late": {"update", "order", "round", "has", "require_room", "receive", "write"},
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_disk_fails_at_each_call(
+    tmp_path: Path, kind: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", no_fsync)
+    at, struck = 0, set[str]()
+    while True:
+        at += 1
+        config = msgspec.structs.replace(CONFIG, quorum=0.5, strategy=given.SELECTING)
+        cloud = Cloud(tmp_path / str(at), config if kind == "late" else CONFIG)
+        cloud.hello(codecs=("select",))
+        blob = large(cloud) if kind == "large" else small_update(cloud.order("a"))
+        if kind == "late":
+            cloud.answer("b")
+        faults = Faults(cloud, at, StorageError("disk full: it is"), after)
+        insist(cloud, blob)
+        cloud.poll()
+        kept = open_store(cloud.folder / "state")
+        row = kept.update(RUN, 1, "a")
+        assert row is not None and not row.rejected and row.late == (kind == "late")
+        assert kept.update_blob(row.blob) == blob and parts(cloud) == []
+        kept.close()
+        assert kind == "late" or cloud.core.open[RUN].received == {"a"}
+        if not faults.struck:
+            break
+        struck.add(faults.struck)
+        assert cloud.core.counters["storage_errors"] == 1
+        assert cloud.notes(logging.ERROR) == ["disk full: it is"]  # the operator is told
+        busy = cloud.messages("a", Busy)
+        assert busy == [Busy(RETRY_MS, "storage")]
+        assert not cloud.events(RunEnded)
+        cloud.store.close()
+    assert struck == CALLS[kind]
+
+
+def test_a_disk_that_stays_full_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    data = pieces(manifest, blob)
+    offer(cloud, "a", manifest)
+    for index in range(3):
+        cloud.chunk("a", manifest.transfer, index, data[index])
+    free = cloud.store.blobs.min_free_bytes
+    cloud.store.blobs.min_free_bytes = 2**62
+    assert cloud.chunk("a", manifest.transfer, 3, data[3]) == [Busy(RETRY_MS, "storage")]
+    assert cloud.chunk("a", manifest.transfer, 4, data[4]) == []  # until it is offered again
+    for number in (2, 3):
+        assert offer(cloud, "a", manifest, number) == Busy(RETRY_MS, "storage")
+    assert all("disk full: " in note for note in cloud.notes(logging.ERROR))
+    cloud.store.blobs.min_free_bytes = free
+    assert offer(cloud, "a", manifest, 4) == Have(4, to_bitmap(range(3), manifest.count), CREDIT)
+    for index in range(3, manifest.count):
+        cloud.chunk("a", manifest.transfer, index, data[index])
+    assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
+
+
+def test_a_crash_between_the_blob_and_its_receipt(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    cloud.store.blobs.write(blob)  # all that the crash left
+    manifest = describe(blob, CUT)
+    assert offer(cloud, "a", manifest) == Committed(RUN, 1, manifest.sha256)

@@ -1,0 +1,164 @@
+"""Cohorts: one draw while everyone can do the work, and others for those who cannot."""
+
+import logging
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud import given
+from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, small_update
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.events import RoundOpened
+from sedge_cloud.rounds.cohort import plan_cohort
+from sedge_cloud.rounds.lifecycle import cohort
+from sedge_cloud.rounds.plans import Planned
+from sedge_cloud.store.runs import Run
+from sedge_cloud.strategy import Assignment
+from sedge_protocol.wire.messages import Personal
+
+NAMES = [f"d{i}" for i in range(10)]
+GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, fraction_train=0.2)
+
+
+@pytest.fixture(autouse=True)
+def ditto() -> Generator[None]:
+    """Every device is to train a model of its own."""
+    for name in NAMES:
+        given.PLANS[name] = lambda state, memory, training: Assignment(personal=Personal())
+    yield
+    given.clear()
+
+
+@dataclass
+class Drawn:
+    """A draw that takes note of whom it was given; ``always`` names the same devices every time."""
+
+    always: Sequence[str] = ()
+    online: list[list[str]] = field(default_factory=list[list[str]])
+
+    def __call__(self, run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
+        self.online.append(list(online))
+        return list(self.always) or cohort(run, number, task, online)
+
+
+def a_cloud(folder: Path, config: RunConfig, *lacking: str) -> Cloud:
+    """A fleet of ten with a run of which no round is open; these devices lack what it needs of them."""
+    cloud = Cloud(folder, config, NAMES)
+    arrive(cloud, NAMES, lacking)
+    return cloud
+
+
+def arrive(cloud: Cloud, names: Sequence[str], lacking: Sequence[str]) -> None:
+    """These devices say hello, and the core does not get to work yet."""
+    for name in names:
+        cloud.say(name, a_hello(name, codecs=() if name in lacking else ("personal",)))
+
+
+def planned(cloud: Cloud, draw: Drawn) -> Planned:
+    """The cohort of the first round."""
+    core = cloud.core
+    return plan_cohort(core.runs[RUN], core.ledger, 1, "train", core.devices, draw)
+
+
+def devices(found: Planned) -> list[str]:
+    return [order.device for order in found.orders]
+
+
+def test_while_nobody_lacks_anything_there_is_one_draw(tmp_path: Path) -> None:
+    cloud = a_cloud(tmp_path, GIVEN)
+    draw = Drawn()
+    found = planned(cloud, draw)
+    assert devices(found) == cohort(cloud.core.runs[RUN], 1, "train", NAMES)
+    assert draw.online == [NAMES] and found.left_out == {}
+
+
+def test_a_cohort_with_enough_left_is_not_drawn_again(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(GIVEN, fraction_train=1.0, min_updates=2)
+    draw = Drawn()
+    found = planned(a_cloud(tmp_path, config, *NAMES[2:]), draw)
+    assert devices(found) == NAMES[:2] and set(found.left_out) == set(NAMES[2:])
+    assert len(draw.online) == 1
+
+
+def test_others_are_drawn_for_those_who_lack_a_feature(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(GIVEN, min_updates=2)
+    cloud = a_cloud(tmp_path, config, *NAMES[:7])
+    draw = Drawn()
+    found = planned(cloud, draw)
+    assert len(found.orders) == 2 and set(devices(found)) < set(NAMES[7:])
+    assert 1 < len(draw.online) <= 8
+    for before, after in zip(draw.online, draw.online[1:], strict=False):
+        assert set(after) < set(before)  # each draw is from those not yet left out
+    assert set(NAMES[:7]) >= set(found.left_out) == set(NAMES) - set(draw.online[-1])
+    assert all(lacks == {"personal"} for lacks in found.left_out.values())
+    assert planned(cloud, Drawn()) == found  # the same inputs give the same cohort
+    again = a_cloud(tmp_path / "again", config, *NAMES[:7])
+    assert planned(again, Drawn()) == found
+
+
+def test_a_round_waits_when_nobody_is_left(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(GIVEN, min_updates=2)
+    found = planned(a_cloud(tmp_path, config, *NAMES), Drawn())
+    assert found.orders == [] and set(found.left_out) == set(NAMES)
+    found = planned(a_cloud(tmp_path / "one", config, *NAMES[1:]), Drawn())
+    assert len(found.orders) < 2 and set(found.left_out) == set(NAMES[1:])
+
+
+def test_nobody_is_drawn_before_enough_are_able(tmp_path: Path) -> None:
+    cloud, draw = a_cloud(tmp_path, GIVEN), Drawn()
+    cloud.core.runs[RUN].config = msgspec.structs.replace(GIVEN, min_available_devices=11)
+    assert planned(cloud, draw) == Planned([], {})
+    assert draw.online == []
+
+
+def test_a_draw_that_names_the_same_devices_again_is_not_asked_for_ever(tmp_path: Path) -> None:
+    draw = Drawn(always=NAMES[:2])
+    found = planned(a_cloud(tmp_path, GIVEN, *NAMES[:2]), draw)
+    assert found.orders == [] and set(found.left_out) == set(NAMES[:2])
+    assert len(draw.online) == 2
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path, seed: int) -> None:
+    config = RunConfig(
+        strategy="ditto",
+        num_rounds=6,
+        evaluate=False,
+        fraction_train=0.2,
+        min_available_devices=10,
+        min_updates=2,
+        seed=seed,
+    )
+    cloud = Cloud(tmp_path, config.check(), NAMES)
+    arrive(cloud, NAMES, ("d9",))
+    cloud.poll()
+    while RUN in cloud.core.open:
+        for name in list(cloud.core.open[RUN].orders):
+            cloud.offer(name, small_update(cloud.order(name)))
+        cloud.poll()
+    assert cloud.run_row().status == "finished"
+    cohorts = [event.cohort for event in cloud.events(RoundOpened)]
+    assert len(cohorts) == 6 and all(len(c) == 2 and "d9" not in c for c in cohorts)
+    notes = cloud.notes(logging.WARNING)
+    assert notes and all(note.endswith("left out: d9 lacks personal") for note in notes)
+
+
+def test_a_restart_draws_the_same_devices(tmp_path: Path) -> None:
+    """Whatever was tried before in vain."""
+    config, lacking = msgspec.structs.replace(GIVEN, min_updates=2), NAMES[:7]
+    found: list[tuple[str, ...]] = []
+    for restarts in (False, True):
+        cloud = Cloud(tmp_path / str(restarts), config, NAMES)
+        arrive(cloud, NAMES[:8], lacking)
+        cloud.poll()
+        assert cloud.notes(logging.WARNING) and not cloud.core.open  # d7 alone is too few
+        if restarts:
+            cloud.restart()
+        arrive(cloud, NAMES if restarts else NAMES[8:], lacking)
+        cloud.poll()
+        (opened,) = cloud.events(RoundOpened)
+        found.append(opened.cohort)
+    assert found[0] == found[1] and set(found[0]) < set(NAMES[7:])

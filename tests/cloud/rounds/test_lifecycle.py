@@ -1,0 +1,592 @@
+"""Rounds: who is drawn, when one closes, what it leaves, and how a run ends."""
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import (
+    CONFIG,
+    LAYOUT,
+    RUN,
+    Cloud,
+    a_hello,
+    random_theta,
+    report_for,
+    small_update,
+    update,
+)
+
+from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.rounds import lifecycle as rounds
+from sedge_cloud.rounds.lifecycle import OpenRound, Summary, cohort, complete, due, order_seed
+from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_cloud.store.runs import Run
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
+from sedge_protocol.wire.messages import Cancel, Committed, Decline, Offer, Order, Reject
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import encode_update
+
+NAMES = [f"d{i:02}" for i in range(40)]
+
+
+def with_config(run: Run, **values: object) -> Run:
+    """The run with another configuration."""
+    run.config = msgspec.structs.replace(CONFIG, **values)
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that is only looked at."""
+    return Cloud(tmp_path_factory.mktemp("rounds")).core.runs[RUN]
+
+
+def test_the_draw_depends_on_who_is_online_and_on_nothing_else(run: Run) -> None:
+    with_config(run, fraction_train=0.3)
+    drawn = cohort(run, 4, "train", NAMES)
+    assert drawn == sorted(drawn) and len(set(drawn)) == 12
+    assert cohort(run, 4, "train", NAMES[::-1]) == drawn
+    assert cohort(run, 5, "train", NAMES) != drawn
+    assert cohort(run, 4, "train", NAMES[1:]) != drawn
+    with_config(run, fraction_train=0.3, seed=43)
+    assert cohort(run, 4, "train", NAMES) != drawn
+
+
+def test_every_device_has_the_same_chance(run: Run) -> None:
+    with_config(run, fraction_train=0.25)
+    count = np.zeros(len(NAMES))
+    for number in range(1, 2001):
+        for name in cohort(run, number, "train", NAMES):
+            count[NAMES.index(name)] += 1
+    # 2000 draws at 1/4: mean 500, standard deviation 19.4; five of them.
+    assert count.sum() == 2000 * 10 and abs(count - 500).max() < 97
+
+
+@pytest.mark.parametrize(
+    ("config", "online", "task", "size"),
+    [
+        ({}, 40, "train", 40),
+        ({"fraction_train": 0.1}, 40, "train", 4),
+        ({"fraction_train": 0.1}, 10, "train", 2),
+        (
+            {"fraction_train": 0.001, "min_train_devices": 7, "min_available_devices": 7},
+            40,
+            "train",
+            7,
+        ),
+        ({"min_available_devices": 40}, 40, "train", 40),
+        ({"fraction_train": 0.1}, 40, "evaluate", 40),
+        ({"fraction_evaluate": 0.25}, 40, "evaluate", 10),
+        ({"fraction_evaluate": 0.25}, 40, "train", 40),
+        ({"fraction_evaluate": 1e-9}, 40, "evaluate", 1),
+        (
+            {"fraction_evaluate": 0.1, "min_updates": 6, "min_available_devices": 6},
+            40,
+            "evaluate",
+            6,
+        ),
+        ({}, 0, "train", 0),
+        ({}, 1, "train", 1),
+        ({"min_train_devices": 30, "min_available_devices": 2}, 5, "train", 5),
+    ],
+)
+def test_the_size_of_a_cohort(
+    run: Run, config: dict[str, object], online: int, task: str, size: int
+) -> None:
+    with_config(run, **config)
+    assert len(cohort(run, 1, task, NAMES[:online])) == size
+
+
+@pytest.mark.parametrize(
+    ("closed", "evaluate", "expected"),
+    [
+        (0, True, (1, "train")),
+        (1, True, (2, "train")),
+        (2, True, (3, "evaluate")),
+        (2, False, None),
+        (3, True, None),
+    ],
+)
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 1.0])
+def test_what_is_due(
+    run: Run, closed: int, evaluate: bool, expected: tuple[int, str] | None, fraction: float
+) -> None:
+    with_config(run, evaluate=evaluate, fraction_evaluate=fraction)
+    if fraction == 0 and expected == (3, "evaluate"):
+        expected = None
+    run.state = msgspec.structs.replace(run.state, round=closed)
+    assert due(run) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_rounds", "every", "tasks"),
+    [
+        (4, 0, "TTTTE"),
+        (4, 2, "TTETTE"),
+        (5, 2, "TTETTETE"),
+        (3, 1, "TETETE"),
+        (3, 9, "TTTE"),
+    ],
+)
+def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str) -> None:
+    with_config(run, num_rounds=num_rounds, evaluate_every=every, evaluate=True)
+    run.state = msgspec.structs.replace(run.state, round=0)
+    found: list[tuple[int, str]] = []
+    while (coming := due(run)) is not None:
+        found.append(coming)
+        run.state = msgspec.structs.replace(run.state, round=coming[0])
+    names = {"T": "train", "E": "evaluate"}
+    assert found == [(number, names[task]) for number, task in enumerate(tasks, start=1)]
+    assert run.config.rounds_in_all == len(tasks)
+    counts = [run.config.trainings(number) for number in range(len(tasks) + 1)]
+    assert counts == [tasks[:number].count("T") for number in range(len(tasks) + 1)]
+
+
+def test_a_strategy_counts_rounds_of_training_only(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(num_rounds=2, evaluate_every=1))
+    cloud.hello()
+    seen: list[tuple[int, bool]] = []
+    while cloud.run_row().status == "running":
+        state = cloud.core.ledger.state(cloud.core.runs[RUN])
+        seen.append((state.round, state.measures))
+        cloud.answer("a", "b")
+    assert seen == [(0, False), (1, True), (1, False), (2, True)]
+
+
+def test_seeds_are_pinned(run: Run) -> None:
+    """Another seed would train another model out of the same run file."""
+    assert order_seed(42, 1, "pi-1") == 7623947232365413884
+    seeds = {order_seed(s, n, d) for s in range(5) for n in range(1, 30) for d in NAMES}
+    assert len(seeds) == 5 * 29 * len(NAMES) and all(0 <= seed < 2**63 for seed in seeds)
+
+
+def an_open_round(size: int, settled: int, received: int) -> OpenRound:
+    """A round of ``size`` devices with its deadline at 100."""
+    orders = [OrderRow(RUN, 1, f"d{i}", b"", b"", True, b"") for i in range(size)]
+    row = RoundRow(RUN, 1, "train", True, b"", b"", None)
+    names = [order.device for order in orders]
+    return OpenRound(
+        row, {o.device: o for o in orders}, 100.0, set(names[:settled]), set(names[:received])
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "settled", "received", "now", "expected"),
+    [
+        ({}, 3, 2, 2, 99.0, False),
+        ({}, 3, 3, 3, 0.0, True),
+        (
+            {},
+            3,
+            3,
+            0,
+            0.0,
+            True,
+        ),  # everyone has answered, nobody with an update: it closes, and fails
+        ({"quorum": 0.5}, 3, 1, 1, 0.0, False),
+        ({"quorum": 0.5}, 3, 2, 2, 0.0, True),
+        ({"quorum": 0.5}, 3, 2, 1, 0.0, False),  # declining is no update
+        ({"quorum": 0.07}, 100, 6, 6, 0.0, False),
+        ({"quorum": 0.07}, 100, 7, 7, 0.0, True),  # .07 * 100 in binary is above 7
+        ({"quorum": 0.55}, 100, 55, 55, 0.0, True),  # so is .55 * 100 above 55
+        ({"quorum": 1e-9}, 3, 0, 0, 0.0, False),
+        ({"quorum": 0.1, "min_updates": 3}, 10, 2, 2, 0.0, False),
+        ({"quorum": 0.1, "min_updates": 3}, 10, 3, 3, 0.0, True),
+        ({}, 3, 1, 1, 100.0, True),
+        ({}, 3, 1, 0, 100.0, False),
+        ({"min_updates": 2}, 3, 2, 1, 100.0, False),
+        ({"min_updates": 2}, 3, 2, 2, 100.0, True),
+    ],
+)
+def test_when_a_round_closes(
+    run: Run,
+    config: dict[str, object],
+    size: int,
+    settled: int,
+    received: int,
+    now: float,
+    expected: bool,
+) -> None:
+    with_config(run, **config)
+    assert complete(run, an_open_round(size, settled, received), now) is expected
+
+
+def replaced(**values: object) -> RunConfig:
+    """The tests' run configuration with other values."""
+    return msgspec.structs.replace(CONFIG, **values)
+
+
+def test_a_run_from_first_round_to_finished(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    deltas = {name: random_theta(number) for number, name in enumerate("ab")}
+    for name, delta in deltas.items():
+        cloud.upload(name, update(cloud.order(name), delta))
+    cloud.poll()
+    expected = (
+        random_theta(1).astype(np.float64) + sum(d.astype(np.float64) for d in deltas.values()) / 2
+    )
+    assert np.allclose(cloud.model(cloud.state().model), expected, rtol=0, atol=1e-7)
+    cloud.answer("a", "b")
+    last = cloud.state()
+    cloud.answer("a", "b")
+    assert cloud.run_row().status == "finished"
+    # The evaluation changed nothing but the count of rounds.
+    assert cloud.state() == msgspec.structs.replace(last, round=3)
+    opened = [(e.round, e.task, e.cohort) for e in cloud.events(RoundOpened)]
+    assert opened == [(n, t, ("a", "b")) for n, t in ((1, "train"), (2, "train"), (3, "evaluate"))]
+    assert [e.summary for e in cloud.events(RoundClosed)] == cloud.summaries()
+    assert cloud.events(RunEnded) == [RunEnded(RUN, "finished")]
+    assert not cloud.core.open and cloud.core.timer() is None
+    cloud.poll(1e6)
+    assert len(cloud.summaries()) == 3
+
+
+@pytest.mark.parametrize("off", [{"evaluate": False}, {"fraction_evaluate": 0.0}])
+def test_without_an_evaluation(tmp_path: Path, off: dict[str, object]) -> None:
+    cloud = Cloud(tmp_path, replaced(num_rounds=1, **off))
+    cloud.hello()
+    cloud.answer("a", "b")
+    assert cloud.run_row().status == "finished" and len(cloud.summaries()) == 1
+
+
+def test_an_evaluation_of_some(tmp_path: Path) -> None:
+    names = [f"d{i}" for i in range(6)]
+    config = replaced(num_rounds=1, fraction_evaluate=0.5)
+    cloud = Cloud(tmp_path, config, names)
+    cloud.hello()
+    cloud.answer(*names)
+    (evaluation,) = [e for e in cloud.events(RoundOpened) if e.task == "evaluate"]
+    assert len(evaluation.cohort) == 3 and set(evaluation.cohort) < set(names)
+    cloud.answer(*evaluation.cohort)
+    assert cloud.run_row().status == "finished" and cloud.summaries()[-1].cohort == 3
+
+
+def test_what_a_round_came_to(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    for name, (examples, before, after) in {"a": (30, 0.2, 0.4), "b": (10, 0.4, 0.8)}.items():
+        order = cloud.order(name)
+        report = report_for(order)
+        report = msgspec.structs.replace(
+            report,
+            num_examples=examples,
+            before=msgspec.structs.replace(report.before, accuracy=before),
+            after=msgspec.structs.replace(report.after, accuracy=after),
+            train_loss=float(examples),
+        )
+        vector = SparseVector(
+            LAYOUT.size, np.array([5], np.uint32), np.array([float(examples)], np.float32)
+        )
+        cloud.offer(name, encode_update(report, encode(vector, ValueCoding.FP32)))
+    cloud.say("c", Decline(RUN, 1, "DataError", "no data"))
+    cloud.poll()
+    (summary,) = cloud.summaries()
+    assert (summary.cohort, summary.declined, summary.failure) == (3, 1, "")
+    assert [d.device for d in summary.devices] == ["a", "b"]
+    assert summary.before == pytest.approx(0.3) and summary.after == pytest.approx(0.6)
+    assert summary.train_loss == 20.0
+    assert summary.update_bytes == sum(device.update_bytes for device in summary.devices) > 100
+    # Weighted by num_examples: (30 * 30 + 10 * 10) / 40.
+    moved = cloud.model(cloud.state().model) - random_theta(1)
+    assert moved[5] == pytest.approx(25.0) and np.count_nonzero(moved) == 1
+
+
+def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_memory(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(quorum=0.6), devices=("a", "b", "c"))
+    cloud.hello()
+    late_order = cloud.order("c")
+    cloud.answer("a", "b")
+    assert [summary.round for summary in cloud.summaries()] == [1]
+    after_round_1 = cloud.state()
+    blob = small_update(late_order, seed=77)
+    manifest = describe(blob)
+    answers = cloud.say("c", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
+    assert answers == [Committed(RUN, 1, manifest.sha256, late=True)]
+    assert [event.late for event in cloud.events(UpdateReceived)] == [False, False, True]
+    assert cloud.core.counters["late"] == 1
+    memory = cloud.store.memory(RUN, "c")
+    assert memory is not None and (memory.round, memory.blob) == (1, manifest.sha256)
+    assert cloud.state() == after_round_1 and len(cloud.store.updates(RUN, 1)) == 2
+    # It does not count as an answer to the open round.
+    assert cloud.core.open[RUN].row.round == 2 and cloud.core.open[RUN].waiting_for("c")
+    # After a newer one it is a receipt and nothing more.
+    cloud.answer("c")
+    assert cloud.store.memory(RUN, "c") != memory
+
+
+def test_a_late_update_after_a_newer_one(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(quorum=0.6, num_rounds=3), devices=("a", "b", "c"))
+    cloud.hello()
+    first = cloud.order("c")
+    cloud.answer("a", "b")
+    cloud.answer("c")
+    newer = cloud.store.memory(RUN, "c")
+    blob = small_update(first)
+    manifest = describe(blob)
+    (answer,) = cloud.say("c", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
+    assert isinstance(answer, Committed) and answer.late
+    assert newer is not None and newer.round == 2 and cloud.store.memory(RUN, "c") == newer
+
+
+def test_the_deadline_closes_a_round_with_enough_updates(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(deadline_s=100.0))
+    cloud.hello()
+    assert cloud.order("a").deadline_ms == 100_000
+    cloud.answer("a")
+    cloud.poll(99.0)
+    assert not cloud.summaries()
+    cloud.poll(1.0)
+    (summary,) = cloud.summaries()
+    assert (summary.cohort, len(summary.devices), summary.failure) == (2, 1, "")
+
+
+def test_a_deadline_without_enough_updates_is_extended(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(deadline_s=100.0, min_updates=2))
+    cloud.hello()
+    cloud.answer("a")
+    asked = len(cloud.messages("b", Order))
+    for number in (1, 2):
+        cloud.poll(50.0)
+        cloud.poll(50.0)
+        assert not cloud.summaries() and cloud.core.counters["extended"] == number
+        assert cloud.order("b").deadline_ms == 100_000
+    assert len(cloud.messages("b", Order)) > asked
+    assert len(cloud.messages("a", Order)) == 1  # who has answered is left alone
+    assert "fewer than 2 updates at the deadline; extended" in cloud.notes(logging.WARNING)[-1]
+    cloud.answer("b")
+    assert len(cloud.summaries()) == 1
+
+
+def decline(cloud: Cloud, *names: str) -> None:
+    """These devices cannot do their order."""
+    for name in names:
+        cloud.say(name, Decline(RUN, cloud.order(name).round, "DataError", "x has wrong rows"))
+    cloud.poll()
+
+
+def spoil(cloud: Cloud, *names: str) -> None:
+    """These devices send updates of another run."""
+    for name in names:
+        order = cloud.order(name)
+        report = msgspec.structs.replace(report_for(order), run="other")
+        (answer,) = cloud.offer(name, encode_update(report, b""))
+        assert isinstance(answer, Reject)
+    cloud.poll()
+
+
+def good(cloud: Cloud, *names: str) -> None:
+    """These devices do what they were asked."""
+    cloud.answer(*names)
+
+
+Act = Callable[..., None]
+
+
+@pytest.mark.parametrize(
+    ("min_updates", "acts", "counts"),
+    [
+        (1, [decline, decline], (0, 2, 2, 0)),
+        (1, [spoil, spoil], (0, 2, 0, 2)),
+        (1, [spoil, decline], (0, 2, 1, 1)),
+        (2, [good, decline], (1, 2, 1, 0)),
+        (2, [good, spoil], (1, 2, 0, 1)),
+    ],
+)
+def test_a_round_that_settles_with_too_few_updates_ends_the_run(
+    tmp_path: Path, min_updates: int, acts: Sequence[Act], counts: tuple[int, int, int, int]
+) -> None:
+    cloud = Cloud(tmp_path, replaced(min_updates=min_updates, num_rounds=100))
+    before = cloud.state()
+    cloud.hello()
+    for name, act in zip("ab", acts, strict=True):
+        act(cloud, name)
+    sent, size, declined, rejected = counts
+    why = (
+        f"{sent} of {size} devices sent an update that counts, expected min_updates = {min_updates}; "
+        f"{declined} declined, {rejected} were rejected"
+    )
+    assert cloud.run_row().status == "failed" and cloud.state() == before
+    (summary,) = cloud.summaries()
+    assert (summary.failure, len(summary.devices), summary.declined) == (why, sent, declined)
+    assert cloud.events(RunEnded) == [RunEnded(RUN, "failed")]
+    assert cloud.notes(logging.ERROR) == [f"run run has failed in round 1: {why}"]
+    cloud.poll(1e6)
+    cloud.restart()
+    cloud.hello()
+    assert len(cloud.events(RoundOpened)) == 1 and cloud.core.open == {}
+
+
+def test_an_evaluation_nobody_can_do_fails_the_run_and_keeps_its_model(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(num_rounds=1))
+    cloud.hello()
+    cloud.answer("a", "b")
+    trained = cloud.state()
+    decline(cloud, "a", "b")
+    assert cloud.run_row().status == "failed" and cloud.state() == trained
+    assert [bool(summary.failure) for summary in cloud.summaries()] == [False, True]
+
+
+def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
+    """One device's finite but huge numbers must not stop the coordinator, now or after a restart."""
+    config = replaced(broadcast=BroadcastConfig(ValueCoding.FP16))
+    cloud = Cloud(tmp_path, config)
+    before = cloud.state()
+    cloud.hello()
+    order = cloud.order("a")
+    huge = np.full(1, 1e6, np.float32)  # fp16 ends at 65,504
+    vector = SparseVector(LAYOUT.size, np.array([3], np.uint32), huge)
+    cloud.offer("a", encode_update(report_for(order), encode(vector, ValueCoding.FP32)))
+    cloud.answer("b")
+    assert cloud.run_row().status == "failed" and cloud.state() == before
+    (summary,) = cloud.summaries()
+    assert summary.failure.startswith("the next global model cannot be kept: ")
+    assert len(summary.devices) == 2
+
+
+def test_declining_twice_or_after_an_update_changes_nothing(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    cloud.answer("a")
+    cloud.say("a", Decline(RUN, 1, "DataError", "after all"))
+    cloud.say("b", Decline(RUN, 1, "DataError", "first"))
+    cloud.say("b", Decline(RUN, 1, "DataError", "second"))
+    cloud.say("c", Decline(RUN, 2, "DataError", "a round that is not open"))
+    cloud.say("c", Decline("other", 1, "DataError", "a run that is not there"))
+    declined = {order.device: order.declined for order in cloud.store.orders(RUN, 1)}
+    assert declined == {"a": "", "b": "DataError: first", "c": ""}
+    assert cloud.core.open[RUN].settled == {"a", "b"}
+
+
+def test_an_update_after_declining_still_counts(tmp_path: Path) -> None:
+    """The device found its data again, and the order had been sent once more."""
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    cloud.say("a", Decline(RUN, 1, "DataError", "no data"))
+    (answer,) = cloud.offer("a", small_update(cloud.order("a")))
+    assert isinstance(answer, Committed)
+    cloud.answer("b")
+    (summary,) = cloud.summaries()
+    assert [device.device for device in summary.devices] == ["a", "b"] and summary.declined == 0
+
+
+def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    cloud.answer("a")
+    before = cloud.state()
+    operator = type(cloud.store)(tmp_path / "state")
+    operator.set_status(RUN, "stopped")
+    operator.close()
+    cloud.load()
+    assert cloud.events(RunEnded) == [RunEnded(RUN, "stopped")]
+    assert cloud.messages("a", Cancel) == []
+    for name in "bc":
+        assert cloud.messages(name, Cancel) == [Cancel(RUN, 0, "the run was stopped")]
+    cloud.poll(1e6)
+    assert cloud.core.open == {} and not cloud.summaries() and cloud.state() == before
+    # An update that was on its way gets its receipt, so that the device can forget it.
+    (answer,) = cloud.offer("b", small_update(cloud.order("b")))
+    assert isinstance(answer, Committed)
+    cloud.restart()
+    cloud.hello()
+    assert cloud.core.open == {} and cloud.run_row().status == "stopped"
+
+
+def test_a_round_that_closes_as_the_operator_stops_the_run(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name)))
+    cloud.store.set_status(RUN, "stopped")  # our own commit: not noticed before the round closes
+    cloud.poll()
+    assert cloud.run_row().status == "stopped" and len(cloud.summaries()) == 1
+
+
+def test_a_restart_finds_the_round_as_it_was(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(deadline_s=100.0), devices=("a", "b", "c", "d"))
+    cloud.hello()
+    cloud.answer("a")
+    spoil(cloud, "b")
+    cloud.say("c", Decline(RUN, 1, "DataError", "no data"))
+    before = cloud.core.open[RUN]
+    cloud.now += 90.0
+    cloud.restart()
+    after = cloud.core.open[RUN]
+    assert (after.row, after.orders) == (before.row, before.orders)
+    assert after.settled == before.settled == {"a", "b", "c"}
+    assert after.received == before.received == {"a"}
+    assert after.deadline == cloud.now + 100.0  # a full one
+    cloud.hello("d")
+    cloud.answer("d")
+    assert [device.device for device in cloud.summaries()[0].devices] == ["a", "d"]
+
+
+def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    """A crash before the closing transaction repeats it, and so does a crash of the copy."""
+    config = replaced(strategy="fedobp", options={"quantile": 0.9, "ema": 0.5}, num_rounds=3)
+    ends: list[tuple[bytes, bytes | None]] = []
+    cloud = Cloud(tmp_path / "one", config)
+    cloud.hello()
+    for number in range(2):
+        for name in "ab":
+            cloud.upload(name, update(cloud.order(name), random_theta(number, LAYOUT.size)))
+        if number == 0:
+            cloud.poll()
+    cloud.store.close()
+    for copy in ("first", "second"):
+        shutil.copytree(tmp_path / "one", tmp_path / copy)
+        again = Cloud.__new__(Cloud)
+        again.__dict__.update(cloud.__dict__, folder=tmp_path / copy)
+        again.restart()
+        again.poll()
+        row = again.store.round(RUN, 2)
+        assert row is not None and not row.open
+        ends.append((again.run_row().state, row.summary))
+    assert ends[0] == ends[1]
+
+
+def test_where_the_personal_elements_are(tmp_path: Path) -> None:
+    config = replaced(strategy="fedobp", options={"quantile": 0.999}, num_rounds=3)
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    for name in "ab":
+        delta = np.zeros(LAYOUT.size, np.float32)
+        delta[[0, 1, 2, 11_950]] = 5.0 if name == "a" else -5.0
+        vector = SparseVector(
+            LAYOUT.size, np.flatnonzero(delta).astype(np.uint32), delta[delta != 0]
+        )
+        order = cloud.order(name)
+        cloud.offer(name, encode_update(report_for(order), encode(vector, ValueCoding.FP32)))
+    cloud.poll()
+    cloud.answer("a", "b")
+    personal = [summary.personal for summary in cloud.summaries()]
+    assert personal == [{}, {"body.weight": 6, "head.bias": 2}]
+
+
+def test_a_whole_vector_as_a_patch_is_counted_by_tensor(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    patch = encode(SparseVector(LAYOUT.size, None, random_theta(1)), ValueCoding.FP32)
+    order = OrderRow(RUN, 1, "a", patch, b"", True, b"")
+    run, ledger = cloud.core.runs[RUN], cloud.core.ledger
+    counted = rounds.personal_elements(run, ledger, [order, order], {})
+    assert counted == {"body.weight": 2 * 11_900, "head.bias": 200}
+
+
+def test_summaries_of_an_older_version_are_read() -> None:
+    """``failure`` came later."""
+    summary = Summary("run", 1, "train", 0, 0, (), 0.0, 0.0, 0.0, 0, {})
+    old = {k: v for k, v in msgspec.to_builtins(summary).items() if k != "failure"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Summary) == summary
+
+
+def test_a_device_that_cannot_do_the_work_is_not_asked(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.say("c", a_hello(backends=("executorch",)))
+    cloud.hello("a", "b")
+    assert cloud.events(RoundOpened)[0].cohort == ("a", "b")

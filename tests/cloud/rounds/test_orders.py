@@ -1,0 +1,160 @@
+"""Orders: the same again from the same rows, and a codec that the device knows."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
+
+from sedge_cloud.config import BroadcastConfig, CodecConfig
+from sedge_cloud.rounds.orders import codec_for, make_order, require_sendable, served
+from sedge_cloud.store.rows import Details
+from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.errors import LocalError
+from sedge_protocol.wire.messages import (
+    MAX_INLINE_BYTES,
+    Own,
+    Personal,
+    Selection,
+    Training,
+    encode_body,
+)
+from sedge_protocol.wire.transfer import Manifest, describe
+
+ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
+
+
+@pytest.mark.parametrize(
+    ("wanted", "announced", "given"),
+    [
+        (ZSTD, ("zstd", "zlib"), ZSTD),
+        (ZLIB, ("zstd", "zlib"), ZLIB),
+        (NONE, ("zstd", "zlib"), NONE),
+        (NONE, (), NONE),
+        (ZLIB, ("zstd",), ZSTD),
+        (ZSTD, ("zlib", "none"), ZLIB),
+        (ZSTD, ("none",), NONE),
+        (ZLIB, ("lz4",), NONE),
+    ],
+)
+def test_the_compression_of_an_update(
+    wanted: Compression, announced: tuple[str, ...], given: Compression
+) -> None:
+    config = msgspec.structs.replace(CONFIG, codec=CodecConfig(compression=wanted))
+    assert codec_for(config, a_hello(compressions=announced)) == CodecConfig(compression=given)
+    assert codec_for(config, None).compression is wanted
+
+
+def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sedge_cloud.rounds.orders.COMMON_VALUES", (ValueCoding.INT8,))
+    sent = CodecConfig(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
+    config = msgspec.structs.replace(CONFIG, codec=sent)
+    assert codec_for(config, a_hello(codecs=("int4", "bf16"))) == sent
+    assert codec_for(config, a_hello(codecs=("int4",))) == msgspec.structs.replace(
+        sent, values=ValueCoding.INT8
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, MAX_INLINE_BYTES])
+def test_a_patch_in_its_row_travels_inside(tmp_path: Path, size: int) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    patch = bytes(size)
+    current.orders["a"] = msgspec.structs.replace(current.orders["a"], patch=patch)
+    manifest = describe(b"model")
+    order = make_order(run, current, "a", a_hello(), lambda blob: manifest, current.deadline + 5)
+    assert order.patch == patch and order.patch_blob is None
+    assert order.patch_hash == (hashlib.sha256(patch).digest() if size else b"")
+    assert order.deadline_ms == 0  # never negative
+
+
+def test_an_order_may_fill_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    current.orders["b"] = msgspec.structs.replace(current.orders["b"], patch=bytes(9000))
+
+    def manifest(blob: bytes) -> Manifest:
+        return describe(cloud.store.blobs.read(blob))
+
+    size = len(encode_body(make_order(run, current, "b", None, manifest, 0.0)))
+    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", size)
+    require_sendable(run, current, lambda name: None, manifest)
+    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", size - 1)
+    expected = f"fedavg, b: an order of {size} bytes, of which patch takes 9003, expected at most "
+    with pytest.raises(LocalError, match=expected):
+        require_sendable(run, current, lambda name: None, manifest)
+
+
+def test_everything_of_a_row_reaches_the_order(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    details = Details(
+        training=Training(prox=2.0),
+        then=(Training(freeze=("head.bias",)),),
+        personal=Personal(mix=0.5, adaptive=True),
+        select=Selection(fraction=0.25),
+        own=Own(quantile=0.5),
+        remember=True,
+    )
+    names, datas = (b"start", b"patch", b"mask"), (b"s", b"p", b"m")
+    known: dict[bytes, Manifest] = dict(zip(names, map(describe, datas), strict=True))
+    current.orders["a"] = msgspec.structs.replace(
+        current.orders["a"],
+        model=b"start",
+        model_hash=b"h" * 32,
+        patch_blob=b"patch",
+        patch_context=b"mask",
+        details=msgspec.msgpack.encode(details),
+    )
+    order = make_order(run, current, "a", a_hello(), known.__getitem__, 0.0)
+    assert (order.model, order.model_hash) == (known[b"start"], b"h" * 32)
+    assert order.patch == b"" and order.patch_hash == b"patch"
+    assert (order.patch_blob, order.patch_context) == (known[b"patch"], known[b"mask"])
+    assert order.training == details.training and order.then == details.then
+    assert (order.personal, order.select, order.own) == (
+        details.personal,
+        details.select,
+        details.own,
+    )
+    assert order.remember and order.bundle == run.bundles[0]
+    assert cloud.order("b").training == Training() and not cloud.order("b").remember
+
+
+def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    cloud.answer("a", "b")
+    order = cloud.order("a")
+    assert len(order.steps) == 1
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    found = list(served(run, current, "a", lambda blob: describe(cloud.store.blobs.read(blob))))
+    assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
+    assert {one.askers for one in found} == {2}
+    current.settle("a")
+    current.settle("b")  # it may have lost the receipt and ask still: everyone listens
+    found = list(served(run, current, "a", lambda blob: describe(cloud.store.blobs.read(blob))))
+    assert {one.askers for one in found} == {1}
+
+
+def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c", "d"))
+    cloud.hello()
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    for name, start, patch in (("a", b"1", b""), ("b", b"1", b"p"), ("c", b"2", b"p")):
+        row = msgspec.structs.replace(current.orders[name], model=start, patch_blob=patch)
+        current.orders[name] = row
+    found = {
+        name: {one.manifest.sha256: one.askers for one in served(run, current, name, describe)}
+        for name in current.orders
+    }
+    first, second, patch = (describe(data).sha256 for data in (b"1", b"2", b"p"))
+    bundle, model = run.bundles[0].sha256, describe(current.row.model).sha256
+    assert found["a"] == {bundle: 4, first: 2}
+    assert found["b"] == {bundle: 4, first: 2, patch: 2}
+    assert found["c"] == {bundle: 4, second: 0, patch: 2}
+    assert found["d"] == {bundle: 4, model: 1}

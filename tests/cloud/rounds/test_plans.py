@@ -1,0 +1,520 @@
+"""From assignments to orders: coded as the device can read them, or refused before anyone hears of them."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud import given
+from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for, update
+
+from sedge_cloud.config import PatchConfig, TrainingConfig
+from sedge_cloud.events import RunEnded
+from sedge_cloud.rounds.plans import check_assignment, needed_features
+from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_protocol.codec import (
+    Compression,
+    SparseVector,
+    ValueCoding,
+    decode,
+    decoded_values,
+    encode,
+)
+from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import (
+    MAX_INLINE_BYTES,
+    Committed,
+    Order,
+    Own,
+    Personal,
+    Reject,
+    Selection,
+    Training,
+)
+from sedge_protocol.wire.update import encode_update
+
+GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
+ALL = ("freeze", "phases", "personal", "select", "own", "remember")
+HALF = AXES.layout(LAYOUT, AXES.narrowed(0.5))
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> Iterator[None]:
+    """No test hears of another's plans."""
+    given.clear()
+    yield
+    given.clear()
+
+
+def gives(*devices: str, **fields: Any) -> None:
+    """These devices get this assignment."""
+
+    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+        return Assignment(**fields)
+
+    given.PLANS.update(dict.fromkeys(devices, plan))
+
+
+def part(count: int, seed: int = 0, size: int = LAYOUT.size) -> SparseVector:
+    """So many elements of a vector (n,)."""
+    places = np.random.default_rng(seed).choice(size, count, replace=False)
+    return SparseVector(size, np.sort(places).astype(np.uint32), random_theta(seed, count))
+
+
+def sends(cloud: Cloud, name: str, delta: SparseVector, context: bytes | None = None) -> None:
+    """A device sends this change for its last order."""
+    order = cloud.order(name)
+    layout = HALF if delta.size == HALF.size else LAYOUT
+    payload = encode(delta, ValueCoding.FP32, Compression.ZSTD, context)
+    (answer,) = cloud.upload(name, encode_update(report_for(order, layout), payload))
+    assert isinstance(answer, Committed), answer
+
+
+def known(cloud: Cloud, name: str) -> Memory:
+    """What the cloud knows of a device."""
+    return cloud.core.ledger.memory(cloud.core.runs[RUN], name)
+
+
+FROZEN = Training(freeze=("head.bias",))
+NOTHING: Any = (None, None, None)
+DOUBLES: Any = np.zeros(LAYOUT.size)
+LONGS: Any = np.zeros(3, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "needed"),
+    [
+        (Assignment(), ""),
+        (Assignment(patch=part(3), keep=("head.bias",), start=random_theta(0)), ""),
+        (Assignment(training=FROZEN), "freeze"),
+        (Assignment(then=(Training(), FROZEN)), "freeze phases"),
+        (Assignment(personal=Personal()), "personal"),
+        (Assignment(personal=Personal(training=FROZEN)), "freeze personal"),
+        (Assignment(select=Selection(), remember=True), "remember select"),
+        (Assignment(own=Own(quantile=0.5)), "own"),
+        (Assignment(holdout=0.1), "choice"),
+    ],
+)
+def test_what_a_device_must_be_able_to_do(assignment: Assignment, needed: str) -> None:
+    assert needed_features(assignment, Training()) == frozenset(needed.split())
+    run_freezes = needed_features(assignment, FROZEN)
+    assert run_freezes - {"freeze"} == frozenset(needed.split()) - {"freeze"}
+    assert "freeze" in run_freezes or assignment.training is not None
+
+
+WRONG: dict[str, tuple[Assignment, str]] = {
+    "width": (Assignment(width=2), "width 2, the run has 2 bundles"),
+    "negative": (Assignment(width=-1), "width -1, the run has 2 bundles"),
+    "no start": (Assignment(width=1), "width 1 without a start of its own"),
+    "a start of another width": (
+        Assignment(start=random_theta(0), width=1),
+        rf"start float32 \(12000,\), expected float32 \({HALF.size},\)",
+    ),
+    "a start in float64": (Assignment(start=DOUBLES), r"start float64"),
+    "a patch of another n": (Assignment(patch=part(3, size=99)), "a patch of n=99, expected 12000"),
+    "own and a patch": (
+        Assignment(patch=part(3), own=Own(quantile=0.5)),
+        "own elements beside a patch or a personal model",
+    ),
+    "levels of no patch": (
+        Assignment(levels=np.zeros(3, np.uint8), holdout=0.1),
+        r"levels uint8 \(3,\), expected uint8 \(0,\)",
+    ),
+    "levels of another patch": (
+        Assignment(part(3), levels=np.zeros(4, np.uint8), holdout=0.1),
+        r"levels uint8 \(4,\), expected uint8 \(3,\)",
+    ),
+    "levels in int64": (
+        Assignment(part(3), levels=LONGS, holdout=0.1),
+        r"levels int64 \(3,\), expected uint8",
+    ),
+    "levels and nothing to pick by": (
+        Assignment(part(3), levels=np.zeros(3, np.uint8)),
+        "levels without a holdout to pick one by",
+    ),
+    "a level too high": (
+        Assignment(part(3), levels=np.full(3, 8, np.uint8), holdout=0.1),
+        "level 8, expected 0 to 7",
+    ),
+    "a holdout and own": (
+        Assignment(own=Own(quantile=0.5), holdout=0.1),
+        "a holdout beside own elements or a personal model",
+    ),
+    "a holdout and a personal model": (
+        Assignment(personal=Personal(), holdout=0.1),
+        "a holdout beside own elements or a personal model",
+    ),
+    "a holdout of everything": (Assignment(holdout=1.0), "< 1"),
+    "a holdout below nothing": (Assignment(holdout=-0.1), "> 0"),
+    "a holdout that is no number": (Assignment(holdout=float("nan")), "holdout"),
+    "kept": (Assignment(keep=("head",)), "no tensor named 'head'"),
+    "frozen": (Assignment(then=(Training(freeze=("x",)),)), "no tensor named 'x'"),
+    "personal": (Assignment(personal=Personal(Training(freeze=("y",)))), "no tensor named 'y'"),
+    "scored": (Assignment(own=Own(quantile=0.5, tensors=("z",))), "no tensor named 'z'"),
+    "a range": (Assignment(training=Training(prox=-1.0)), r"prox|>= 0"),
+    "too many phases": (Assignment(then=(Training(),) * 9), "length"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_device_could_do(tmp_path: Path, name: str) -> None:
+    cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
+    assignment, text = WRONG[name]
+    with pytest.raises(LocalError, match=f"given, a: .*{text}"):
+        check_assignment(cloud.core.runs[RUN], "a", assignment)
+
+
+def test_who_lacks_a_feature_is_left_out_with_one_note(tmp_path: Path) -> None:
+    gives("b", "c", then=(Training(),), personal=Personal())
+    cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c"))
+    cloud.hello("a", "b", codecs=("phases",))
+    cloud.hello("c", codecs=("phases", "personal"))
+    (note,) = cloud.notes(logging.WARNING)
+    assert note == "run run, round 1: left out: b lacks personal"
+    assert set(cloud.core.open[RUN].orders) == {"a"}
+    cloud.answer("a")
+    assert set(cloud.core.open[RUN].orders) == {"a", "c"} and cloud.order("c").then
+    assert len(cloud.notes(logging.WARNING)) == 2
+    assert cloud.messages("b", Order) == []
+
+
+def test_a_round_waits_while_too_few_are_able(tmp_path: Path) -> None:
+    gives("a", "b", personal=Personal())
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello()
+    cloud.poll(1000.0)
+    assert cloud.core.open == {} and len(cloud.notes(logging.WARNING)) == 1
+    assert cloud.run_row().status == "running"
+    cloud.hello("b", codecs=ALL)
+    assert set(cloud.core.open[RUN].orders) == {"b"}
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("x", 1, "something else")])
+def test_a_plan_that_cannot_be_given_ends_the_run(
+    tmp_path: Path, error: ConfigError | None
+) -> None:
+    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+        if error is not None:
+            raise error
+        return Assignment(width=3)
+
+    given.PLANS["b"] = plan
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello()
+    assert cloud.run_row().status == "failed" and cloud.core.open == {}
+    (note,) = cloud.notes(logging.ERROR)
+    expected = f"given, b: {error or 'width 3, the run has 1 bundles'}"
+    assert note == f"run run has failed: round 1 cannot be planned: {expected}"
+    assert cloud.events(RunEnded) == [RunEnded(RUN, "failed", note.partition(": ")[2])]
+    cloud.restart()
+    cloud.hello()
+    assert cloud.run_row().status == "failed" and cloud.core.open == {}
+
+
+def test_a_run_that_was_stopped_meanwhile_does_not_fail(tmp_path: Path) -> None:
+    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+        cloud.store.set_status(RUN, "stopped")
+        return Assignment(width=3)
+
+    cloud = Cloud(tmp_path, GIVEN)
+    given.PLANS["b"] = plan
+    cloud.hello()
+    assert cloud.run_row().status == "stopped" and cloud.core.open == {}
+
+
+def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    gives(
+        "a",
+        patch=part(11_000),
+        start=random_theta(4),
+        keep=("head.bias",),
+        training=TrainingConfig(prox=0.5),
+        then=(FROZEN,),
+        personal=Personal(mix=0.5),
+        select=Selection(fraction=0.1),
+        remember=True,
+        arrays={"mine": random_theta(6, 4)},
+    )
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello(codecs=ALL)
+    order = cloud.order("a")
+    assert order.training == Training(prox=0.5) and order.then == (FROZEN,) and order.remember
+    assert order.personal == Personal(mix=0.5) and order.select == Selection(fraction=0.1)
+    cloud.restart()
+    cloud.hello(codecs=ALL)
+    again = cloud.order("a")
+    assert msgspec.structs.replace(again, deadline_ms=order.deadline_ms) == order
+    sends(cloud, "a", part(5))
+    np.testing.assert_array_equal(known(cloud, "a").arrays["mine"], random_theta(6, 4))
+
+
+def starts(cloud: Cloud) -> dict[str, Theta]:
+    """Where each device's order begins, the patch left out."""
+    return {name: cloud.model(cloud.order(name).model.sha256) for name in cloud.devices}
+
+
+def test_equal_starts_are_one_blob_and_the_globals_own_is_none(tmp_path: Path) -> None:
+    gives("a", "b", start=random_theta(4))
+    gives("c", start=random_theta(5))
+    gives("d", start=random_theta(1))  # the run's first model
+    cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c", "d"))
+    cloud.hello()
+    orders = {name: cloud.order(name) for name in cloud.devices}
+    assert orders["a"].model == orders["b"].model != orders["c"].model
+    assert orders["d"].model_hash == cloud.state().model_hash
+    for name, seed in zip("abcd", (4, 4, 5, 1), strict=True):
+        start = random_theta(seed)
+        assert starts(cloud)[name].tobytes() == start.tobytes()
+        assert orders[name].model_hash == hashlib.sha256(start.tobytes()).digest()
+    ends: dict[str, bytes] = {}
+    for seed, (name, first) in enumerate(starts(cloud).items(), start=20):
+        ends[name] = (first + random_theta(seed)).tobytes()
+        (answer,) = cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+        assert isinstance(answer, Committed)
+    cloud.poll()
+    assert [seen.device for seen in given.UPDATES] == ["a", "b", "c", "d"]
+    for seen, seed in zip(given.UPDATES, (4, 4, 5, 1), strict=True):
+        assert np.array_equal(seen.base, random_theta(seed))
+        assert seen.trained.tobytes() == ends[seen.device]
+    cloud.restart()
+    for name, end in ends.items():
+        trained = known(cloud, name).trained
+        assert trained is not None and trained.tobytes() == end
+
+
+def test_an_update_from_another_start_is_refused(tmp_path: Path) -> None:
+    gives("a", start=random_theta(4))
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello()
+    other = msgspec.structs.replace(cloud.order("a"), model_hash=cloud.state().model_hash)
+    (answer,) = cloud.upload("a", update(other, random_theta(9)))
+    assert isinstance(answer, Reject) and "update.model_hash" in answer.detail
+
+
+@pytest.mark.parametrize("values", [ValueCoding.BF16, ValueCoding.INT8])
+def test_the_cloud_adopts_what_a_coding_leaves_of_start_and_patch(
+    tmp_path: Path, values: ValueCoding
+) -> None:
+    gives("a", start=random_theta(4), patch=part(11_000))
+    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(values)))
+    cloud.hello()
+    order = cloud.order("a")
+    start = cloud.model(order.model.sha256)
+    assert order.patch and start.tobytes() != random_theta(4).tobytes()
+    assert order.model_hash == hashlib.sha256(start.tobytes()).digest()
+    decode(order.patch, LAYOUT.size).scatter_into(start)
+    change = part(50, seed=8)
+    sends(cloud, "a", change)
+    change.add_to(start)
+    for _ in range(2):
+        trained = known(cloud, "a").trained
+        assert trained is not None and trained.tobytes() == start.tobytes()
+        cloud.restart()
+
+
+@pytest.mark.parametrize("wild", ["patch", "start"])
+def test_what_a_coding_does_not_hold_travels_in_fp32(tmp_path: Path, wild: str) -> None:
+    """One device's value must not end the run of all; whose values fit, gets them as the run says."""
+    for name in ("a", "b"):
+        start, patch = random_theta(4), part(50)
+        if name == "a":
+            (start if wild == "start" else patch.values)[3] = 1e6
+        gives(name, start=start, patch=patch)
+    config = msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.FP16))
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    for name, exact in (("a", wild), ("b", "")):
+        order, planned = cloud.order(name), given.PLANS[name](*NOTHING)
+        assert planned.patch is not None and planned.start is not None
+        start, patch = cloud.model(order.model.sha256), decode(order.patch, LAYOUT.size)
+        assert order.model_hash == hashlib.sha256(start.tobytes()).digest()
+        for what, found, wanted in (
+            ("start", start, planned.start),
+            ("patch", patch.values, planned.patch.values),
+        ):
+            coding = ValueCoding.FP32 if what == exact else ValueCoding.FP16
+            assert found.tobytes() == decoded_values(wanted, coding).tobytes()
+        patch.scatter_into(start)
+        change = part(50, seed=8)
+        sends(cloud, name, change)
+        change.add_to(start)
+        trained = known(cloud, name).trained
+        assert trained is not None and trained.tobytes() == start.tobytes()
+
+
+def test_a_value_that_no_coding_holds_ends_the_run(tmp_path: Path) -> None:
+    gives("a", start=np.full(LAYOUT.size, np.nan, np.float32))
+    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.FP16)))
+    cloud.hello()
+    (note,) = cloud.notes(logging.ERROR)
+    assert cloud.run_row().status == "failed" and "nan is not a finite number in fp32" in note
+
+
+@pytest.mark.parametrize(("count", "inline"), [(10, True), (11_000, False)])
+def test_what_a_device_keeps_is_named_as_it_keeps_it(
+    tmp_path: Path, count: int, inline: bool
+) -> None:
+    """The blob of its own last elements at their own values is a function of these alone."""
+
+    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+        if memory.trained is None or memory.sent is None or memory.sent.indices is None:
+            return Assignment(remember=True)
+        values = memory.trained[memory.sent.indices]
+        return Assignment(SparseVector(LAYOUT.size, memory.sent.indices, values))
+
+    given.PLANS["a"] = plan
+    config = msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.BF16))
+    cloud = Cloud(tmp_path, config)
+    cloud.hello(codecs=ALL)
+    change = part(count, seed=8)
+    sends(cloud, "a", change)
+    cloud.answer("b")
+    trained = random_theta(1)
+    change.add_to(trained)
+    assert change.indices is not None
+    own = SparseVector(LAYOUT.size, change.indices, trained[change.indices])
+    kept = encode(own, ValueCoding.FP32, Compression.NONE)
+    order = cloud.order("a")
+    assert order.round == 2 and order.patch_hash == hashlib.sha256(kept).digest()
+    assert (order.patch == kept) is inline and (order.patch_blob is None) is inline
+    # Nobody told it to keep what it sends now, and so nobody counts on it.
+    sends(cloud, "a", change)
+    cloud.answer("b")
+    assert cloud.order("a").round == 3 and cloud.order("a").patch_hash != order.patch_hash
+
+
+def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path) -> None:
+    """That of its last update, which it holds: then the positions cost next to nothing."""
+
+    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+        select = Selection(fraction=0.75)
+        if memory.sent is None:
+            return Assignment(select=select)
+        values = random_theta(2, memory.sent.count)
+        return Assignment(SparseVector(LAYOUT.size, memory.sent.indices, values), select=select)
+
+    given.PLANS["a"] = plan
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello(codecs=("select",))
+    change = part(11_000, seed=8)
+    for number in (1, 2):
+        assert cloud.order("a").round == number
+        sends(cloud, "a", change)
+        cloud.answer("b")
+    order = cloud.order("a")
+    assert order.patch_blob is not None and order.patch_blob.size > MAX_INLINE_BYTES
+    coded = cloud.store.blobs.read(order.patch_blob.sha256)
+    assert order.patch_context is not None and order.context == order.patch_context.sha256
+    found = decode(coded, LAYOUT.size, cloud.store.blobs.read(order.context))
+    assert change.indices is not None and found.indices is not None
+    np.testing.assert_array_equal(found.indices, change.indices)
+    assert len(encode(found, ValueCoding.FP32)) - len(coded) > 400
+    sends(cloud, "a", part(10))
+    start = random_theta(1)
+    found.scatter_into(start)
+    part(10).add_to(start)
+    cloud.restart()
+    trained = known(cloud, "a").trained
+    assert trained is not None and trained.tobytes() == start.tobytes()
+
+
+def test_what_orders_and_memories_name_is_not_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starts, large patches, their masks and the groups, for as long as they are needed."""
+    monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
+
+    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+        patch = part(11_000, seed=8)
+        if memory.sent is not None:
+            values = random_theta(7, memory.sent.count)
+            patch = SparseVector(LAYOUT.size, memory.sent.indices, values)
+        return Assignment(patch, start=random_theta(60 + state.round), select=Selection())
+
+    given.PLANS["a"] = plan
+    given.GROUPS["a"] = ("b",)
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello(codecs=ALL)
+    named: list[set[bytes]] = []
+    for number in range(1, 7):
+        cloud.core.ledger.collect()
+        order = cloud.order("a")
+        assert order.round == number and order.patch_blob is not None
+        masks = {order.context} - {b""}
+        if number > 1:
+            assert order.patch_context is not None and order.patch_context.sha256 in masks
+        named.append({order.model.sha256, order.patch_blob.sha256, *masks})
+        assert all(cloud.store.blobs.has(blob) for blob in named[-1])
+        sends(cloud, "a", part(11_000, seed=number), _mask(cloud, order))
+        cloud.core.ledger.collect()
+        assert known(cloud, "a").trained is not None
+        cloud.restart()
+        assert known(cloud, "a").trained is not None
+        cloud.hello(codecs=ALL)
+        cloud.answer("b")
+    groups = cloud.state().groups
+    assert groups and cloud.store.blobs.has(groups)
+    # A start of its own each round; three closed rounds may still have a late update.
+    assert not cloud.store.blobs.has(next(iter(named[0] - named[1])))
+
+
+def _mask(cloud: Cloud, order: Order) -> bytes | None:
+    return cloud.store.blobs.read(order.context) if order.context else None
+
+
+def test_a_width_of_its_own(tmp_path: Path) -> None:
+    """Its bundle, a start of that layout, an update of that layout, and a memory of that layout."""
+    narrow = random_theta(4, HALF.size)
+    gives("b", start=narrow, width=1)
+    cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
+    cloud.hello()
+    whole, order = cloud.order("a"), cloud.order("b")
+    run = cloud.core.runs[RUN]
+    assert (whole.bundle, order.bundle) == run.bundles
+    wrong = encode_update(report_for(order), encode(part(5), ValueCoding.FP32))
+    with pytest.raises(AssertionError, match=r"update\.layout_hash"):
+        (answer,) = cloud.upload("b", wrong)
+        assert isinstance(answer, Committed), answer
+    cloud.answer("a")
+    assert cloud.order("a").round == 2
+    change = part(5, size=HALF.size)
+    sends(cloud, "b", change)
+    cloud.answer("a")
+    change.add_to(narrow)
+    assert [(seen.device, seen.width) for seen in given.UPDATES] == [("a", 0), ("b", 1)]
+    assert given.UPDATES[1].trained.tobytes() == narrow.tobytes()
+    found = known(cloud, "b")
+    assert found.width == 1 and found.trained is not None
+    assert found.trained.tobytes() == narrow.tobytes()
+    state = cloud.core.ledger.state(run)
+    assert [width.layout for width in state.widths] == [LAYOUT, HALF] and state.axes == AXES
+    assert [width.rate for width in state.widths] == [0.0, 0.5]
+    del given.PLANS["b"]  # back to the whole model: nothing of the other layout is used
+    cloud.restart()
+    cloud.hello()
+    sends(cloud, "b", change)
+    cloud.answer("a")
+    assert cloud.order("b").bundle == whole.bundle and cloud.order("b").context == b""
+    cloud.answer("a", "b")
+    assert known(cloud, "b").width == 0
+
+
+def test_a_mask_of_another_width_is_no_context(tmp_path: Path) -> None:
+    gives("b", start=random_theta(4, HALF.size), width=1, select=Selection())
+    cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
+    cloud.hello(codecs=ALL)
+    sends(cloud, "b", part(100, size=HALF.size))
+    row = cloud.store.memory(RUN, "b")
+    assert row is not None and row.mask
+    gives("b", select=Selection(), patch=part(11_000))
+    cloud.answer("a")
+    order = cloud.order("b")
+    assert order.round == 2 and order.context == b"" and order.patch_context is None
+    sends(cloud, "b", part(100))
+    cloud.answer("a")
+    assert cloud.order("b").context

@@ -1,0 +1,577 @@
+"""The store: every method, two processes at once, other schemas, damage, and what it refuses."""
+
+import errno
+import hashlib
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import as_nobody, mode, open_store
+
+from sedge_cloud.store.database import LATE_ROUNDS, Store
+from sedge_cloud.store.rows import MemoryRow, OrderRow, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, StepRow, named_blobs_sql, steps_of
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.wire.frame import LATEST_CLOCK_S
+
+RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
+ROUND = RoundRow("run", 1, "train", True, b"M" * 32, b"H" * 32, None)
+ORDERS = [OrderRow("run", 1, name, b"patch", b"keep", True, b"") for name in ("a", "b")]
+GOOD = UpdateRow("run", 1, "a", b"U" * 32, b"report", 99, False)
+MEMORY = MemoryRow("run", "a", 1, b"M" * 32, b"patch", b"U" * 32, b"")
+
+
+def filled(folder: Path) -> Store:
+    """A store with a device, a run, and its first round open."""
+    store = open_store(folder)
+    store.add_device("a", b"s" * 32)
+    store.add_run(RUN)
+    store.open_round(ROUND, ORDERS)
+    return store
+
+
+def test_devices(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert store.devices() == []
+    store.add_device("b", b"2" * 32)
+    store.add_device("a", b"1" * 32)
+    store.heard(store.devices()[0], 7, b"hello")
+    store.revoke_device("b")
+    found = [msgspec.structs.astuple(row) for row in store.devices()]
+    assert found == [("a", b"1" * 32, False, 7, b"hello"), ("b", b"2" * 32, True, 0, None)]
+    with pytest.raises(ConfigError, match="device: found 'a', expected an id that is not enrolled"):
+        store.add_device("a", b"3" * 32)
+    with pytest.raises(ConfigError, match="device: found 'c', expected an enrolled device"):
+        store.revoke_device("c")
+
+
+def test_runs(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    later = msgspec.structs.replace(RUN, run="also", created=2.0)
+    store.add_run(later)
+    store.add_run(RUN)
+    assert store.runs() == [RUN, later]
+    with pytest.raises(ConfigError, match="run: found 'run', expected a name that no run has yet"):
+        store.add_run(RUN)
+    store.set_status("also", "stopped")
+    assert [row.status for row in store.runs()] == ["running", "stopped"]
+    for name in ("also", "none"):  # what has ended ends once
+        with pytest.raises(ConfigError, match="expected the name of a running run"):
+            store.set_status(name, "stopped")
+
+
+def test_rounds_and_orders(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    assert store.rounds("run") == [ROUND] and store.rounds("other") == []
+    assert store.round("run", 1) == ROUND
+    assert store.round("run", 2) is None and store.round("other", 1) is None
+    assert store.current_round("run") == ROUND and store.current_round("other") is None
+    assert store.orders("run", 1) == ORDERS and store.orders("run", 2) == []
+    assert store.order("run", 1, "b") == ORDERS[1] and store.order("run", 1, "c") is None
+    store.decline("run", 1, "b", "DataError: no data")
+    changed = msgspec.structs.replace(ORDERS[1], declined="DataError: no data")
+    assert store.orders("run", 1) == [ORDERS[0], changed]
+    store.close_round("run", 1, b"summary", b"next state", "finished")
+    assert store.round("run", 1) == msgspec.structs.replace(ROUND, open=False, summary=b"summary")
+    assert store.current_round("run") is None
+    assert (store.runs()[0].state, store.runs()[0].status) == (b"next state", "finished")
+
+
+def test_a_round_comes_with_all_its_orders_or_not_at_all(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    second = msgspec.structs.replace(ROUND, round=2)
+    twice = [msgspec.structs.replace(ORDERS[0], round=2)] * 2
+    with pytest.raises(StorageError, match=r"sedge\.sqlite: UNIQUE constraint failed"):
+        store.open_round(second, twice)
+    assert store.rounds("run") == [ROUND] and store.orders("run", 2) == []
+
+
+def test_a_stopped_run_stays_stopped_when_its_round_closes(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.set_status("run", "stopped")
+    store.close_round("run", 1, b"summary", b"next", "running")
+    assert (store.runs()[0].state, store.runs()[0].status) == (b"next", "stopped")
+
+
+def test_updates_that_count(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    late = msgspec.structs.replace(GOOD, device="b", late=True)
+    bad = msgspec.structs.replace(GOOD, device="c", rejected="mismatch", detail="why")
+    for row in (bad, late, GOOD):
+        store.receive(row, None)
+    assert store.updates("run", 1) == [GOOD] and store.updates("run", 2) == []
+    assert store.update("run", 1, "b") == late and store.update("run", 1, "c") == bad
+    assert store.update("run", 1, "d") is None and store.update("run", 2, "a") is None
+    with pytest.raises(StorageError, match="UNIQUE constraint failed"):
+        store.receive(GOOD, None)
+
+
+def test_a_receipt_and_the_memory_are_one(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON memory BEGIN SELECT RAISE(FAIL,'x'); END"
+    )
+    with pytest.raises(StorageError, match="x"):
+        store.receive(GOOD, MEMORY)
+    assert store.update("run", 1, "a") is None and store.memory("run", "a") is None
+    store._db.execute("DROP TRIGGER full")
+    store.receive(GOOD, MEMORY)
+    assert store.update("run", 1, "a") == GOOD and store.memory("run", "a") == MEMORY
+
+
+def test_an_older_round_never_replaces_newer_memory(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    for number, kept in ((5, 5), (4, 5), (5, 5), (6, 6)):
+        row = msgspec.structs.replace(GOOD, round=number, device=f"a{number}{kept}")
+        blob = bytes([number]) * 32
+        with open_store(tmp_path)._transaction() as db:  # receipts are not what this is about
+            db.execute("DELETE FROM updates")
+        store.receive(row, msgspec.structs.replace(MEMORY, round=number, blob=blob))
+        found = store.memory("run", "a")
+        assert found is not None and (found.round, found.blob) == (kept, bytes([kept]) * 32)
+    assert store.memory("run", "b") is None and store.memory("other", "a") is None
+
+
+def test_what_a_round_needs_is_kept_and_no_more(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_run(RUN)
+    last = 8
+    for number in range(1, last + 1):
+        blob = bytes([number])
+        order = OrderRow("run", number, "a", b"", b"", True, b"arrays" + blob)
+        round_ = RoundRow("run", number, "train", True, b"model" + blob, b"", None)
+        store.open_round(round_, [order])
+        row = UpdateRow("run", number, "a", b"update" + blob, b"", 1, False)
+        other = msgspec.structs.replace(row, device="b", blob=b"other" + blob)
+        memory = MemoryRow("run", "a", number, b"model" + blob, b"", row.blob, order.arrays)
+        if number != last:
+            store.receive(row, memory)
+        if number != 3:
+            store.receive(other, None)
+        if number != last:
+            store.close_round("run", number, b"", b"", "running")
+    late = range(last - LATE_ROUNDS, last + 1)
+    assert store.named_blobs() == (
+        {RUN.bundle, b"other" + bytes([last])}
+        # Round 7 is the device's last: its memory needs these.
+        | {b"model\x07", b"update\x07", b"arrays\x07"}
+        # An update that comes late to these rounds still becomes memory.
+        | {b"model" + bytes([n]) for n in late}
+        | {b"arrays" + bytes([n]) for n in late}
+    )
+
+
+def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None:
+    """However many orders and updates there were: none of the tables that grow is gone through."""
+    store = open_store(tmp_path)
+    plans = [
+        store._db.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()
+        for sql in (named_blobs_sql(LATE_ROUNDS), f"SELECT 1 WHERE 1 NOT IN ({NAMED_UPDATES})")
+    ]
+    steps = [step for plan in plans for *_, step in plan]
+    assert sum(step.startswith(("SEARCH o ", "SEARCH u ")) for step in steps) == 5 + 2
+    assert not [step for step in steps if step.startswith(("SCAN o", "SCAN u", "CORRELATED"))]
+
+
+def test_old_orders_keep_neither_patch_nor_details(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_run(RUN)
+    last = 7
+    for number in range(1, last + 1):
+        order = OrderRow("run", number, "a", b"patch", b"", True, b"", details=b"details")
+        store.open_round(msgspec.structs.replace(ROUND, round=number), [order])
+        store.close_round("run", number, b"", b"", "running")
+    found = [store.order("run", number, "a") for number in range(1, last + 1)]
+    kept = [bool(order and order.patch and order.details) for order in found]
+    # An update that comes late to one of these may be taken, also should the last round have failed.
+    assert all(found) and kept == [number >= last - LATE_ROUNDS for number in range(1, last + 1)]
+
+
+def test_masks_contexts_and_steps_are_kept_for_whom_they_are(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_run(RUN)
+    last = 6
+    for number in range(1, last + 1):
+        blob = bytes([number])
+        steps = msgspec.msgpack.encode((StepRow(b"base", b"step" + blob, 9),))
+        order = OrderRow("run", number, "a", b"", b"", True, b"", "", b"context" + blob)
+        store.open_round(RoundRow("run", number, "train", True, b"m", b"", None, steps), [order])
+        if number != last:
+            store.close_round("run", number, b"", b"", "running")
+    row = UpdateRow("run", 1, "a", b"U", b"report", 9, False)
+    store.receive(row, MemoryRow("run", "a", 1, b"m", b"", b"U", b"", b"mask", b"context\x01"))
+    late = {b"context" + bytes([number]) for number in range(last - LATE_ROUNDS, last + 1)}
+    kept = {b"mask", b"context\x01", b"U", b"m", RUN.bundle, b"step\x06"} | late
+    assert store.named_blobs() == kept
+
+
+def test_a_small_update_comes_with_its_receipt(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    data, large = b"a small update", b"a large one"
+    sha256, other = hashlib.sha256(data).digest(), store.blobs.write(large)
+    store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON memory BEGIN SELECT RAISE(FAIL,'x'); END"
+    )
+    row = msgspec.structs.replace(GOOD, blob=sha256)
+    with pytest.raises(StorageError, match="x"):
+        store.receive(row, msgspec.structs.replace(MEMORY, blob=sha256), data)
+    with pytest.raises(StorageError, match="No such file"):
+        store.update_blob(sha256)
+    store._db.execute("DROP TRIGGER full")
+    store.receive(row, msgspec.structs.replace(MEMORY, blob=sha256), data)
+    store.receive(msgspec.structs.replace(row, device="b"), None, data)  # the same bytes again
+    assert store.update_blob(sha256) == data and store.update_blob(other) == large
+    store._db.execute("UPDATE small_updates SET data = x'00'")
+    with pytest.raises(StorageError, match=r"sedge\.sqlite: update [0-9a-f]{64} does not have its"):
+        store.update_blob(sha256)
+
+
+def test_small_updates_stay_for_as_long_as_they_are_named(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+
+    def small() -> set[bytes]:
+        return {bytes(data) for (data,) in store._db.execute("SELECT data FROM small_updates")}
+
+    for number in (1, 2, 3):
+        for name in "ab":
+            data = f"{name}{number}".encode()
+            row = UpdateRow("run", number, name, hashlib.sha256(data).digest(), b"r", 2, False)
+            memory = MemoryRow("run", name, number, b"M", b"", row.blob, b"")
+            store.receive(row, memory if name == "a" else None, data)
+        store.drop_small_updates()
+        # Of device a the memory names the last one; of b the open round does.
+        assert small() == {f"a{number}".encode(), f"b{number}".encode()}
+        store.close_round("run", number, b"", b"", "running")
+        store.drop_small_updates()
+        assert small() == {f"a{number}".encode()}
+        store.open_round(msgspec.structs.replace(ROUND, round=number + 1), [])
+
+
+def test_steps_that_cannot_be_read(tmp_path: Path) -> None:
+    assert steps_of(b"") == ()
+    for bad in (b"\xc1", b"\x91\x90", msgspec.msgpack.encode("text")):
+        with pytest.raises(StorageError, match="a round's steps cannot be read"):
+            steps_of(bad)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_store_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    store = Store(tmp_path, durable)
+    (found,) = store._db.execute("PRAGMA synchronous").fetchone()
+    assert found == (2 if durable else 0)
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    store.blobs.write(b"some bytes")
+    assert bool(flushed) is durable
+    store.close()
+
+
+def test_each_run_has_its_own_late_rounds(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for run, rounds in (("old", 1), ("new", 9)):
+        store.add_run(msgspec.structs.replace(RUN, run=run, bundle=run.encode()))
+        for number in range(1, rounds + 1):
+            row = RoundRow(run, number, "train", True, f"{run}{number}".encode(), b"", None)
+            store.open_round(row, [])
+            store.close_round(run, number, b"", b"", "running")
+    assert store.named_blobs() == {
+        b"old",
+        b"new",
+        b"old1",
+        *(f"new{n}".encode() for n in range(7, 10)),
+    }
+
+
+def test_everything_is_there_after_a_new_start(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.receive(GOOD, MEMORY)
+    blob = store.blobs.write(b"some bytes")
+    store.close()
+    again = Store(tmp_path)
+    again.check()
+    assert again.runs() == [RUN] and again.rounds("run") == [ROUND]
+    assert again.orders("run", 1) == ORDERS and again.updates("run", 1) == [GOOD]
+    assert again.memory("run", "a") == MEMORY and again.blobs.read(blob) == b"some bytes"
+    again.close()
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.close()
+    store.close()
+    for use in (store.runs, store.version, store.check, store.named_blobs):
+        with pytest.raises(StorageError, match="closed database"):
+            use()
+
+
+def test_boots_only_grow(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert [store.next_boot(0), store.next_boot(100), store.next_boot(50)] == [1, 100, 101]
+    store.close()
+    assert open_store(tmp_path).next_boot(3) == 102
+
+
+def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
+    """It would leave no number for the starts after it: a frame has 4 bytes for them."""
+    store = open_store(tmp_path)
+    assert [store.next_boot(clock) for clock in (100, 2**32, 7_300_000_000, 50)] == [
+        100,
+        101,
+        102,
+        103,
+    ]
+    assert store.next_boot(LATEST_CLOCK_S) == LATEST_CLOCK_S < 2**32 - 2**20
+    store.close()
+    other = sqlite3.connect(tmp_path / "sedge.sqlite")
+    other.execute("UPDATE meta SET value = 7300000000 WHERE key = 'boot'")  # by an earlier version
+    other.commit()
+    other.close()
+    assert open_store(tmp_path).next_boot(1_800_000_000) == 1_800_000_000
+
+
+def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path)
+    blob = store.blobs.write(b"an update")
+    assert store.lost(blob) == ""
+    for number, gone in ((errno.EIO, True), (errno.EACCES, False), (errno.EMFILE, False)):
+
+        def fails(*args: object, error: OSError = OSError(number, "no")) -> bytes:  # noqa: B008
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sedge_protocol.host.blobs.read_at", fails)
+            assert bool(store.lost(blob)) is gone
+    path = tmp_path / "blobs" / blob.hex()[:2] / blob.hex()
+    path.write_bytes(b"an updatf")
+    assert "9 bytes do not have its sha256" in store.lost(blob)
+    assert "No such file" in store.lost(blob)  # set aside
+    small = b"small"
+    row = msgspec.structs.replace(GOOD, blob=hashlib.sha256(b"another").digest())
+    store.receive(row, None, small)
+    assert "does not have its sha256" in store.lost(row.blob)
+    assert [r.device for r in store.updates("run", 1)] == ["a"]
+    store.reject("run", 1, "a", "malformed", "lost")
+    found = store.update("run", 1, "a")
+    assert store.updates("run", 1) == [] and found is not None
+    assert (found.rejected, found.detail) == ("malformed", "lost")
+
+
+def test_another_process_is_noticed(tmp_path: Path) -> None:
+    one, two = open_store(tmp_path), open_store(tmp_path)
+    before = one.version()
+    one.add_device("own", b"s" * 32)
+    assert one.version() == before
+    two.add_device("other", b"s" * 32)
+    assert one.version() != before
+    assert [row.device for row in one.devices()] == ["other", "own"]
+
+
+def test_two_connections_write_at_once(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def enrol(who: str) -> None:
+        try:
+            store = open_store(tmp_path / "state")
+            for number in range(30):
+                store.add_device(f"{who}{number}", b"s" * 32)
+                store.next_boot(0)
+            store.close()
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=enrol, args=(who,)) for who in "xyz"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    store = Store(tmp_path / "state")
+    assert len(store.devices()) == 90 and store.next_boot(0) == 91
+
+
+def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    program = (
+        "import os, sys; from pathlib import Path; from sedge_cloud.store.database import Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "with store._transaction() as db:\n"
+        "    db.execute(\"UPDATE runs SET status = 'lost'\")\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -9
+    store = Store(tmp_path)
+    store.check()
+    assert store.runs() == [RUN]
+    store.set_status("run", "stopped")
+
+
+def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sedge_cloud.store.database.BUSY_S", 0.05)
+    one, two = open_store(tmp_path), open_store(tmp_path)
+    with one._transaction():
+        with pytest.raises(StorageError, match=r"sedge\.sqlite: database is locked"):
+            two.add_device("a", b"s" * 32)
+        assert two.devices() == []  # reading never waits
+    two.add_device("a", b"s" * 32)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, SCHEMA + 100])
+def test_another_schema_is_refused_and_not_touched(tmp_path: Path, schema: int) -> None:
+    store = filled(tmp_path)
+    store._db.execute(f"PRAGMA user_version = {schema}")
+    store.close()
+    before = (tmp_path / "sedge.sqlite").read_bytes()
+    with pytest.raises(StorageError) as caught:
+        Store(tmp_path)
+    expected = f"{tmp_path}/sedge.sqlite: schema {schema}, this version uses {SCHEMA}"
+    assert str(caught.value) == expected
+    assert (tmp_path / "sedge.sqlite").read_bytes() == before
+
+
+def overwrite(path: Path, data: bytes, offset: int) -> None:
+    """Bytes of a file, changed."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "not a database": lambda path: path.write_bytes(b"this is no database, " * 500),
+    "no magic": lambda path: overwrite(path, b"X" * 16, 0),
+    "first page": lambda path: overwrite(path, b"\xff" * 3900, 100),
+    "cut": lambda path: os.truncate(path, 5000),
+    "every table": lambda path: overwrite(path, b"\xa5" * (path.stat().st_size - 4096), 4096),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    store = filled(tmp_path)
+    store.receive(GOOD, MEMORY)
+    store.close()
+    assert [path.name for path in tmp_path.glob("sedge.sqlite*")] == ["sedge.sqlite"]
+    DAMAGES[name](tmp_path / "sedge.sqlite")
+
+    def use() -> None:
+        store = Store(tmp_path)
+        try:
+            store.check()
+            store.runs()
+            store.named_blobs()
+        finally:
+            store.close()
+
+    with pytest.raises(StorageError) as caught:
+        use()
+    text = str(caught.value)
+    assert "sedge.sqlite" in text and len(text.splitlines()) == 1
+
+
+def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
+    """Whatever the disk does to the file, the only error is ``StorageError``."""
+    store = filled(tmp_path)
+    store.receive(GOOD, MEMORY)
+    store.close()
+    path = tmp_path / "sedge.sqlite"
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 151):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            store = Store(tmp_path)
+            try:
+                store.check()
+                for look in (store.devices, store.runs, store.named_blobs):
+                    look()
+                store.rounds("run")
+                store.orders("run", 1)
+                store.update("run", 1, "a")
+                store.memory("run", "a")
+            finally:
+                store.close()
+        except StorageError:
+            refused += 1
+    assert refused > 10
+
+
+def test_a_row_of_another_type_is_a_storage_error(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store._db.execute("UPDATE runs SET created = 'yesterday'")
+    with pytest.raises(StorageError, match=r"sedge\.sqlite: damaged RunRow: .*created"):
+        store.runs()
+
+
+def test_only_the_owner_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "state"
+    before = os.umask(0)
+    try:
+        store = Store(folder)
+        store.add_device("a", b"s" * 32)
+        store.blobs.write(b"some bytes")
+    finally:
+        os.umask(before)
+    assert mode(folder) == 0o700
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} > {"sedge.sqlite", "sedge.sqlite-wal", "sedge.sqlite-shm"}
+    assert {path.name: oct(mode(path)) for path in files if mode(path) != 0o600} == {}
+    assert all(mode(path) == 0o700 for path in folder.rglob("*") if path.is_dir())
+
+
+def test_a_file_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    (tmp_path / "sedge.sqlite").chmod(0o644)
+    store = Store(tmp_path)
+    store.add_device("a", b"s" * 32)
+    assert {mode(path) for path in tmp_path.glob("sedge.sqlite*")} == {0o600}
+
+
+def test_a_read_only_folder_is_one_clear_line() -> None:
+    with as_nobody() as folder:
+        (folder / "empty").mkdir(0o500)
+        with pytest.raises(
+            StorageError, match=r"empty.*(Permission denied|not readable)"
+        ) as caught:
+            Store(folder / "empty")
+        assert len(str(caught.value).splitlines()) == 1
+        state = folder / "state"
+        filled(state).close()
+        for path in state.iterdir():
+            path.chmod(0o500 if path.is_dir() else 0o400)
+        state.chmod(0o500)
+        with pytest.raises(StorageError, match="state") as caught:
+            Store(state)
+        assert len(str(caught.value).splitlines()) == 1
+        for path in (state, *state.iterdir()):
+            path.chmod(0o700)
+
+
+def test_a_file_in_the_way_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"state folder .*file: "):
+        Store(tmp_path / "file")
+    (tmp_path / "state" / "sedge.sqlite").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"sedge\.sqlite"):
+        Store(tmp_path / "state")
+
+
+def test_rows_keep_their_columns_in_the_order_of_the_tables(tmp_path: Path) -> None:
+    """``SELECT *`` and ``INSERT … VALUES`` need it."""
+    with sqlite3.connect(open_store(tmp_path)._path) as db:
+        for table, kind in (
+            ("runs", RunRow),
+            ("rounds", RoundRow),
+            ("orders", OrderRow),
+            ("updates", UpdateRow),
+            ("memory", MemoryRow),
+        ):
+            columns = tuple(row[1] for row in db.execute(f"PRAGMA table_info({table})"))
+            assert columns == kind.__struct_fields__

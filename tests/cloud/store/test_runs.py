@@ -1,0 +1,251 @@
+"""The ledger: vectors out of references, exactly those the devices hold, and updates that it refuses."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import (
+    CONFIG,
+    LAYOUT,
+    RUN,
+    Cloud,
+    random_theta,
+    small_update,
+    update,
+)
+
+from sedge_cloud.config import BroadcastConfig
+from sedge_cloud.store import runs as ledgers
+from sedge_cloud.store.rows import MemoryRow, OrderRow
+from sedge_cloud.store.runs import Run
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
+from sedge_protocol.errors import StorageError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Committed
+from sedge_protocol.wire.update import Report, encode_update
+
+
+def open_cloud(folder: Path) -> tuple[Cloud, Run, OrderRow]:
+    """A cloud with round 1 open, its run, and the order of device a."""
+    cloud = Cloud(folder)
+    cloud.hello()
+    order = cloud.store.order(RUN, 1, "a")
+    assert order is not None
+    return cloud, cloud.core.runs[RUN], order
+
+
+def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
+    """Whatever the broadcast: a lossy one begins with the first change."""
+    lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8, 0.1))
+    cloud = Cloud(tmp_path, lossy)
+    state = cloud.core.ledger.state(cloud.core.runs[RUN])
+    assert state.theta.tobytes() == random_theta(1).tobytes()
+    assert np.array_equal(state.initial, state.theta) and state.round == 0
+    assert cloud.state().model_hash == hashlib.sha256(state.theta.tobytes()).digest()
+    assert cloud.state().steps == () and cloud.state().owed == b""
+
+
+def device_vector(
+    start: Theta, delta: Theta, values: ValueCoding, kept: int
+) -> tuple[bytes, Theta]:
+    """A payload, and where a device stands that adds to its start what it has sent."""
+    payload = encode(top_k(delta, kept), values, Compression.ZLIB)
+    return payload, start + decode(payload, start.size).dense()
+
+
+@pytest.mark.parametrize("kept", [10, LAYOUT.size])
+@pytest.mark.parametrize("values", ValueCoding)
+def test_history_is_the_vector_the_device_had(
+    tmp_path: Path, values: ValueCoding, kept: int
+) -> None:
+    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9))
+    run, ledger, store = cloud.core.runs[RUN], cloud.core.ledger, cloud.store
+    for number in (1, 2, 3):
+        start = random_theta(number)
+        model, _, _ = ledger.write_model(start.copy(), Compression.ZSTD)
+        patched = np.sort(np.random.default_rng(number).choice(LAYOUT.size, 50, replace=False))
+        vector = SparseVector(LAYOUT.size, patched.astype(np.uint32), random_theta(number + 50, 50))
+        patch = encode(vector, ValueCoding.FP32)
+        vector.scatter_into(start)
+        payload, expected = device_vector(start, random_theta(number + 9), values, kept)
+        order = OrderRow(RUN, number, "a", patch, b"", True, b"")
+        report = msgspec.structs.replace(example_report(), round=number)
+        blob = store.blobs.write(encode_update(report, payload))
+        ledger_row = MemoryRow(RUN, "a", number, model, order.patch, blob, b"")
+        with store._transaction() as db:
+            store._insert(db, "memory", ledger_row, "INSERT OR REPLACE")
+        found = ledger.memory(run, "a")
+        assert found.trained is not None and found.trained.tobytes() == expected.tobytes()
+        assert found.round == number
+        assert found.base is not None and found.base.tobytes() == random_theta(number).tobytes()
+
+
+def test_rounds_that_only_measure_do_not_make_a_memory_older(tmp_path: Path) -> None:
+    """A memory's round counts trainings, as the state's does."""
+    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9, evaluate_every=1))
+    cloud.hello()
+    ages: list[tuple[int, int]] = []
+    for _ in range(6):  # three trainings, and a measurement after each
+        cloud.answer("a", "b")
+        run, ledger = cloud.core.runs[RUN], cloud.core.ledger
+        ages.append((ledger.state(run).round, ledger.memory(run, "a").round))
+    assert ages == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
+
+
+def example_report() -> Report:
+    """A report of nothing in particular."""
+    hashes = {"layout_hash": LAYOUT.hash, "model_hash": bytes(32), "patch_hash": b""}
+    return msgspec.convert(
+        {
+            **hashes,
+            "run": RUN,
+            "round": 1,
+            "task": "train",
+            "num_examples": 10,
+            "before": {"loss": 1.0, "accuracy": 0.5, "num_examples": 10},
+            "after": {"loss": 1.0, "accuracy": 0.5, "num_examples": 10},
+            "train_loss": 1.0,
+            "steps": 1,
+            "seconds": 1.0,
+        },
+        Report,
+    )
+
+
+def test_a_device_never_heard_of_has_no_history(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    found = cloud.core.ledger.memory(cloud.core.runs[RUN], "a")
+    assert found.trained is None and found.round == 0 and found.arrays == {} and found.base is None
+
+
+def test_the_memory_of_a_real_round(tmp_path: Path) -> None:
+    cloud, run, _ = open_cloud(tmp_path)
+    delta = random_theta(7)
+    (answer,) = cloud.upload("a", update(cloud.order("a"), delta))
+    assert isinstance(answer, Committed)
+    found = cloud.core.ledger.memory(run, "a")
+    assert found.trained is not None
+    assert found.trained.tobytes() == (random_theta(1) + delta).tobytes()
+    round_ = cloud.store.round(RUN, 1)
+    assert round_ is not None
+    base = cloud.core.ledger.theta(round_.model, LAYOUT.size)
+    (only,) = cloud.core.ledger.updates(run, 1, base)
+    assert only.base is base
+    assert (only.device, only.num_examples) == ("a", 10)
+    assert np.array_equal(only.trained, found.trained)
+
+
+def test_a_state_that_did_not_change_names_the_same_model(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    run, ledger = cloud.core.runs[RUN], cloud.core.ledger
+    assert ledger.write_state(run, ledger.state(run)) == run.state
+
+
+def test_collect_keeps_what_states_and_rows_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, _, _ = open_cloud(tmp_path)
+    blob = small_update(cloud.order("a"))
+    cloud.offer("a", blob)
+    monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", 0.0)
+    large = update(cloud.order("b"), random_theta(2))
+    cloud.upload("b", large)
+    named = [cloud.run_row().bundle, cloud.state().model, hashlib.sha256(large).digest()]
+    stray = cloud.store.blobs.write(b"of a crash" * 1000)
+    assert cloud.core.ledger.collect() >= 10_000
+    assert all(cloud.store.blobs.has(sha256) for sha256 in named)
+    assert not cloud.store.blobs.has(stray)
+    assert cloud.store.update_blob(hashlib.sha256(blob).digest()) == blob
+    assert cloud.core.ledger.collect() == 0
+
+
+def test_collecting_costs_no_more_than_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large fleet's blobs are not looked through for each small round."""
+    ledger = Cloud(tmp_path).core.ledger
+    named = {bytes([0, i]) * 16 for i in range(100)}
+    monkeypatch.setattr(ledger.store, "named_blobs", lambda: set(named))
+    looked: list[int] = []
+
+    def collected(keep: set[bytes], age: float, part_age: float) -> int:
+        looked.append(len(keep))
+        return 0
+
+    monkeypatch.setattr(ledger.store.blobs, "collect", collected)
+    ledger.collect()
+    for _ in range(100):
+        ledger.tidy(4)
+    assert len(looked) - 1 == 3  # 400 orders, a hundred blobs and those of the run's state
+    looked.clear()
+    ledger.tidy(1000)
+    assert len(looked) == 1
+
+
+def test_what_was_just_written_is_not_collected(tmp_path: Path) -> None:
+    """The command line writes a bundle before the run that names it."""
+    cloud = Cloud(tmp_path)
+    fresh = cloud.store.blobs.write(b"of a run that is about to begin")
+    cloud.core.ledger.collect()
+    assert cloud.store.blobs.has(fresh)
+
+
+@pytest.mark.parametrize("column", ["config", "state"])
+def test_a_run_whose_row_cannot_be_read(tmp_path: Path, column: str) -> None:
+    cloud = Cloud(tmp_path)
+    for bad in (b"\xc1", b"\x80", msgspec.msgpack.encode({"from": "another version"})):
+        row = msgspec.structs.replace(cloud.run_row(), **{column: bad})
+        with pytest.raises(StorageError, match="run run: its row cannot be read: "):
+            Run(row, cloud.store)
+
+
+def test_a_run_whose_bundle_is_gone(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    for blob, why in ((bytes(32), "read blob"), (cloud.store.blobs.write(b"no bundle"), "")):
+        row = msgspec.structs.replace(cloud.run_row(), bundle=blob)
+        with pytest.raises(StorageError, match=f"run run: its bundle cannot be read: {why}"):
+            Run(row, cloud.store)
+
+
+def test_a_model_that_the_disk_has_lost_counts_as_none(tmp_path: Path) -> None:
+    """Its run goes on, and every other device's stays."""
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    row = cloud.store.memory(RUN, "a")
+    assert row is not None
+    path = tmp_path / "state" / "blobs" / row.blob.hex()[:2] / row.blob.hex()
+    path.write_bytes(b"rot" + path.read_bytes()[3:])
+    cloud.restart()
+    ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
+    for _ in range(2):
+        assert ledger.memory(run, "a").trained is None and ledger.memory(run, "a").device == "a"
+    assert ledger.memory(run, "b").trained is not None
+    (text,) = ledger.take_losses()
+    assert text.startswith(f"run run: the model of a after round 1 is lost: read blob {path}: ")
+    assert "do not have its sha256" in text and ledger.take_losses() == []
+
+
+def test_a_model_that_cannot_be_read_now_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    cloud.restart()
+    ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
+
+    def fails(*args: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_protocol.host.blobs.read_at", fails)
+        with pytest.raises(StorageError, match="Permission denied"):
+            ledger.memory(run, "a")
+    assert ledger.take_losses() == [] and ledger.memory(run, "a").trained is not None

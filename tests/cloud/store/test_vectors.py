@@ -1,0 +1,128 @@
+"""Vectors among the blobs: exact, decoded once, and no more of them in memory than there is room for."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
+
+from sedge_cloud.store import vectors
+from sedge_cloud.store.runs import Ledger
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.errors import LocalError
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_model_is_stored_whole_and_exact(tmp_path: Path, compression: Compression) -> None:
+    cloud = Cloud(tmp_path, None, ())
+    ledger = Ledger(cloud.store)
+    theta = random_theta(3)
+    theta[:3] = [0.0, -0.0, 1e-45]
+    blob, model_hash, size = ledger.write_model(theta, compression)
+    assert size == cloud.store.blobs.size(blob)
+    assert model_hash == hashlib.sha256(theta.tobytes()).digest()
+    for reader in (ledger, Ledger(cloud.store)):  # as it was written, and from the disk
+        found = reader.theta(blob, theta.size)
+        assert found.tobytes() == theta.tobytes()
+        with pytest.raises(ValueError, match="read-only"):
+            found[0] = 1.0
+    theta[0] = 1.0  # the caller's own array stays the caller's
+
+
+def test_more_globals_than_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "CACHED_GLOBALS_BYTES", 4 * 200)
+    ledger = Ledger(Cloud(tmp_path, None, ()).store)
+    thetas = [random_theta(seed, 50) for seed in range(7)]
+    blobs = [ledger.write_model(theta, Compression.ZSTD)[0] for theta in thetas]
+    for _ in range(2):
+        for theta, blob in zip(thetas, blobs, strict=True):
+            assert np.array_equal(ledger.theta(blob, 50), theta)
+
+
+def test_arrays_come_back(tmp_path: Path) -> None:
+    ledger = Ledger(Cloud(tmp_path, None, ()).store)
+    grid = np.arange(24, dtype=np.float32).reshape(4, 6)
+    arrays: dict[str, NDArray[np.float32]] = {
+        "importance": random_theta(2),
+        "grid": grid,
+        "scalar": np.full((), 3.5, np.float32),
+        "none": np.empty((0, 3), np.float32),
+        "every other, turned": grid.T[::2],
+        "edge": np.array([0.0, -0.0, np.inf, np.nan, 1e-45, 3.4e38], np.float32),
+    }
+    blob = ledger.write_arrays(arrays)
+    found = ledger.read_arrays(blob)
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].shape == array.shape and found[name].dtype == np.float32
+        assert found[name].tobytes() == array.tobytes()
+    assert ledger.write_arrays(arrays) == blob
+    assert ledger.write_arrays({}) == b"" and ledger.read_arrays(b"") == {}
+
+
+def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its receipt; the closing and the next plan find it in memory, unless there is too little."""
+    config = msgspec.structs.replace(CONFIG, strategy="fedobp", num_rounds=9)
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    decoded: list[int] = []
+
+    def counted(data: bytes, size: int, context: bytes | None = None) -> SparseVector:
+        decoded.append(len(data))
+        return decode(data, size, context)
+
+    monkeypatch.setattr(vectors, "decode", counted)
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name)))
+    assert len(decoded) == 2
+    cloud.poll()
+    assert cloud.order("a").round == 2 and len(decoded) == 2
+    monkeypatch.setattr(vectors, "CACHED_UPDATES_BYTES", 0)
+    cloud.restart()
+    cloud.hello()
+    decoded.clear()
+    cloud.answer("a", "b")
+    assert cloud.order("a").round == 3
+    assert len(decoded) >= 6  # receipt, closing and plan, each for both
+
+
+@pytest.mark.parametrize("values", [v for v in ValueCoding if v is not ValueCoding.FP32])
+def test_a_lossy_model_is_what_its_receiver_decodes(tmp_path: Path, values: ValueCoding) -> None:
+    cloud = Cloud(tmp_path, None, ())
+    theta = random_theta(3)
+    blob, model_hash, _ = Ledger(cloud.store).write_model(theta, Compression.ZSTD, values)
+    decoded = decode(cloud.store.blobs.read(blob), theta.size).dense()
+    assert decoded.tobytes() != theta.tobytes()
+    assert model_hash == vectors.hash_of(decoded)
+    for reader in (Ledger(cloud.store), Ledger(cloud.store)):
+        assert reader.theta(blob, theta.size).tobytes() == decoded.tobytes()
+
+
+def test_what_a_coding_cannot_carry_is_an_error(tmp_path: Path) -> None:
+    theta = random_theta(3)
+    theta[7] = 1e6
+    with pytest.raises(LocalError, match="finite"):
+        Ledger(Cloud(tmp_path, None, ()).store).write_model(
+            theta, Compression.ZSTD, ValueCoding.FP16
+        )
+
+
+def test_a_vector_as_it_is(tmp_path: Path) -> None:
+    ledger = Ledger(Cloud(tmp_path, None, ()).store)
+    theta = random_theta(5)
+    assert ledger.read_vector(ledger.write_vector(theta)).tobytes() == theta.tobytes()
+    assert ledger.write_vector(np.zeros(9, np.float32)) == b""
+
+
+def test_magnitudes_and_sizes() -> None:
+    values = np.array([-3, 2, 0], np.float32)
+    assert vectors.magnitude(values) == 3 and vectors.magnitude(-values) == 3
+    assert vectors.magnitude(values[:0]) == 0
+    places = np.array([1, 2, 9], np.uint32)
+    assert vectors.vector_bytes(SparseVector(10, places, values)) == 24
+    assert vectors.vector_bytes(SparseVector(3, None, values)) == 12
+    coded = encode(SparseVector(3, None, values), ValueCoding.FP32)
+    assert vectors.hash_of(decode(coded, 3).dense()) == hashlib.sha256(values.tobytes()).digest()

@@ -1,0 +1,157 @@
+"""FedCAC's plan and apply: options, the authors' thresholds, statistics, hostile updates.
+
+The algorithm itself is in paper/test_cac_paper.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sedge_cloud.strategies.fedcac import FedCAC, critical_places
+from sedge_cloud.strategies.registry import make_strategy
+from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.messages import Training
+
+LAYOUT = Layout.of(
+    [
+        ("norm.weight", (4,), Role.PARAMETER),
+        ("norm.running_var", (2,), Role.STATISTIC),
+        ("fc.weight", (2, 3), Role.PARAMETER),
+        ("fc.bias", (1,), Role.PARAMETER),
+    ]
+)
+N = LAYOUT.size
+ONES = np.ones(N, np.float32)
+TRAINING = Training()
+
+
+def dense(*values: float) -> SparseVector:
+    """A dense vector (n,)."""
+    return SparseVector(N, None, np.array(values, np.float32))
+
+
+# Of norm.weight elements 1 and 3, of fc.weight 7, 8 and 11; the statistics and the lone bias never.
+STEPS = dense(0.1, 0.5, 0.1, -0.5, 9, 9, 0.1, 0.2, -0.3, 0.1, 0.1, 0.4, 9)
+CRITICAL = [1, 3, 7, 8, 11]
+
+
+def memory(steps: SparseVector = STEPS, group: tuple[Memory, ...] = ()) -> Memory:
+    """What is known of a device that went these steps from a model of ones."""
+    return Memory(steps.values + ONES, 1, device="a", sent=steps, group=group)
+
+
+def state(strategy: FedCAC, number: int = 1) -> State:
+    """A state after so many rounds."""
+    return replace(strategy.init(LAYOUT, ONES), round=number)
+
+
+def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
+    plain = Assignment(keep=("norm.running_var",))
+    assert FedCAC().plan(state(FedCAC()), Memory(), TRAINING) == plain
+    still = memory(dense(*np.zeros(N)))
+    assert FedCAC().plan(state(FedCAC()), still, TRAINING) == plain
+
+
+def test_a_group_shares_whole_models_on_the_devices_own_mask() -> None:
+    group = (memory(dense(*np.full(N, 2.0))), Memory())  # the second is forgotten
+    for number, partner in ((100, 2.0), (101, None)):
+        given = FedCAC(beta=100).plan(state(FedCAC(), number), memory(group=group), TRAINING)
+        assert given.patch is not None
+        assert given.patch.indices is not None
+        assert given.patch.indices.tolist() == CRITICAL
+        own = STEPS.values[CRITICAL] + np.float32(1)
+        expected = own if partner is None else (own + 1 + np.float32(partner)) / 2
+        np.testing.assert_allclose(given.patch.values, expected, rtol=1e-6)
+        assert given.keep == ("norm.running_var",)
+        assert given.upload
+
+
+def test_the_average_is_of_whole_models_and_the_groups_of_critical_elements() -> None:
+    other = dense(0.5, 0.1, 0.5, 0.1, 9, 9, 0.3, 0.1, 0.1, 0.3, 0.3, 0.1, 9)
+    sent = [
+        Update("a", 1, ONES, None, STEPS),
+        Update("b", 3, ONES, None, STEPS),
+        Update("c", 4, ONES, None, other),
+    ]
+    after = FedCAC().apply(state(FedCAC(), 0), sent)
+    expected = ONES + (STEPS.values + other.values) / 2
+    expected[4:6] = 1
+    np.testing.assert_allclose(after.theta, expected, rtol=1e-6)
+    assert after.groups == {"a": ("b",), "b": ("a",)}
+    assert after.round == 1
+
+
+def test_masks_of_absent_devices_are_kept_where_they_are_asked_for() -> None:
+    strategy = FedCAC(stale_rounds=1)
+    after = strategy.apply(state(strategy, 0), [Update("a", 1, ONES, None, STEPS)])
+    assert list(after.arrays) == ["mask a"]
+    after = strategy.apply(after, [Update("b", 1, ONES, None, STEPS)])
+    assert after.groups == {"b": ("a",)}
+    assert FedCAC().apply(state(FedCAC(), 0), [Update("a", 1, ONES, None, STEPS)]).arrays == {}
+
+
+def test_a_long_model_is_compared_by_a_sample() -> None:
+    layout = Layout.of([("fc.weight", (1000,), Role.PARAMETER)])
+    theta = np.ones(1000, np.float32)
+    rng = np.random.default_rng(0)
+    steps = [rng.exponential(size=1000).astype(np.float32) for _ in range(2)]
+    sent = [
+        Update(name, 1, theta, None, SparseVector(1000, None, steps[name > "b"])) for name in "abcd"
+    ]
+    strategy = FedCAC(overlap_sample=64, beta=1)
+    after = strategy.apply(strategy.init(layout, theta), sent)
+    assert after.groups == {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("c",)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "critical"),
+    [
+        ([5, 4, 3, 2, 1, 1], [0, 1, 2]),
+        ([5, 4, 3, 3, 3, 1], [0, 1, 2, 3, 4]),  # ties with the third
+        ([5, 4, 0, 0, 0, 0], [0, 1]),  # no threshold: all that changed
+        ([5, 4, 1e-11, 1e-12, 0, 0], [0, 1, 2, 3]),
+        ([5, 4, 2e-10, 1e-12, 0, 0], [0, 1, 2]),
+        ([1e-12, 1e-21, 0, 0, 0, 0], [0]),
+        ([0, 0, 0, 0, 0, 0], []),
+        ([-1, 1, -1, 1, -1, 0.5], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_the_authors_thresholds(steps: list[float], critical: list[int]) -> None:
+    layout = Layout.of([("fc.weight", (6,), Role.PARAMETER)])
+    delta = SparseVector(6, None, np.array(steps, np.float32))
+    found = critical_places(layout, delta, np.ones(6, np.float32), 0.5)
+    assert found.tolist() == critical
+
+
+def test_what_a_codec_left_out_did_not_change() -> None:
+    sparse = SparseVector(N, np.array([1, 8], np.uint32), np.array([1, 1], np.float32))
+    assert critical_places(LAYOUT, sparse, ONES, 0.5).tolist() == [1, 8]
+
+
+def test_enormous_changes_are_critical() -> None:
+    most = np.full(N, np.finfo(np.float32).max)
+    steps = dense(1, *[0.0] * 10, 1, 0)
+    assert critical_places(LAYOUT, steps, most, 0.5).tolist() == [0, 11]
+    vast: Theta = most.copy()
+    found = critical_places(LAYOUT, SparseVector(N, None, vast), most, 0.5)
+    assert found.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fraction", 0.0),
+        ("fraction", 1.5),
+        ("beta", 0),
+        ("overlap_sample", 1),
+        ("stale_rounds", -1),
+    ],
+)
+def test_refuses(key: str, value: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_strategy("fedcac", {key: value})
+    assert caught.value.key == key

@@ -1,0 +1,230 @@
+"""SubFLOT as a coordinator sees it: first rounds, options, invariants. The paper is in tests/paper."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.cloud.forms import RESIDUAL, Residual, layout_of, random_theta, rearranged, state_of
+
+from sedge_cloud.algorithms import optimal_transport as transport
+from sedge_cloud.algorithms.neuron_alignment import Aligner
+from sedge_cloud.algorithms.optimal_transport import Solver
+from sedge_cloud.algorithms.submodels import form_of, places_of, prefix
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategies.heterofl import HeteroFL
+from sedge_cloud.strategies.subflot import SubFLOT
+from sedge_cloud.strategy import Memory, Update
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Training
+
+RNG = np.random.default_rng(0)
+LAYOUT = layout_of(Residual())
+THETA = random_theta(LAYOUT, RNG)
+RATES = (0.0, 0.25, 0.5, 0.75)
+STATE = state_of(LAYOUT, RESIDUAL, THETA, RATES[1:])
+FORMS = [form_of(STATE, width) for width in range(4)]
+TRAINING = Training(local_epochs=5, learning_rate=0.01, prox=0.5)
+PARAMETER = ~LAYOUT.mask(LAYOUT.statistics)
+EXACT: tuple[Solver, ...] = ("emd", "assign")
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+def a_past(width: int, seed: int = 1) -> Memory:
+    own = random_theta(FORMS[width].layout, np.random.default_rng(seed))
+    return Memory(own, 3, device=f"d{width}", width=width)
+
+
+def start_of(strategy: SubFLOT, memory: Memory) -> Theta:
+    start = strategy.plan(STATE, memory, TRAINING).start
+    assert start is not None
+    return start
+
+
+def first_channels(width: int) -> Theta:
+    return THETA[places_of(FORMS[0], FORMS[width], prefix(FORMS[width]))]
+
+
+# Where devices start.
+
+
+@pytest.mark.parametrize("width", range(4))
+def test_a_device_without_a_past_starts_from_the_first_channels(width: int) -> None:
+    plan = SubFLOT(rates=RATES).plan(STATE, Memory(device=f"d{width}"), TRAINING)
+    assert plan.width == width
+    assert plan.keep == LAYOUT.statistics
+    if width == 0:
+        assert plan.start is None
+    else:
+        assert plan.start is not None
+        np.testing.assert_array_equal(plan.start, first_channels(width))
+
+
+def test_a_past_of_another_width_is_none() -> None:
+    memory = replace(a_past(1), device="d3")
+    np.testing.assert_array_equal(start_of(SubFLOT(rates=RATES), memory), first_channels(3))
+
+
+def test_a_past_that_is_not_trusted_is_none() -> None:
+    memory = replace(a_past(2), trusted=False)
+    np.testing.assert_array_equal(start_of(SubFLOT(rates=RATES), memory), first_channels(2))
+    assert SubFLOT().plan(STATE, replace(a_past(0), trusted=False), TRAINING).start is None
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("width", range(4))
+def test_the_start_is_the_mixture(width: int, mix: float) -> None:
+    memory = a_past(width)
+    assert memory.trained is not None
+    aligned = Aligner().align(THETA, FORMS[0], memory.trained, FORMS[width]).theta
+    start = start_of(SubFLOT(rates=RATES, mix=mix), memory)
+    assert start.dtype == np.float32
+    np.testing.assert_allclose(start, mix * aligned + (1 - mix) * memory.trained, atol=1e-6)
+    if mix == 0:
+        np.testing.assert_array_equal(start, memory.trained)
+
+
+@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize("mix", [0.3, 0.5, 1.0])
+def test_a_whole_device_at_the_global_model_stays_there(solver: Solver, mix: float) -> None:
+    strategy = SubFLOT(rates=RATES, solver=solver, mix=mix)
+    np.testing.assert_array_equal(start_of(strategy, Memory(THETA, device="d0")), THETA)
+    after = strategy.apply(STATE, [Update("d0", 9, THETA), Update("d4", 5, THETA)])
+    np.testing.assert_array_equal(after.theta, THETA)
+
+
+def test_a_personal_share_takes_the_place_of_the_mixture() -> None:
+    memory = a_past(2)
+    own = memory.trained
+    assert own is not None
+    aligned = Aligner().align(THETA, FORMS[0], own, FORMS[2]).theta
+    start = start_of(SubFLOT(rates=RATES, quantile=0.9), memory)
+    parameter = ~FORMS[2].layout.mask(LAYOUT.statistics)
+    personal = start != aligned
+    assert personal.sum() == pytest.approx(0.1 * parameter.sum(), abs=1)
+    np.testing.assert_array_equal(start[personal], own[personal])
+    apart = np.abs(own - aligned)
+    assert apart[personal].min() >= apart[parameter & ~personal].max()
+    everything = start_of(SubFLOT(rates=RATES, quantile=1.0), memory)
+    np.testing.assert_array_equal(everything, aligned)
+
+
+@pytest.mark.parametrize("past", [False, True])
+def test_the_pull_grows_with_the_rate(past: bool) -> None:
+    for width, rate in enumerate(RATES):
+        memory = a_past(width) if past else Memory(device=f"d{width}")
+        pulled = SubFLOT(rates=RATES, lam=3.0).plan(STATE, memory, TRAINING).training
+        if rate == 0:
+            assert pulled is None
+        else:
+            assert pulled is not None
+            assert pulled.prox == pytest.approx(0.5 + 2 * 3 * rate)
+            assert (pulled.local_epochs, pulled.learning_rate) == (5, 0.01)
+        assert SubFLOT(rates=RATES, sar=False).plan(STATE, memory, TRAINING).training is None
+
+
+# How updates become the next global model.
+
+
+@pytest.mark.parametrize("solver", EXACT)
+def test_permuted_whole_models_are_averaged_in_the_globals_neurons(solver: Solver) -> None:
+    rng = np.random.default_rng(2)
+    steps = [np.float32(0.01) * random_theta(LAYOUT, rng) for _ in range(3)]
+    updates: list[Update] = []
+    for i, step in enumerate(steps):
+        order = [rng.permutation(count) for count in RESIDUAL.channels]
+        updates.append(
+            Update(
+                f"d{i}", 1, rearranged((THETA + step).astype(np.float32), FORMS[0], order, FORMS[0])
+            )
+        )
+    after = SubFLOT(solver=solver).apply(STATE, updates)
+    expected = THETA + sum(steps) / np.float32(3)
+    np.testing.assert_allclose(after.theta[PARAMETER], expected[PARAMETER], atol=1e-6)
+    np.testing.assert_array_equal(after.theta[~PARAMETER], THETA[~PARAMETER])
+    assert after.round == 1
+
+
+@pytest.mark.parametrize(
+    ("weighting", "shares"),
+    [("examples", (10, 30)), ("uniform", (1, 1)), ("width", (10, 15))],
+)
+def test_weights(weighting: str, shares: tuple[int, int]) -> None:
+    strategy = SubFLOT(weighting=weighting)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    updates = [
+        Update("a", 10, random_theta(LAYOUT, np.random.default_rng(3))),
+        Update("b", 30, random_theta(FORMS[2].layout, np.random.default_rng(4)), width=2),
+    ]
+    alone = [strategy.apply(STATE, [update]).theta.astype(np.float64) for update in updates]
+    together = strategy.apply(STATE, updates).theta
+    expected = (shares[0] * alone[0] + shares[1] * alone[1]) / sum(shares)
+    np.testing.assert_allclose(together, expected, atol=1e-5)
+
+
+def test_with_assign_channels_that_nobody_has_keep_their_values() -> None:
+    start = start_of(SubFLOT(rates=RATES, solver="assign", mix=1.0), a_past(3))
+    after = SubFLOT(solver="assign").apply(STATE, [Update("d3", 5, start + 1, width=3)]).theta
+    changed = LAYOUT.views(after - THETA)["stem.weight"].reshape(8, -1).any(axis=1)
+    assert changed.sum() == 2
+
+
+# Its parts left out.
+
+
+def test_without_transport_it_is_heterofl_with_a_pull() -> None:
+    bare = SubFLOT(rates=RATES, otp=False, ota=False, sar=False)
+    plain = HeteroFL(rates=RATES, weighting="examples")
+    updates: list[Update] = []
+    for width in range(4):
+        planned = bare.plan(STATE, a_past(width), TRAINING)
+        expected = plain.plan(STATE, a_past(width), TRAINING)
+        assert (planned.start is None) == (expected.start is None)
+        if planned.start is not None and expected.start is not None:
+            np.testing.assert_array_equal(planned.start, expected.start)
+        own = random_theta(FORMS[width].layout, np.random.default_rng(width))
+        updates.append(Update(f"d{width}", 3 + width, own, width=width))
+    after = bare.apply(STATE, updates).theta
+    np.testing.assert_array_equal(after, plain.apply(STATE, updates).theta)
+    assert not np.array_equal(after, SubFLOT().apply(STATE, updates).theta)
+
+
+def test_a_model_without_axes_is_averaged_as_ever() -> None:
+    state = state_of(LAYOUT, None, THETA)
+    updates = [Update(f"d{i}", 5 + i, THETA + i) for i in range(3)]
+    expected = FedAvg().apply(state, updates).theta
+    np.testing.assert_allclose(SubFLOT().apply(state, updates).theta, expected, atol=1e-6)
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"mix": 1.1}, "mix"),
+        ({"lam": -1.0}, "lam"),
+        ({"lam": float("nan")}, "lam"),
+        ({"reg": 0.001}, "reg"),
+        ({"reg": 1.5}, "reg"),
+        ({"solver": "auction"}, "solver"),
+        ({"normalisation": "none"}, "normalisation"),
+        ({"weighting": "count"}, "weighting"),
+        ({"quantile": -0.1}, "quantile"),
+        ({"rates": (2.0,)}, "rates"),
+    ],
+)
+def test_refuses_values_out_of_range(options: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SubFLOT(**options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert caught.value.key == key
+
+
+def test_a_run_does_not_begin_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "find_spec", _nothing)
+    with pytest.raises(ConfigError, match="SciPy"):
+        SubFLOT().init(LAYOUT, THETA)
+    SubFLOT(solver="sinkhorn").init(LAYOUT, THETA)
+    SubFLOT(otp=False, ota=False).init(LAYOUT, THETA)

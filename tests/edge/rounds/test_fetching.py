@@ -1,0 +1,265 @@
+"""Downloads: what is asked for, where the device listens, and what a bad disk does to it."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.edge.desk import DOWN, KEYS, UP, only
+
+from sedge_edge.rounds.fetching import OWNER, Fetches
+from sedge_edge.rounds.state import DISK_RETRY_S
+from sedge_protocol.errors import FrameError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.effects import Effect, Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.frame import Frame, Kind
+from sedge_protocol.wire.messages import Get, Order
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap
+
+BLOBS = {name: np.random.default_rng(i).bytes(9000) for i, name in enumerate(("b", "m", "p"))}
+MANIFESTS = {name: describe(data, 4096) for name, data in BLOBS.items()}  # three chunks each
+
+
+def order(number: int = 1, model: str = "m", patch: bool = False, run: str = "run") -> Order:
+    return Order(
+        run=run,
+        round=number,
+        task="train",
+        bundle=MANIFESTS["b"],
+        model=MANIFESTS[model],
+        model_hash=bytes(32),
+        patch_blob=MANIFESTS["p"] if patch else None,
+    )
+
+
+class Bench:
+    """Fetches on a folder, and the coordinator's end of its frames."""
+
+    def __init__(self, folder: Path) -> None:
+        self.blobs = BlobFolder(folder, min_free_bytes=0)
+        self.cloud = Peer(DOWN, KEYS.down, KEYS.up, 7, 0)
+        peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
+        self.fetches = Fetches("test", self.blobs, self.blobs.has, peer, np.random.default_rng(0))
+
+    def asked(self, effects: list[Effect]) -> dict[bytes, set[int]]:
+        """The chunks asked for, by transfer id."""
+        found: dict[bytes, set[int]] = {}
+        for send in only(effects, Send):
+            opened = self.cloud.open(send.payload, send.topic)
+            assert opened is not None
+            frame, message = opened
+            assert isinstance(message, Get)
+            found[frame.transfer] = from_bitmap(message.missing, 3)
+        return found
+
+    def chunk(self, name: str, index: int, now: float) -> list[Effect]:
+        manifest = MANIFESTS[name]
+        offset, length = manifest.span(index)
+        data = BLOBS[name][offset : offset + length]
+        return self.fetches.chunk(Frame(Kind.CHUNK, data, 7, 0, manifest.transfer, index), now)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    bench.fetches.connected(0.0)
+    return bench
+
+
+def topics(effects: list[Effect], kind: type[Subscribe] | type[Unsubscribe]) -> list[str]:
+    names = {m.transfer.hex(): name for name, m in MANIFESTS.items()}
+    return sorted(names[effect.topic.rpartition("/")[2]] for effect in only(effects, kind))
+
+
+def test_it_fetches_what_the_orders_need_and_nothing_else(bench: Bench) -> None:
+    bench.blobs.write(BLOBS["b"])
+    effects = bench.fetches.sync([order(patch=True)], 0.0)
+    assert topics(effects, Subscribe) == ["m", "p"]
+    assert bench.fetches.sync([order(patch=True)], 0.0) == []
+    effects = bench.fetches.sync([order()], 0.0)
+    assert topics(effects, Unsubscribe) == ["p"]
+    effects = bench.fetches.sync([], 0.0)
+    assert topics(effects, Unsubscribe) == ["m"]
+    assert bench.fetches.timer() is None
+
+
+def test_it_asks_once_for_a_blob_that_two_orders_need(bench: Bench) -> None:
+    orders = [order(), order(run="other")]
+    bench.fetches.sync(orders, 0.0)
+    sends = only(bench.fetches.poll(orders, 0.0), Send)
+    assert len(sends) == 2
+    assert set(bench.asked([*sends])) == {MANIFESTS["b"].transfer, MANIFESTS["m"].transfer}
+    assert bench.fetches.poll(orders, 0.1) == []
+
+
+def test_a_blob_is_whole_after_its_last_chunk(bench: Bench) -> None:
+    bench.blobs.write(BLOBS["b"])
+    bench.fetches.sync([order()], 0.0)
+    assert bench.chunk("m", 2, 0.1) == []
+    assert bench.chunk("m", 2, 0.1) == []
+    assert bench.chunk("m", 0, 0.1) == []
+    effects = bench.chunk("m", 1, 0.1)
+    assert topics(effects, Unsubscribe) == ["m"]
+    assert bench.blobs.read(MANIFESTS["m"].sha256) == BLOBS["m"]
+    assert bench.chunk("m", 1, 0.2) == []  # the rest of the fleet is still being served
+
+
+def test_a_cut_asks_again_for_what_is_missing(bench: Bench) -> None:
+    bench.blobs.write(BLOBS["b"])
+    bench.fetches.sync([order()], 0.0)
+    bench.chunk("m", 1, 0.1)
+    bench.fetches.disconnected()
+    assert bench.fetches.timer() is None
+    assert bench.fetches.poll([order()], 10.0) == []
+    assert topics(bench.fetches.connected(20.0), Subscribe) == ["m"]
+    (asked,) = bench.asked(bench.fetches.poll([order()], 20.0)).values()
+    assert asked <= {0, 2}
+    assert asked
+
+
+def test_nothing_is_subscribed_to_without_a_link(tmp_path: Path) -> None:
+    fetches = Bench(tmp_path).fetches
+    assert fetches.sync([order()], 0.0) == []
+    assert topics(fetches.connected(1.0), Subscribe) == ["b", "m"]
+    fetches.disconnected()
+    assert fetches.sync([], 2.0) == []
+    assert fetches.connected(3.0) == []
+
+
+def test_a_chunk_that_does_not_fit_raises_and_changes_nothing(bench: Bench) -> None:
+    bench.fetches.sync([order()], 0.0)
+    transfer = MANIFESTS["m"].transfer
+    for index, data in ((3, b"x" * 4096), (0, b"x" * 4096), (0, b""), (2, BLOBS["m"][:4096])):
+        with pytest.raises(FrameError, match="chunk"):
+            bench.fetches.chunk(Frame(Kind.CHUNK, data, 7, 0, transfer, index), 0.1)
+    assert bench.blobs.open_part(OWNER, MANIFESTS["m"]) == set()
+    stranger = Frame(Kind.CHUNK, b"x", 7, 0, b"t" * 16, 0)
+    assert bench.fetches.chunk(stranger, 0.1) == []
+
+
+def test_a_part_on_disk_is_not_fetched_again(tmp_path: Path) -> None:
+    first = Bench(tmp_path)
+    first.fetches.sync([order()], 0.0)
+    first.chunk("m", 0, 0.0)
+    again = Bench(tmp_path)
+    again.fetches.connected(5.0)
+    again.fetches.sync([order()], 5.0)
+    asked = again.asked(again.fetches.poll([order()], 5.0))
+    assert 0 not in asked[MANIFESTS["m"].transfer]
+
+
+def test_a_blob_cut_otherwise_goes_on_with_the_same_part(bench: Bench) -> None:
+    """A coordinator that changes its chunk size sends the same blob under another transfer id."""
+    larger = describe(BLOBS["m"], 8192)
+    assert larger.transfer != MANIFESTS["m"].transfer
+    bench.blobs.write(BLOBS["b"])
+    bench.fetches.sync([order()], 0.0)
+    for index in (0, 1):
+        bench.chunk("m", index, 0.1)
+    changed = msgspec.structs.replace(order(), model=larger)
+    effects = bench.fetches.sync([changed], 0.2)
+    assert [type(e) for e in effects] == [Unsubscribe, Subscribe]
+    (frame,) = only(bench.fetches.poll([changed], 0.2), Send)
+    opened = bench.cloud.open(frame.payload, frame.topic)
+    assert opened is not None
+    assert isinstance(opened[1], Get)
+    assert from_bitmap(opened[1].missing, 2) == {1}
+
+
+def test_a_damaged_whole_is_started_over(bench: Bench, tmp_path: Path) -> None:
+    bench.blobs.write(BLOBS["b"])
+    bench.fetches.sync([order()], 0.0)
+    for index in (0, 1):
+        bench.chunk("m", index, 0.1)
+    (part,) = tmp_path.glob("parts/*.part")
+    part.write_bytes(b"x" + part.read_bytes()[1:])
+    effects = bench.chunk("m", 2, 0.1)
+    assert [type(effect) for effect in effects] == [Note, Unsubscribe]
+    assert not bench.blobs.has(MANIFESTS["m"].sha256)
+    assert bench.fetches.sync([order()], 0.1) == []  # it may be as wrong the next time
+    at = 30.1
+    assert bench.fetches.timer() == at
+    assert topics(bench.fetches.sync([order()], at), Subscribe) == ["m"]
+    assert bench.asked(bench.fetches.poll([order()], at)) == {MANIFESTS["m"].transfer: {0}}
+    for index in range(3):
+        bench.chunk("m", index, at)
+    assert bench.blobs.read(MANIFESTS["m"].sha256) == BLOBS["m"]
+
+
+class Refusing:
+    """A method of the blob folder that fails so many times, and then works."""
+
+    def __init__(self, name: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = getattr(BlobFolder, name)
+        self.left = times
+
+        def call(folder: BlobFolder, *args: object) -> object:
+            if self.left:
+                self.left -= 1
+                raise StorageError("the disk is full (test)")
+            return real(folder, *args)
+
+        monkeypatch.setattr(BlobFolder, name, call)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("method", ["has", "open_part", "write_part", "finish_part"])
+def test_a_full_disk_loses_nothing(
+    bench: Bench, method: str, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever step the disk refuses, and however often: every try goes on from there."""
+    orders = [order(patch=True)]
+    refusing = Refusing(method, failures, monkeypatch)
+    listening: set[str] = set()
+    raised = 0
+    for attempt in range(40):
+        now = 30.0 * attempt
+        try:
+            effects = bench.fetches.sync(orders, now)
+            raised += len(only(effects, Note))
+            listening |= {e.topic for e in only(effects, Subscribe)}
+            wanted = bench.asked(bench.fetches.poll(orders, now))
+        except StorageError:
+            raised += 1
+            continue
+        for name, manifest in MANIFESTS.items():
+            assert manifest.transfer not in wanted or any(
+                topic.endswith(manifest.transfer.hex()) for topic in listening
+            ), "asked for, but not listened to"
+            for index in wanted.get(manifest.transfer, ()):
+                try:
+                    bench.chunk(name, index, now)
+                except StorageError:
+                    raised += 1
+    assert (raised, refusing.left) == (failures, 0)
+    assert all(bench.blobs.has(manifest.sha256) for manifest in MANIFESTS.values())
+    assert bench.fetches.timer() is None
+
+
+def test_no_room_for_one_blob_does_not_hold_back_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = BlobFolder.open_part
+
+    def refuse(folder: BlobFolder, owner: str, manifest: Manifest) -> set[int]:
+        if manifest == MANIFESTS["m"]:
+            raise StorageError("the disk is full (test)")
+        return real(folder, owner, manifest)
+
+    monkeypatch.setattr(BlobFolder, "open_part", refuse)
+    orders = [order(run="large"), order(patch=True)]
+    effects = bench.fetches.sync(orders, 0.0)
+    assert topics(effects, Subscribe) == ["b", "p"]
+    assert [note.text for note in only(effects, Note)] == ["the disk is full (test)"]
+    assert bench.fetches.sync(orders, DISK_RETRY_S - 1) == []  # not said again at every step
+    for name in ("b", "p"):
+        for index in range(3):
+            bench.chunk(name, index, 1.0)
+    assert bench.fetches.timer() == DISK_RETRY_S
+    assert len(only(bench.fetches.sync(orders, DISK_RETRY_S), Note)) == 1
+    monkeypatch.setattr(BlobFolder, "open_part", real)
+    effects = bench.fetches.sync(orders, 2 * DISK_RETRY_S)
+    assert topics(effects, Subscribe) == ["m"]
+    assert bench.fetches.sync([], 2 * DISK_RETRY_S) != []  # unsubscribed
+    assert bench.fetches.timer() is None

@@ -1,0 +1,296 @@
+"""Uploads: offered until there is a receipt, within what the link carries, whatever the disk does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.edge.desk import KEYS, UP, only
+
+from sedge_edge.rounds.outbox import Outbox
+from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Memory, Pending
+from sedge_protocol.errors import FrameError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.frame import Frame, open_frame
+from sedge_protocol.wire.messages import Busy, Have, Message, Offer, decode_body
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, to_bitmap
+
+ROOM = 300_000
+
+
+class Bench:
+    """An outbox, and the coordinator's end of its frames."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blobs = BlobFolder(folder, min_free_bytes=0)
+        self.memory = Memory(Journal(folder / "journal", AgentState, SCHEMA))
+        peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
+        self.peer = peer
+        rng = np.random.default_rng(0)
+        self.outbox = Outbox(self.memory, self.blobs, peer, rng)
+
+    def add(self, size: int, number: int = 1) -> Pending:
+        """An update that waits."""
+        data = np.random.default_rng(number).bytes(size)
+        waiting = Pending("run", number, self.blobs.write(data))
+        self.memory._save(outbox=(*self.memory.state.outbox, waiting))
+        return waiting
+
+    def frames(self, effects: list[Effect]) -> list[tuple[Frame, Message | None]]:
+        """The frames among effects."""
+        found: list[tuple[Frame, Message | None]] = []
+        for send in only(effects, Send):
+            frame = open_frame(send.payload, send.topic, KEYS.up)
+            chunk = frame.kind.name == "CHUNK"
+            found.append((frame, None if chunk else decode_body(frame.kind, frame.body)))
+        return found
+
+    def offers(self, effects: list[Effect]) -> list[Offer]:
+        return [m for _, m in self.frames(effects) if isinstance(m, Offer)]
+
+    def connect(self, now: float, room: int = ROOM) -> list[Effect]:
+        self.outbox.connected(now, room)
+        return self.outbox.poll(now)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_nothing_waits(bench: Bench) -> None:
+    assert bench.connect(0.0) == []
+    assert bench.outbox.timer() is None
+
+
+@pytest.mark.parametrize(
+    ("size", "room", "chunk_bytes", "inline"),
+    [
+        (100, ROOM, 65536, True),
+        (MAX_INLINE_BYTES, ROOM, 65536, True),
+        (MAX_INLINE_BYTES + 1, ROOM, 65536, False),
+        (MAX_INLINE_BYTES, 20_000, 16384, False),
+        (16384, 20_000, 16384, True),
+        (16385, 20_000, 16384, False),
+        (5000, 100, MIN_CHUNK_BYTES, False),  # a broker that takes next to nothing
+        (4096, 100, MIN_CHUNK_BYTES, True),
+    ],
+)
+def test_an_offer_fits_the_link(
+    bench: Bench, size: int, room: int, chunk_bytes: int, inline: bool
+) -> None:
+    bench.add(size)
+    (offer,) = bench.offers(bench.connect(0.0, room))
+    assert (offer.manifest.size, offer.manifest.chunk_bytes) == (size, chunk_bytes)
+    assert bool(offer.data) is inline
+    assert (offer.run, offer.round, offer.number) == ("run", 1, 1)
+
+
+def test_chunk_after_chunk(bench: Bench) -> None:
+    waiting = bench.add(10 * 4096 + 5)
+    (offer,) = bench.offers(bench.connect(0.0, 5_000))
+    manifest = offer.manifest
+    received: dict[int, bytes] = {}
+    answer = offer.number
+    while len(received) < manifest.count:
+        bitmap = to_bitmap(received, manifest.count)
+        bench.outbox.have(manifest.transfer, Have(answer, bitmap, 3), 1.0)
+        answer = 0
+        frames = [frame for frame, _ in bench.frames(bench.outbox.poll(1.0))]
+        assert 0 < len(frames) <= 3
+        for frame in frames:
+            manifest.check(frame.index, frame.body)
+            assert frame.transfer == manifest.transfer
+            received[frame.index] = frame.body
+    assert b"".join(received[i] for i in range(manifest.count)) == bench.blobs.read(waiting.blob)
+
+
+def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
+    """Side by side none would come in time; and which of them is wanted, the answers tell."""
+    old, new = bench.add(20 * 4096, number=1), bench.add(20 * 4096, number=2)
+    offers = bench.offers(bench.connect(0.0, 5_000))
+    transfers = {offer.round: offer.manifest.transfer for offer in offers}
+    assert transfers.keys() == {1, 2}
+
+    def answer(number: int, held: set[int], now: float) -> set[int]:
+        """The rounds that send chunks when round ``number`` is told what is held."""
+        have = Have(offers[number - 1].number, to_bitmap(held, 20), 2)
+        bench.outbox.have(transfers[number], have, now)
+        sent = [frame for frame, message in bench.frames(bench.outbox.poll(now)) if not message]
+        return {number for number in transfers for f in sent if f.transfer == transfers[number]}
+
+    assert answer(1, set(), 1.0) == set()
+    assert answer(2, set(), 1.1) == {2}
+    # What has begun to arrive goes on, whatever is newer.
+    bench.memory.deliver(new)
+    assert {frame.transfer for frame, _ in bench.frames(bench.outbox.poll(1.2))} == {transfers[1]}
+    assert answer(1, {0, 1}, 1.3) == {1}
+    newest = bench.add(20 * 4096, number=3)
+    (offer,) = bench.offers(bench.outbox.poll(1.4))
+    assert offer.round == 3 and bench.memory.state.outbox == (old, newest)
+    have = Have(offer.number, to_bitmap(set(), 20), 2)
+    bench.outbox.have(offer.manifest.transfer, have, 1.5)
+    assert bench.frames(bench.outbox.poll(1.5)) == []
+    # One that only offers does so again when there is no answer, like any other.
+    (again,) = bench.offers(bench.outbox.poll(bench.outbox.timer() or 0.0))
+    assert (again.round, again.number) == (1, 2)
+    bench.memory.deliver(old)
+    sent = bench.frames(bench.outbox.poll(3.0))
+    assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
+
+
+def test_a_receipt_ends_it(bench: Bench) -> None:
+    waiting = bench.add(100)
+    bench.connect(0.0)
+    bench.memory.deliver(waiting)
+    assert bench.outbox.poll(100.0) == []
+    assert bench.outbox.timer() is None
+
+
+def test_without_a_link_it_waits(bench: Bench) -> None:
+    bench.add(100)
+    assert bench.outbox.poll(0.0) == []
+    assert bench.outbox.timer() is None
+    assert len(bench.offers(bench.connect(5.0))) == 1
+    bench.outbox.disconnected()
+    assert bench.outbox.timer() is None
+    assert bench.outbox.poll(1000.0) == []
+    assert len(bench.offers(bench.connect(2000.0))) == 1
+
+
+def test_busy_and_have_reach_their_own_transfer(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.add(50_000, number)
+    first, second = bench.offers(bench.connect(0.0))
+    bench.outbox.busy(first.manifest.transfer, Busy(60_000), 0.0)
+    have = Have(second.number, to_bitmap([], second.manifest.count), 4)
+    bench.outbox.have(second.manifest.transfer, have, 0.0)
+    frames = bench.frames(bench.outbox.poll(0.0))
+    assert {frame.transfer for frame, _ in frames} == {second.manifest.transfer}
+    with pytest.raises(FrameError, match="bitmap"):
+        bench.outbox.have(first.manifest.transfer, Have(1, b"", 4), 0.0)
+
+
+def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:
+    """Fault N7. The size that went through is remembered over a reboot."""
+    bench.add(100_000)
+    sizes: list[int] = []
+    now = 0.0
+    for _ in range(12):
+        (offer,) = bench.offers(bench.connect(now))
+        sizes.append(offer.manifest.chunk_bytes)
+        have = Have(offer.number, to_bitmap([], offer.manifest.count), 4)
+        bench.outbox.have(offer.manifest.transfer, have, now)
+        assert len(bench.frames(bench.outbox.poll(now))) > 0
+        bench.outbox.disconnected()
+        now += 10.0
+    assert sizes == sorted(sizes, reverse=True)
+    assert (sizes[0], sizes[-1]) == (65536, MIN_CHUNK_BYTES)
+    assert bench.memory.state.chunk_bytes == MIN_CHUNK_BYTES
+    (offer,) = Bench(bench.folder).offers(Bench(bench.folder).connect(0.0))
+    assert offer.manifest.chunk_bytes == MIN_CHUNK_BYTES
+
+
+def unreadable(bench: Bench, blob: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One blob cannot be read, and is not gone either."""
+    real = BlobFolder.read
+
+    def read(self: BlobFolder, sha256: bytes) -> bytes:
+        if sha256 == blob:
+            raise StorageError("read blob: Input/output error (test)")
+        return real(self, sha256)
+
+    monkeypatch.setattr(BlobFolder, "read", read)
+
+
+def test_one_unreadable_update_does_not_hold_back_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = bench.add(100, 1), bench.add(100, 2)
+    unreadable(bench, bad.blob, monkeypatch)
+    effects = bench.connect(0.0)
+    assert [o.round for o in bench.offers(effects)] == [2]
+    assert [n.text for n in only(effects, Note)] == ["read blob: Input/output error (test)"]
+    bench.memory.deliver(good)
+    for attempt in range(1, 5):  # tried again at leisure, never in a busy loop
+        now = attempt * DISK_RETRY_S
+        assert bench.outbox.poll(now - 1.0) == []
+        assert bench.outbox.timer() == now
+        assert len(only(bench.outbox.poll(now), Note)) == 1
+    assert bench.memory.state.outbox == (bad,)
+    assert bench.peer.counters["storage_errors"] == 5
+    monkeypatch.undo()
+    assert len(bench.offers(bench.outbox.poll(5 * DISK_RETRY_S))) == 1
+
+
+@pytest.mark.parametrize("how", ["rotten", "gone"])
+def test_an_update_that_is_lost_for_good_is_given_up(bench: Bench, how: str) -> None:
+    lost, good = bench.add(100, 1), bench.add(100, 2)
+    (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"rot")
+    effects = bench.connect(0.0)
+    assert [o.round for o in bench.offers(effects)] == [2]
+    assert "run run, round 1: the update is lost" in only(effects, Note)[-1].text
+    assert bench.memory.state.outbox == (good,)
+
+
+def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) -> None:
+    """The coordinator would drop the chunk, and ask for it again, for ever."""
+    waiting = bench.add(300_000)
+    (offer,) = bench.offers(bench.connect(0.0))
+    (path,) = (file for file in bench.folder.rglob("*") if waiting.blob.hex() in file.name)
+    with path.open("r+b") as file:
+        file.seek(70_000)
+        file.write(b"!!")
+    have = Have(offer.number, to_bitmap(set(), offer.manifest.count), 16)
+    bench.outbox.have(offer.manifest.transfer, have, 0.1)
+    effects = bench.outbox.poll(0.1)
+    assert not bench.frames(effects)
+    assert "the update is lost" in only(effects, Note)[-1].text
+    assert bench.memory.state.outbox == ()
+
+
+def test_giving_up_needs_a_disk_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = bench.add(100)
+    (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")
+    path.unlink()
+
+    def refuse(waiting: Pending) -> None:
+        raise StorageError("write journal: No space left on device (test)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.memory, "deliver", refuse)
+        assert len(only(bench.connect(0.0), Note)) == 2
+    assert bench.memory.state.outbox == (lost,)
+    assert bench.outbox.timer() == DISK_RETRY_S
+    bench.outbox.poll(DISK_RETRY_S)
+    assert not bench.memory.state.outbox
+
+
+def test_a_journal_that_refuses_smaller_chunks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.add(100_000)
+    now = 0.0
+    for _ in range(2):
+        (offer,) = bench.offers(bench.connect(now))
+        have = Have(offer.number, to_bitmap([], offer.manifest.count), 4)
+        bench.outbox.have(offer.manifest.transfer, have, now)
+        bench.outbox.poll(now)
+        bench.outbox.disconnected()
+        now += 10.0
+
+    def refuse(chunk_bytes: int) -> None:
+        raise StorageError("write journal: No space left on device (test)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.memory, "cut", refuse)
+        assert [type(e) for e in bench.connect(now)] == [Note]
+    (offer,) = bench.offers(bench.outbox.poll(now + DISK_RETRY_S))
+    assert offer.manifest.chunk_bytes == 32768

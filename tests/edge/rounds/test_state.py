@@ -1,0 +1,434 @@
+"""What must survive: every change is on disk before it is believed, or did not happen."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.edge.desk import FullDisk
+
+from sedge_edge.rounds.state import (
+    MAX_RUNS,
+    MAX_STARTS,
+    SCHEMA,
+    AgentState,
+    Memory,
+    Pending,
+    RunState,
+    TooManyRuns,
+)
+from sedge_edge.training.job import Job, Outcome
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_BOOT
+from sedge_protocol.wire.messages import Order, Step
+from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
+from sedge_protocol.wire.update import Metrics, Report
+
+METRICS = Metrics(1.0, 0.5, 10)
+KEY = b"fingerprint"
+
+
+def blob(name: str) -> bytes:
+    """The hash of a blob that says its name."""
+    return describe(name.encode()).sha256
+
+
+def order(run: str, number: int, patch: str | None = None, steps: int = 0) -> Order:
+    """An order of a run, whose global can be reached from ``steps`` older ones."""
+    older = range(number - steps, number)
+    return Order(
+        run=run,
+        round=number,
+        task="train",
+        bundle=describe(b"bundle"),
+        model=describe(f"model {run} {number}".encode()),
+        model_hash=blob(f"version {run} {number}"),
+        steps=tuple(
+            Step(blob(f"version {run} {i}"), describe(f"step {run} {i}".encode())) for i in older
+        ),
+        patch_blob=None if patch is None else describe(patch.encode()),
+    )
+
+
+def outcome(run: str, number: int) -> Outcome:
+    report = Report(
+        run=run,
+        round=number,
+        task="train",
+        layout_hash=bytes(32),
+        model_hash=bytes(32),
+        num_examples=10,
+        before=METRICS,
+        after=METRICS,
+        train_loss=1.0,
+        steps=1,
+        seconds=1.0,
+    )
+    update, own, residual, *others = (
+        blob(f"{kind} {run} {number}")
+        for kind in ("update", "own", "residual", "mask", "part", "gradient", "patch")
+    )
+    return Outcome(run, number, update, own, residual, report, *others)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "device" / "journal"
+
+
+def memory(path: Path) -> Memory:
+    return Memory(Journal(path, AgentState, SCHEMA))
+
+
+def test_a_new_device_knows_nothing(path: Path) -> None:
+    assert memory(path).state == AgentState(chunk_bytes=DEFAULT_CHUNK_BYTES)
+    assert AgentState().blobs() == set()
+
+
+def test_every_change_survives(path: Path) -> None:
+    now = memory(path)
+    now.start(5, KEY)
+    now.heard(77)
+    now.accept(order("a", 1))
+    now.accept(order("b", 2, patch="patch"))
+    now.cut(4096)
+    assert memory(path).state == now.state
+    assert (now.state.boot, now.state.coordinator_boot, now.state.chunk_bytes) == (5, 77, 4096)
+    now.finish(order("a", 1), outcome("a", 1))
+    now.drop("b")
+    assert memory(path).state == now.state
+    assert now.state.orders == {}
+    assert now.state.outbox == (Pending("a", 1, blob("update a 1")),)
+    assert now.state.runs == {
+        "a": RunState(
+            blob("bundle"),
+            blob("version a 1"),
+            blob("own a 1"),
+            blob("residual a 1"),
+            1,
+            blob("mask a 1"),
+            blob("part a 1"),
+            blob("gradient a 1"),
+            blob("patch a 1"),
+        )
+    }
+    now.deliver(now.state.outbox[0])
+    assert memory(path).state.outbox == ()
+
+
+def test_boots_only_grow(path: Path) -> None:
+    now = memory(path)
+    for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
+        now.start(at_least, KEY)
+        assert now.state.boot == expected
+    now.heard(9)
+    now.heard(3)  # one that has proved that it is alive
+    assert memory(path).state.coordinator_boot == 3
+
+
+def test_counts_belong_to_a_key(path: Path) -> None:
+    """A device with a new secret; what it keeps of its runs is its own all the same."""
+    now = memory(path)
+    now.start(LATEST_CLOCK_S, KEY)
+    now.heard(MAX_BOOT)
+    now.accept(order("a", 1))
+    now.start(1_800_000_000, b"another")
+    assert (now.state.boot, now.state.coordinator_boot) == (1_800_000_000, 0)
+    assert now.state.orders == {"a": order("a", 1)} and memory(path).state == now.state
+
+
+def test_a_journal_from_before_keys_were_noted_keeps_its_counts(path: Path) -> None:
+    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=2_000_000_000, coordinator_boot=9))
+    now = memory(path)
+    now.start(1_800_000_000, KEY)
+    assert (now.state.boot, now.state.coordinator_boot) == (2_000_000_001, 9)
+    assert now.state.key == KEY
+
+
+def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
+    """2200 does not fit a frame; and a boot near the end of 32 bits would leave no numbers to grow by."""
+    now = memory(path)
+    for clock_s, expected in (
+        (1_800_000_000, 1_800_000_000),
+        (7_300_000_000, 1_800_000_001),
+        (2**32, 1_800_000_002),
+        (LATEST_CLOCK_S + 1, 1_800_000_003),
+        (1_800_000_000, 1_800_000_004),
+        (LATEST_CLOCK_S, LATEST_CLOCK_S),
+        (LATEST_CLOCK_S, LATEST_CLOCK_S + 1),
+    ):
+        now.start(clock_s, KEY)
+        assert now.state.boot == expected
+    assert LATEST_CLOCK_S < MAX_BOOT == 2**32 - 1
+
+
+def test_a_boot_that_no_frame_can_carry_is_mended(path: Path) -> None:
+    """An earlier version stored one, and could not start again."""
+    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=7_300_000_002))
+    now = memory(path)
+    now.start(1_800_000_000, KEY)
+    assert now.state.boot == 1_800_000_000
+    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=MAX_BOOT))
+    now = memory(path)
+    now.start(1_800_000_000, KEY)
+    assert now.state.boot == MAX_BOOT
+
+
+def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: Path) -> None:
+    coming = order("a", 1)
+    memory(path).accept(coming)
+    for starts in range(1, MAX_STARTS + 1):
+        now = memory(path)
+        now.start(0, KEY)
+        assert not now.state.hopeless(coming)
+        now.begin(coming)
+        now.begin(coming)  # the disk was full, and it is done again
+        assert now.state.attempts["a"].starts == starts
+        assert not now.state.hopeless(coming)
+    now = memory(path)
+    now.start(0, KEY)
+    assert now.state.hopeless(coming)
+    assert not now.state.hopeless(order("a", 2))
+    assert not now.state.hopeless(msgspec.structs.replace(coming, model_hash=bytes(32)))
+    assert not now.state.hopeless(order("b", 1))
+    now.refuse("a")
+    assert now.state.orders == {}
+    assert memory(path).state.hopeless(coming)
+
+
+def test_an_order_that_came_to_an_end_is_counted_anew(path: Path) -> None:
+    now = memory(path)
+    ends: list[Callable[[], None]] = [
+        lambda: now.interrupt("a"),
+        lambda: now.drop("a"),
+        lambda: now.finish(order("a", 1), outcome("a", 1)),
+    ]
+    for end in ends:
+        now.accept(order("a", 1))
+        now.begin(order("a", 1))
+        assert memory(path).state.attempts
+        end()
+        assert memory(path).state.attempts == {}
+
+
+def test_counted_starts_do_not_pile_up(path: Path) -> None:
+    now = memory(path)
+    for number in range(MAX_RUNS + 2):
+        now.accept(order(f"run-{number}", 1))
+        now.begin(order(f"run-{number}", 1))
+        now.refuse(f"run-{number}")
+    assert len(now.state.attempts) == MAX_RUNS
+
+
+def test_a_newer_order_takes_the_place_of_its_runs_older_one(path: Path) -> None:
+    now = memory(path)
+    for given in (order("a", 1), order("b", 1), order("a", 2)):
+        now.accept(given)
+    assert now.state.orders == {"a": order("a", 2), "b": order("b", 1)}
+    now.drop("nobody")
+    assert set(now.state.orders) == {"a", "b"}
+
+
+def test_a_round_has_one_update(path: Path) -> None:
+    """Work that was done twice, because a crash hid the first time, is sent once."""
+    now = memory(path)
+    now.finish(order("a", 1), outcome("a", 1))
+    now.finish(order("a", 2), outcome("a", 2))
+    again = Outcome("a", 1, blob("other"), None, None, outcome("a", 1).report)
+    now.finish(order("a", 1), again)
+    assert now.state.outbox == (
+        Pending("a", 2, blob("update a 2")),
+        Pending("a", 1, blob("other")),
+    )
+    assert now.state.pending("a", 1) == now.state.outbox[1]
+    assert now.state.pending("a", 3) is None
+    assert now.state.pending("b", 1) is None
+
+
+def test_finishing_one_run_leaves_the_others_order(path: Path) -> None:
+    now = memory(path)
+    now.accept(order("a", 1))
+    now.accept(order("b", 1))
+    now.finish(order("a", 1), outcome("a", 1))
+    assert now.state.orders == {"b": order("b", 1)}
+
+
+def work(now: Memory, run: str, number: int) -> str | None:
+    """Take an order on and finish it; the run that made room for it."""
+    gone = now.accept(order(run, number))
+    now.finish(order(run, number), outcome(run, number))
+    return gone
+
+
+MANY = [f"r{number}" for number in range(1, MAX_RUNS + 1)]
+
+
+def test_runs_in_turn_lose_nothing_and_one_too_many_is_refused(path: Path) -> None:
+    now = memory(path)
+    for number in range(1, 4):
+        for run in MANY:
+            assert work(now, run, number) is None
+        kept = now.state
+        with pytest.raises(TooManyRuns, match=f"run new, round {number}: found {MAX_RUNS} other"):
+            now.accept(order("new", number))
+        assert (now.state.runs, now.state.orders) == (kept.runs, kept.orders)
+        now = memory(path)  # who is in use is known after a power cut
+    assert [known.model for known in now.state.runs.values()] == [blob(f"own {r} 3") for r in MANY]
+
+
+def test_a_run_that_seems_to_be_over_makes_room(path: Path) -> None:
+    now = memory(path)
+    for run in MANY:
+        for number in (1, 2):
+            assert work(now, run, number) is None
+    work(now, "r1", 3)  # which has only paused
+    assert work(memory(path), "new", 1) == "r2"
+    now = memory(path)
+    assert list(now.state.runs) == [*MANY[2:], "r1", "new"]
+    assert work(now, "newer", 1) == "r3"
+    # An update of a run that is forgotten still goes out.
+    assert now.state.pending("r2", 2) is not None
+    assert blob("update r2 2") in now.state.blobs() and blob("own r2 2") not in now.state.blobs()
+
+
+def test_a_run_with_an_order_at_hand_is_in_use_and_holds_a_place(path: Path) -> None:
+    now = memory(path)
+    work(now, "r1", 1)
+    now.accept(order("r1", 2))  # and its blobs are long in coming
+    for run in MANY[1:-1]:
+        work(now, run, 1)
+        work(now, run, 2)
+    now.accept(order("r16", 1))
+    assert work(now, "new", 1) == "r2"
+    assert "r1" in now.state.runs and set(now.state.orders) == {"r1", "r16"}
+    now.drop("r16")  # a place that is free again
+    assert work(now, "newer", 1) is None
+    assert len(now.state.runs) == MAX_RUNS
+
+
+def test_what_is_refused_counts_as_heard_of(path: Path) -> None:
+    """Runs of one round each, one after the other: the first of them are over, but only by and by."""
+    now = memory(path)
+    for run in MANY:
+        work(now, run, 1)
+    with pytest.raises(TooManyRuns):
+        now.accept(order("new", 1))
+    assert now.accept(order("new", 2)) == "r1"
+    assert len(now.state.recent) == MAX_RUNS
+
+
+def test_an_evaluation_with_another_bundle_leaves_what_training_left(path: Path) -> None:
+    now = memory(path)
+    work(now, "a", 1)
+    known = now.state.runs["a"]
+    other = msgspec.structs.replace(order("a", 2), task="evaluate", bundle=describe(b"narrow"))
+    now.accept(other)
+    now.finish(other, Outcome("a", 2, blob("metrics"), None, None, outcome("a", 2).report))
+    assert now.state.runs == {"a": msgspec.structs.replace(known, round=2)}
+    assert now.state.pending("a", 2) == Pending("a", 2, blob("metrics"))
+    assert now.state.kept_for(order("a", 3)) == known.kept
+    # Training is another matter: what it leaves is the run's.
+    train = msgspec.structs.replace(other, task="train", round=3)
+    now.finish(train, outcome("a", 3))
+    assert now.state.runs["a"].bundle == blob("narrow")
+
+
+def test_everything_that_is_needed_is_named(path: Path) -> None:
+    now = memory(path)
+    now.accept(order("a", 3, patch="patch", steps=2))
+    now.finish(order("b", 1), outcome("b", 1))
+    names = {"bundle", "model a 3", "version a 3", "patch"}
+    names |= {"step a 1", "step a 2", "version a 1", "version a 2"}
+    kinds = ("version", "update", "own", "residual", "mask", "part", "gradient", "patch")
+    names |= {f"{kind} b 1" for kind in kinds}
+    assert now.state.blobs() == {blob(name) for name in names}
+    now.finish(order("c", 1), Outcome("c", 1, blob("u"), None, None, outcome("c", 1).report))
+    assert None not in now.state.blobs()
+
+
+class OldRun(msgspec.Struct, frozen=True):
+    """A run as agents without versions and masks wrote it."""
+
+    bundle: bytes
+    base: bytes
+    model: bytes | None = None
+    residual: bytes | None = None
+    round: int = 0
+
+
+class OldState(msgspec.Struct, frozen=True):
+    """Their state, as far as it matters here."""
+
+    runs: dict[str, OldRun]
+    boot: int = 3
+
+
+def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
+    old = OldRun(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4)
+    Journal(path, OldState, SCHEMA).commit(OldState({"a": old}))
+    now = memory(path)
+    known = RunState(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4, None)
+    assert now.state == AgentState(boot=3, runs={"a": known})
+    assert set(known.kept.values()) == {blob("own"), blob("residual"), None}
+    now.finish(order("a", 5), outcome("a", 5))
+    assert memory(path).state.runs["a"].mask == blob("mask a 5")
+
+
+def test_a_run_keeps_what_its_outcome_left_under_the_names_of_a_job(path: Path) -> None:
+    now = memory(path)
+    done = outcome("a", 1)
+    now.finish(order("a", 1), done)
+    job = Job(order("a", 2), **now.state.runs["a"].kept)
+    assert tuple(now.state.runs["a"].kept.values()) == done.kept
+    left = (done.model, done.residual, done.mask, done.part, done.gradient, done.patch)
+    found = (job.model, job.residual, job.mask, job.part, job.gradient, job.patch)
+    assert found == left == done.kept
+
+
+def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = memory(path)
+    now.accept(order("a", 1))
+    before = now.state
+    changes: list[Callable[[], object]] = [
+        lambda: now.start(9, KEY),
+        lambda: now.heard(9),
+        lambda: now.accept(order("b", 1)),
+        lambda: now.begin(order("a", 1)),
+        lambda: now.interrupt("a"),
+        lambda: now.refuse("a"),
+        lambda: now.drop("a"),
+        lambda: now.finish(order("a", 1), outcome("a", 1)),
+        lambda: now.deliver(Pending("a", 1, bytes(32))),
+        lambda: now.cut(4096),
+    ]
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
+        for change in changes:
+            with pytest.raises(StorageError, match="No space left on device"):
+                change()
+            assert now.state is before
+    assert memory(path).state == before
+    now.drop("a")
+    assert memory(path).state.orders == {}
+
+
+def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SD card is not worn out by frames that say nothing new."""
+    now = memory(path)
+    now.heard(9)
+    monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
+    now.heard(9)
+    now.cut(DEFAULT_CHUNK_BYTES)
+
+
+def test_what_is_kept_belongs_to_the_runs_bundle() -> None:
+    coming = order("a", 2)
+    run = RunState(coming.bundle.sha256, bytes(32), model=blob("model"), mask=blob("mask"))
+    state = AgentState(runs={"a": run})
+    assert state.kept_for(coming) == run.kept
+    assert state.kept_for(coming)["model"] == blob("model")
+    other = msgspec.structs.replace(run, bundle=blob("another"))
+    assert AgentState(runs={"a": other}).kept_for(coming) == {}
+    assert AgentState().kept_for(coming) == {}

@@ -1,0 +1,120 @@
+"""Batches: every example of an epoch as often as it should be, whatever the last batch."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sedge_edge.training.batches import Batch, batches, evaluation_batches, permutations
+from sedge_protocol.errors import LocalError
+from sedge_protocol.wire.messages import LastBatch
+
+MODES: list[LastBatch] = ["pad", "fill", "drop"]
+
+
+def counts(epoch: list[Batch], num_examples: int) -> list[float]:
+    """How often each example weighs in."""
+    found = np.zeros(num_examples)
+    for batch in epoch:
+        np.add.at(found, batch.indices, batch.weights)
+    return found.tolist()
+
+
+def by_epoch(found: list[Batch], epochs: int) -> list[list[Batch]]:
+    return [[batch for batch in found if batch.epoch == epoch] for epoch in range(epochs)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("num_examples", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("safe", [True, False])
+def test_every_epoch_covers_the_examples(mode: LastBatch, num_examples: int, safe: bool) -> None:
+    size, epochs = 4, 3
+    found = list(batches(num_examples, size, epochs, mode, 9, safe))
+    for batch in found:
+        assert batch.indices.shape == batch.weights.shape == (size,)
+        assert batch.indices.dtype == np.int64
+        assert batch.weights.dtype == np.float32
+        assert batch.indices.min() >= 0
+        assert batch.indices.max() < num_examples
+        assert batch.weights.sum() > 0
+        assert safe or batch.weights.all(), "padding where it is not safe"
+    partial = num_examples % size
+    for epoch in by_epoch(found, epochs):
+        weights = counts(epoch, num_examples)
+        if mode == "pad" and safe:
+            assert weights == [1.0] * num_examples
+        elif mode == "drop" and num_examples >= size:
+            assert sorted(weights) == [0.0] * partial + [1.0] * (num_examples - partial)
+        else:
+            assert min(weights) == max(1, size // num_examples)
+            assert max(weights) - min(weights) <= 1.0
+            assert sum(weights) == size * -(-num_examples // size)
+
+
+def test_fill_takes_from_the_start_of_the_same_shuffle() -> None:
+    *whole, last = batches(10, 4, 1, "fill", 3, True)
+    shuffled = np.concatenate([*(batch.indices for batch in whole), last.indices[:2]])
+    assert sorted(shuffled.tolist()) == list(range(10))
+    np.testing.assert_array_equal(last.indices[2:], shuffled[:2])
+
+
+def test_fill_repeats_a_set_smaller_than_a_batch() -> None:
+    (batch,) = batches(3, 8, 1, "fill", 3, True)
+    np.testing.assert_array_equal(batch.indices, np.resize(batch.indices[:3], 8))
+    assert sorted(batch.indices[:3].tolist()) == [0, 1, 2]
+
+
+def test_padding_is_row_zero_at_weight_zero() -> None:
+    (batch,) = batches(3, 5, 1, "pad", 3, True)
+    assert sorted(batch.indices[:3].tolist()) == [0, 1, 2]
+    assert batch.indices[3:].tolist() == [0, 0]
+    assert batch.weights.tolist() == [1, 1, 1, 0, 0]
+
+
+def test_epochs_differ_and_the_seed_decides() -> None:
+    def order(seed: int) -> list[list[int]]:
+        return [batch.indices.tolist() for batch in batches(40, 8, 2, "pad", seed, True)]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    assert order(1)[:5] != order(1)[5:]
+    assert order(2**63 - 1)
+
+
+def test_the_order_is_numpys_pcg64() -> None:
+    """The emulator and other implementations rely on it."""
+    rng = np.random.Generator(np.random.PCG64(5))
+    expected = [rng.permutation(6).tolist() for _ in range(2)]
+    assert [batch.indices.tolist() for batch in batches(6, 6, 2, "pad", 5, True)] == expected
+
+
+def test_somebody_elses_shuffles() -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def shuffles(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
+        asked.append((seed, num_examples, epochs))
+        for epoch in range(epochs):
+            yield np.roll(np.arange(num_examples), epoch)
+
+    found = [b.indices.tolist() for b in batches(4, 2, 2, "pad", 5, True, shuffles)]
+    assert found == [[0, 1], [2, 3], [3, 0], [1, 2]]
+    assert asked == [(5, 4, 2)]
+    np.testing.assert_array_equal(
+        [b.indices for b in batches(6, 6, 2, "pad", 5, True)], list(permutations(5, 6, 2))
+    )
+
+
+@pytest.mark.parametrize("num_examples", [1, 4, 7])
+def test_evaluation_sees_every_example_once_in_order(num_examples: int) -> None:
+    found = list(evaluation_batches(num_examples, 4))
+    assert counts(found, num_examples) == [1.0] * num_examples
+    rows = np.concatenate([batch.indices[batch.weights > 0] for batch in found])
+    assert rows.tolist() == list(range(num_examples))
+
+
+def test_no_examples_are_our_bug() -> None:
+    with pytest.raises(LocalError):
+        next(batches(0, 4, 1, "pad", 0, True))
+    with pytest.raises(LocalError):
+        next(evaluation_batches(0, 4))

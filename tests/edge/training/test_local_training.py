@@ -1,0 +1,388 @@
+"""A lesson: what it asks for, in which order, and what it makes of the answers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.edge.desk import LAYOUT, N, drift, examples, hash_of, theta_of
+
+from sedge_edge.training.critical_elements import critical, sparsified
+from sedge_edge.training.local_training import (
+    Answer,
+    Evaluate,
+    Learned,
+    Picked,
+    Request,
+    Train,
+    TrainMixed,
+    asked_about,
+    check_order,
+    follow,
+    lesson,
+    mixture,
+    phase_seed,
+)
+from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Choice, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import Metrics
+
+START, OWN = theta_of(1), theta_of(2)
+SEED = 7
+FIRST, SECOND, THIRD = (Training(local_epochs=n, prox=p) for n, p in ((1, 0.5), (2, 0.0), (3, 0.5)))
+
+
+def order_of(**changes: Any) -> Order:
+    plain: dict[str, Any] = {
+        "run": "run",
+        "round": 1,
+        "task": "train",
+        "bundle": describe(b"bundle"),
+        "model": describe(b"model"),
+        "model_hash": hash_of(START),
+        "training": FIRST,
+        "seed": SEED,
+    }
+    return Order(**{**plain, **changes})
+
+
+class Teacher:
+    """Answers as a trainer whose result tells what it was asked: theta + drift(seed)."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    def answer(self, request: Request) -> Answer:
+        self.asked.append(request)
+        match request:
+            case Evaluate():
+                return worth(request.theta)
+            case Train():
+                slope = drift(request.seed + 1) if request.gradient else None
+                end = request.theta + drift(request.seed)
+                return Trained(end, request.training.local_epochs, 10, slope)
+            case TrainMixed():
+                sent = Trained(request.sent + drift(request.seed), 0.5, 10)
+                return Mixed(sent, request.own - drift(request.seed), 0.75)
+
+    def asked_to_train(self) -> list[Train]:
+        return [request for request in self.asked if isinstance(request, Train)]
+
+
+def worth(theta: Theta) -> Metrics:
+    """An evaluation that no two models share."""
+    return Metrics(float(np.abs(theta).sum()), 0.5, 10)
+
+
+def done(order: Order, own: Theta | None = None) -> tuple[Learned, Teacher]:
+    teacher = Teacher()
+    return follow(lesson(order, LAYOUT, START, own), teacher.answer), teacher
+
+
+def test_a_plain_order() -> None:
+    learned, teacher = done(order_of())
+    first, trained, last = teacher.asked
+    assert isinstance(first, Evaluate)
+    assert isinstance(trained, Train)
+    assert isinstance(last, Evaluate)
+    assert first.theta is START
+    assert trained.theta is START
+    assert (trained.training, trained.seed, trained.anchor, trained.gradient) == (
+        FIRST,
+        SEED,
+        None,
+        False,
+    )
+    end = START + drift(SEED)
+    np.testing.assert_array_equal(learned.model, end)
+    assert learned.model is learned.trained.theta
+    assert (learned.before, learned.after) == (worth(START), worth(end))
+    assert (learned.trained.loss, learned.trained.steps) == (1, 10)
+    assert (learned.part, learned.mix, learned.chosen, learned.sparse) == (None,) * 4
+
+
+def test_phases_follow_each_other_and_are_pulled_to_the_start() -> None:
+    learned, teacher = done(order_of(then=(SECOND, THIRD)))
+    first, second, third = teacher.asked_to_train()
+    assert [t.training for t in (first, second, third)] == [FIRST, SECOND, THIRD]
+    assert (first.theta, first.seed, first.anchor) == (START, SEED, None)
+    np.testing.assert_array_equal(second.theta, START + drift(SEED))
+    assert second.anchor is None  # without a prox there is nothing to be pulled by
+    assert third.anchor is START
+    assert len({first.seed, second.seed, third.seed}) == 3
+    end = START + drift(SEED) + drift(second.seed) + drift(third.seed)
+    np.testing.assert_array_equal(learned.trained.theta, end)
+    assert (learned.trained.loss, learned.trained.steps) == (3, 30)
+    assert learned.after == worth(end)
+
+
+def test_seeds_of_phases() -> None:
+    seeds = [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
+    assert len(set(seeds)) == 9
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seeds == [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
+def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> None:
+    learned, teacher = done(order_of(personal=Personal(THIRD), then=(SECOND,)), own)
+    began = START if own is None else own
+    first, second, alone = teacher.asked_to_train()
+    assert (alone.theta, alone.training, alone.anchor) == (began, THIRD, START)
+    assert len({first.seed, second.seed, alone.seed}) == 3
+    np.testing.assert_array_equal(learned.model, began + drift(alone.seed))
+    np.testing.assert_array_equal(learned.trained.theta, START + drift(SEED) + drift(second.seed))
+    assert (learned.before, learned.after) == (worth(began), worth(learned.model))
+    assert learned.trained.steps == 30
+    assert learned.trained.loss == 2  # of the model that is sent
+    assert (learned.part, learned.mix) == (None, None)
+
+
+@pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
+def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
+    learned, teacher = done(order_of(personal=Personal(mix=0.25, adaptive=True)), own)
+    began = START if own is None else own
+    _, both, _ = teacher.asked
+    assert isinstance(both, TrainMixed)
+    assert (both.sent, both.own, both.mix, both.adaptive) == (START, began, 0.25, True)
+    assert (both.training, both.seed) == (FIRST, SEED)
+    sent, part = START + drift(SEED), began - drift(SEED)
+    np.testing.assert_array_equal(learned.trained.theta, sent)
+    assert learned.part is not None
+    np.testing.assert_array_equal(learned.part, part)
+    assert learned.mix == 0.75
+    np.testing.assert_allclose(learned.model, 0.75 * part + 0.25 * sent, rtol=1e-6, atol=1e-7)
+    assert learned.before == worth(mixture(0.25, began, START))
+    assert learned.after == worth(learned.model)
+    assert learned.trained.steps == 10
+
+
+def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
+    learned, teacher = done(order_of(personal=Personal(mix=0.25), then=(SECOND,)), OWN)
+    (further,) = teacher.asked_to_train()
+    np.testing.assert_array_equal(further.theta, START + drift(SEED))
+    np.testing.assert_array_equal(learned.trained.theta, further.theta + drift(further.seed))
+    np.testing.assert_array_equal(
+        learned.model, mixture(0.75, OWN - drift(SEED), learned.trained.theta)
+    )
+    assert learned.trained.steps == 20
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
+    personal = Personal(mix=1.0, adaptive=adaptive)
+    assert personal.mixes is adaptive
+    _, teacher = done(order_of(personal=personal), OWN)
+    assert any(isinstance(request, TrainMixed) for request in teacher.asked) is adaptive
+    first = teacher.asked[0]
+    assert isinstance(first, Evaluate)
+    assert first.theta is OWN
+
+
+def test_mixtures_at_both_ends_are_the_models_themselves() -> None:
+    assert mixture(1.0, OWN, START) is OWN
+    assert mixture(0.0, OWN, START) is START
+    half = mixture(0.5, OWN, START)
+    assert half.dtype == np.float32
+    np.testing.assert_allclose(half, (OWN + START) / 2, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("then", [(), (SECOND,)])
+def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...]) -> None:
+    select = Selection(0.25)
+    learned, teacher = done(order_of(select=select, keep=("norm.mean",), then=then))
+    trainings = teacher.asked_to_train()
+    assert [t.gradient for t in trainings] == [False] * len(then) + [True]
+    end, slope = learned.trained.theta, drift(trainings[-1].seed + 1)
+    chosen = critical(end, slope, LAYOUT, ("norm.mean",), select)
+    assert learned.chosen is not None
+    np.testing.assert_array_equal(learned.chosen, chosen)
+    assert chosen.size == (N - 4) // 4
+    sparse = sparsified(end, chosen, LAYOUT, ("norm.mean",))
+    assert learned.sparse == worth(sparse) != learned.after
+    assert learned.after == worth(end)
+
+
+def test_critical_elements_by_the_whole_change() -> None:
+    select = Selection(0.25, gradient="delta")
+    learned, teacher = done(order_of(select=select))
+    assert [t.gradient for t in teacher.asked_to_train()] == [False]
+    end = learned.trained.theta
+    assert learned.chosen is not None
+    np.testing.assert_array_equal(learned.chosen, critical(end, end - START, LAYOUT, (), select))
+
+
+@pytest.mark.parametrize("score", ["gradient", "fisher"])
+def test_a_score_of_gradients_asks_for_the_next_rounds_one(score: Any) -> None:
+    learned, teacher = done(order_of(own=Own(0.5, score), then=(SECOND,)))
+    assert [t.gradient for t in teacher.asked_to_train()] == [False, True]
+    assert learned.trained.gradient is not None
+    assert learned.chosen is None
+
+
+def test_a_gradient_that_is_not_finite_ends_the_lesson() -> None:
+    teacher = Teacher()
+
+    def answer(request: Request) -> Answer:
+        if isinstance(request, Train):
+            return Trained(START, 1.0, 1, np.full(N, np.inf, np.float32))
+        return teacher.answer(request)
+
+    with pytest.raises(TrainingDiverged, match="gradient is not finite"):
+        follow(lesson(order_of(select=Selection()), LAYOUT, START, None), answer)
+
+
+def test_a_change_that_float32_cannot_tell_ends_the_lesson() -> None:
+    start = np.full(N, 3e38, np.float32)
+
+    def answer(request: Request) -> Answer:
+        return Trained(-start, 1.0, 1) if isinstance(request, Train) else worth(START)
+
+    with pytest.raises(TrainingDiverged, match="larger than float32"):
+        follow(lesson(order_of(select=Selection(gradient="delta")), LAYOUT, start, None), answer)
+
+
+def misled(wrong: Answer) -> Callable[[Request], Answer]:
+    return lambda request: worth(START) if isinstance(request, Evaluate) else wrong
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (Trained(START, 1.0, 1), "gave no gradient"),
+        (worth(START), "Train answered by Metrics"),
+    ],
+)
+def test_a_wrong_answer_is_our_bug(wrong: Answer, text: str) -> None:
+    with pytest.raises(LocalError, match=text):
+        follow(lesson(order_of(select=Selection()), LAYOUT, START, None), misled(wrong))
+
+
+def test_what_answering_raises_ends_the_lesson() -> None:
+    def answer(request: Request) -> Answer:
+        raise TrainingDiverged("the loss is nan")
+
+    with pytest.raises(TrainingDiverged, match="the loss is nan"):
+        follow(lesson(order_of(), LAYOUT, START, None), answer)
+
+
+FROZEN = Training(freeze=("body.weight", "tail"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"training": FROZEN}, "training.freeze: no tensor named 'tail'"),
+        ({"then": (FIRST, FROZEN)}, "training.freeze: no tensor named 'tail'"),
+        ({"personal": Personal(FROZEN)}, "training.freeze: no tensor named 'tail'"),
+        ({"own": Own(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
+        ({"own": Own(0.5, tensors=("norm.mean",))}, "own.tensors: no parameter named 'norm.mean'"),
+        ({"own": Own(0.5), "patch_hash": bytes(32)}, "own: found beside a patch"),
+        ({"own": Own(0.5), "personal": Personal()}, "own: found beside a patch or personal"),
+        (
+            {"personal": Personal(mix=0.5), "select": Selection()},
+            "select: a mixture's training gives no gradient, expected 'delta'",
+        ),
+    ],
+)
+def test_what_no_device_can_do(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(CodecError, match=text):
+        check_order(order_of(**changes), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"training": Training(freeze=("body.weight", "norm.mean"))},
+        {"own": Own(0.5, "fisher", tensors=("head.bias",)), "then": (FIRST,)},
+        {"personal": Personal(mix=0.5), "select": Selection(gradient="delta")},
+        {"personal": Personal(mix=0.5), "select": Selection(), "then": (FIRST,)},
+        {"personal": Personal(FIRST), "select": Selection()},
+    ],
+)
+def test_what_every_device_can_do(changes: dict[str, Any]) -> None:
+    order = order_of(**changes)
+    check_order(order, LAYOUT)
+    learned, _ = done(order)
+    assert np.isfinite(learned.model).all()
+
+
+# A start that the device picks.
+
+WHERE = np.array([1, 4, 5, 9], np.intp)
+PARTS = Parts(START, np.where(np.isin(np.arange(N), WHERE), OWN, START), WHERE,
+              np.array([1, 3, 1, 4], np.uint8))  # fmt: skip
+
+
+def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
+    """What becomes of an order whose parts have these accuracies and losses, and what was asked."""
+    asked: list[Request] = []
+    worths = iter(found)
+    teacher = Teacher()
+
+    def answer(request: Request) -> Answer:
+        asked.append(request)
+        if isinstance(request, Evaluate) and request.held:
+            accuracy, loss = next(worths)
+            return Metrics(loss, accuracy, 3)
+        return teacher.answer(request)
+
+    order = order_of(choice=Choice(0.5))
+    learned = follow(lesson(order, LAYOUT, PARTS.whole, None, PARTS), answer)
+    assert next(worths, None) is None
+    return learned, asked
+
+
+@pytest.mark.parametrize(
+    ("found", "level"),
+    [
+        ([(0.5, 1.0)] * 4, 0),
+        ([(0.5, 1.0), (0.7, 2.0), (0.6, 0.5), (0.7, 2.0)], 1),
+        ([(0.5, 1.0), (0.7, 2.0), (0.6, 0.5), (0.7, 1.5)], 4),
+        ([(0.5, 1.0), (0.0, 2.0), (0.75, 0.5), (0.5, 0.1)], 3),
+    ],
+    ids=["all alike", "the smallest of the best", "the least loss", "accuracy before loss"],
+)
+def test_the_best_start_is_picked(found: list[tuple[float, float]], level: int) -> None:
+    learned, asked = picked(found)
+    trials = [request for request in asked if isinstance(request, Evaluate) and request.held]
+    assert len(trials) == 4
+    assert asked[:4] == trials  # before anything else is asked
+    for request, its in zip(trials, (0, 1, 3, 4), strict=True):
+        np.testing.assert_array_equal(request.theta, PARTS.start(its))
+    assert isinstance(learned.picked, Picked) and learned.picked.level == level
+    start = PARTS.start(level)
+    np.testing.assert_array_equal(learned.picked.start, start)
+    assert learned.before == worth(start)
+    np.testing.assert_array_equal(learned.trained.theta, start + drift(SEED))
+    assert all(not request.held for request in asked[4:] if isinstance(request, Evaluate))
+
+
+def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
+    teacher, order = Teacher(), order_of(choice=Choice(0.5))
+    parts = Parts(START, OWN, slice(None), np.zeros(N, np.uint8))
+    learned = follow(lesson(order, LAYOUT, OWN, None, parts), teacher.answer)
+    assert len(teacher.asked) == 3
+    assert learned.picked is not None and learned.picked.level == 0
+    np.testing.assert_array_equal(learned.trained.theta, OWN + drift(SEED))
+    plain, _ = done(order_of())
+    assert plain.picked is None
+
+
+def test_the_examples_that_an_evaluation_is_on() -> None:
+    test, held = examples(4), examples(3)
+    assert asked_about(Evaluate(START), test, held) is test
+    assert asked_about(Evaluate(START, held=True), test, held) is held
+    with pytest.raises(LocalError, match="no examples are held out"):
+        asked_about(Evaluate(START, held=True), test, None)
+
+
+@pytest.mark.parametrize("other", [{"own": Own(0.5)}, {"personal": Personal()}], ids=str)
+def test_a_choice_is_of_a_patch_alone(other: Any) -> None:
+    with pytest.raises(CodecError, match="choice: found beside own or personal"):
+        check_order(order_of(choice=Choice(0.5), **other), LAYOUT)

@@ -1,0 +1,217 @@
+"""Predictions from what is on the disk: the right model, the right numbers, and every bad file."""
+
+import io
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.edge.home import make_bundle, make_home, put_models
+
+from sedge_edge.config import BackendConfig, EdgeConfig, load_config
+from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.training.prediction import PersonalModel, personal_model, predict_file
+from sedge_protocol.errors import ConfigError, DataError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.layout import Theta
+
+BACKEND = BackendConfig()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
+    return make_bundle(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny: tuple[bytes, Theta]) -> EdgeConfig:
+    """A device with three runs, the newest of which has no model."""
+    path = make_home(tmp_path / "home")
+    bundle, theta = tiny
+    put_models(path, bundle, {"old": theta, "newer": 2 * theta, "newest": None})
+    return load_config(path)
+
+
+def forward(theta: Theta, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The network (6, 4, 3) in numpy: weight and bias of each layer, one after the other in theta."""
+    w1, b1 = theta[:24].reshape(4, 6), theta[24:28]
+    w2, b2 = theta[28:40].reshape(3, 4), theta[40:43]
+    found: NDArray[np.float32] = np.maximum(x @ w1.T + b1, 0) @ w2.T + b2
+    return found
+
+
+def rows(count: int = 11) -> NDArray[np.float32]:
+    return np.random.default_rng(1).normal(size=(count, 6)).astype(np.float32)
+
+
+def test_a_mixture_predicts_and_not_its_own_part(
+    config: EdgeConfig, tiny: tuple[bytes, Theta]
+) -> None:
+    """``model`` is what a device predicts with, whatever else it keeps."""
+    theta = tiny[1]
+    journal = Journal(config.state_dir / "journal", AgentState, SCHEMA)
+    state = journal.load()
+    assert state is not None
+    part = BlobFolder(config.state_dir, 0).write((5 * theta).astype("<f4").tobytes())
+    newer = msgspec.structs.replace(state.runs["newer"], part=part, gradient=part)
+    journal.commit(msgspec.structs.replace(state, runs={**state.runs, "newer": newer}))
+    np.testing.assert_array_equal(personal_model(config, "newer").theta, 2 * theta)
+
+
+def test_the_newest_model_unless_a_run_is_named(
+    config: EdgeConfig, tiny: tuple[bytes, Theta]
+) -> None:
+    theta = tiny[1]
+    np.testing.assert_array_equal(personal_model(config, None).theta, 2 * theta)
+    np.testing.assert_array_equal(personal_model(config, "old").theta, theta)
+    assert personal_model(config, None).num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("newest", "run: found 'newest', expected one of: old, newer"),
+        ("nothing", "run: found 'nothing', expected one of: old, newer"),
+    ],
+)
+def test_a_run_without_a_model(config: EdgeConfig, run: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        personal_model(config, run)
+
+
+def test_a_device_that_has_never_run(tmp_path: Path) -> None:
+    config = load_config(make_home(tmp_path))
+    with pytest.raises(ConfigError, match="found 'newest', expected one of: no run with a model"):
+        personal_model(config, None)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 11])
+@pytest.mark.parametrize("kind", ["npy", "npz", "float64"])
+def test_predictions_are_the_models(
+    config: EdgeConfig, tmp_path: Path, count: int, kind: str
+) -> None:
+    path = tmp_path / "rows"
+    with path.open("wb") as file:
+        if kind == "npz":
+            np.savez(file, x=rows(count), y=np.zeros(count))
+        else:
+            np.save(file, rows(count).astype("f8" if kind == "float64" else "f4"))
+    model = personal_model(config, None)
+    found = predict_file(model, path, BACKEND)
+    assert found.shape == (count, 3)
+    np.testing.assert_allclose(found, forward(model.theta, rows(count)), rtol=1e-5, atol=1e-6)
+
+
+def saved(array: NDArray[np.generic]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def pickled() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array([{"a": 1}], object), allow_pickle=True)
+    return file.getvalue()
+
+
+def archive(compressed: bool = False, **arrays: NDArray[np.generic]) -> bytes:
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return file.getvalue()
+
+
+BAD_FILES: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"1,2,3\n",
+    "pickle": pickled(),
+    "truncated": saved(rows())[:-5],
+    "header cut": saved(rows())[:40],
+    "header damaged": saved(rows()).replace(b"'shape': (11, 6)", b"'shape': (11, 6 "),
+    "no x": archive(y=rows()),
+    "archive cut": archive(x=rows())[:-30],
+    "member damaged": archive(x=rows()).replace(rows()[3:4].tobytes(), bytes(24)),
+    "compressed member damaged": archive(compressed=True, x=rows())[:100] + b"\xff" * 200,
+}
+
+
+def test_bad_files(config: EdgeConfig, tmp_path: Path) -> None:
+    model = personal_model(config, None)
+    for name, data in BAD_FILES.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=f"^{path}: .*expected .npy, or .npz with x"):
+            predict_file(model, path, BACKEND)
+    for missing in (tmp_path / "missing.npy", tmp_path):
+        with pytest.raises(DataError, match=r"expected \.npy"):
+            predict_file(model, missing, BACKEND)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "compressed"])
+def test_a_file_with_any_byte_damaged_is_read_or_refused(
+    config: EdgeConfig, tmp_path: Path, kind: str
+) -> None:
+    """numpy, zipfile and zlib raise ten kinds of error; users see one."""
+    model = personal_model(config, None)
+    good = saved(rows(2)) if kind == "npy" else archive(kind == "compressed", x=rows(2))
+    path = tmp_path / "rows"
+    refused = 0
+    for place in range(0, len(good), 3):
+        data = bytearray(good)
+        data[place] ^= 1 << place % 8
+        path.write_bytes(data)
+        try:
+            predict_file(model, path, BACKEND)
+        except DataError as exc:
+            assert str(path) in str(exc)
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((4, 5), np.float32), r"rows of shape \(5,\), the model expects \(6,\)"),
+        (np.zeros((0, 6), np.float32), "has no rows"),
+        (np.zeros((4, 6), np.int64), "is int64, the model expects float32"),
+        (np.full((4, 6), np.nan, np.float32), "holds NaN or inf"),
+        (np.full((4, 6), 1e300), "holds NaN or inf"),
+        (np.float32(1.0), "x is a single value"),
+        (np.array(["a"]), "expected numbers"),
+    ],
+)
+def test_rows_that_the_model_cannot_take(
+    config: EdgeConfig, tmp_path: Path, array: NDArray[np.generic], message: str
+) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, array)
+    with pytest.raises(DataError, match=message):
+        predict_file(personal_model(config, None), path, BACKEND)
+
+
+@pytest.mark.parametrize("which", ["bundle", "model", "journal"])
+def test_damage_on_disk_is_said(config: EdgeConfig, which: str) -> None:
+    state = config.state_dir
+    if which == "journal":
+        victim = state / "journal"
+    else:
+        paths = sorted(state.glob("blobs/*/*"), key=lambda path: path.stat().st_size)
+        victim = paths[-1] if which == "bundle" else paths[0]
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+    with pytest.raises(StorageError, match="sha256"):
+        for run in ("old", "newer"):
+            personal_model(config, run)
+
+
+def test_a_model_that_does_not_classify(tmp_path: Path) -> None:
+    path = make_home(tmp_path / "home")
+    bundle, theta = make_bundle(tmp_path / "bundle", classes=0)
+    put_models(path, bundle, {"run": theta})
+    model = personal_model(load_config(path), None)
+    assert isinstance(model, PersonalModel)
+    assert model.num_classes == 0
+    np.save(tmp_path / "rows.npy", rows(3))
+    assert predict_file(model, tmp_path / "rows.npy", BACKEND).shape == (3, 2)

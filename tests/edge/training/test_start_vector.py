@@ -1,0 +1,243 @@
+"""Where a device starts: personal elements that it finds itself, patches that it kept, masks it holds."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.edge.desk import LAYOUT, Desk, N, drift, theta_of
+
+from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.start_vector import Parts, Start, assemble, own_elements
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode, mask_bitmap, top_k
+from sedge_protocol.codec.patch_levels import encode_levels
+from sedge_protocol.errors import CodecError, StorageError
+from sedge_protocol.importance import importance, min_max, positions, select
+from sedge_protocol.layout import Role, Theta
+from sedge_protocol.wire.messages import Choice, Order, Own
+
+PARAMETERS = tuple(t for t in LAYOUT.tensors if t.role is Role.PARAMETER)
+OWN = theta_of(50)
+MEAN = LAYOUT.by_name["norm.mean"].slice
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def start_of(
+    desk: Desk, order: Order, model: Theta | None = None, gradient: Theta | None = None
+) -> Start:
+    """Where an order starts, with its model on the device, and what the device has kept (n,)."""
+    blobs = desk.blobs()
+    blobs.write(desk.served[order.model.transfer])
+    vectors = FolderVectors(blobs)
+    names = [None if theta is None else vectors.keep(theta) for theta in (model, gradient)]
+    kept = [LAYOUT.by_name[name].slice for name in order.keep]
+    return assemble(order, blobs, vectors, LAYOUT, kept, *names)
+
+
+# The device finds its personal elements itself.
+
+
+@pytest.mark.parametrize("score", ["squared", "product", "gradient", "fisher"])
+@pytest.mark.parametrize("norm", ["none", "global", "layer"])
+def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: Any) -> None:
+    shared, slope = theta_of(1), drift(3)
+    found = own_elements(OWN, shared, LAYOUT, Own(0.99, score, norm), slope)
+    scores = importance(OWN, shared, PARAMETERS, score, slope)
+    if norm == "layer":
+        scores = min_max(scores, PARAMETERS)
+    np.testing.assert_array_equal(found, positions(select(scores, 0.99), PARAMETERS))
+    assert found.size == 26  # n - 1 - floor(.99 (n - 1)) of 2,564
+    assert not LAYOUT.mask(["norm.mean"])[found].any()
+
+
+def test_own_elements_of_some_tensors() -> None:
+    found = own_elements(OWN, theta_of(1), LAYOUT, Own(0.0, tensors=("head.bias",)), None)
+    assert found.size == 3
+    assert LAYOUT.mask(["head.bias"])[found].all()
+
+
+def test_a_start_with_own_elements(desk: Desk) -> None:
+    own = Own(0.99)
+    found = start_of(desk, desk.order(1, own=own, keep=("norm.mean",)), OWN)
+    shared = theta_of(1)
+    np.testing.assert_array_equal(found.base, shared)
+    np.testing.assert_array_equal(found.personal, own_elements(OWN, shared, LAYOUT, own, None))
+    expected = shared.copy()
+    expected[found.personal] = OWN[found.personal]
+    expected[MEAN] = OWN[MEAN]
+    np.testing.assert_array_equal(found.theta, expected)
+
+
+def test_a_device_without_a_model_starts_from_the_fleets(desk: Desk) -> None:
+    found = start_of(desk, desk.order(1, own=Own(0.99)))
+    np.testing.assert_array_equal(found.theta, theta_of(1))
+    np.testing.assert_array_equal(found.base, theta_of(1))
+    assert found.personal.size == 0
+
+
+def test_a_device_that_lost_its_gradient_starts_from_the_fleets(desk: Desk) -> None:
+    order = desk.order(1, own=Own(0.99, "fisher"))
+    np.testing.assert_array_equal(start_of(desk, order, OWN).theta, theta_of(1))
+    slope = drift(4)
+    found = start_of(desk, order, OWN, slope)
+    np.testing.assert_array_equal(
+        found.personal, own_elements(OWN, theta_of(1), LAYOUT, Own(0.99, "fisher"), slope)
+    )
+    assert found.personal.size > 0
+
+
+def test_without_own_elements_the_update_is_counted_from_the_start(desk: Desk) -> None:
+    found = start_of(desk, desk.order(1, keep=("norm.mean",)), OWN)
+    assert found.base is found.theta
+    assert found.personal.size == 0
+
+
+def test_an_own_model_that_nobody_needs_is_not_read(desk: Desk) -> None:
+    blobs = desk.blobs()
+    order = desk.order(1)
+    blobs.write(desk.served[order.model.transfer])
+    vectors = FolderVectors(blobs)
+    assemble(order, blobs, vectors, LAYOUT, [], bytes(32))
+    with pytest.raises(StorageError):
+        assemble(desk.order(1, own=Own(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
+
+
+# Patches.
+
+
+def later(seed: int) -> SparseVector:
+    """Half of the elements, nearly but not quite the same ones for every seed."""
+    return top_k(drift(0) + np.multiply(drift(seed), np.float32(0.05)), N // 2)
+
+
+def patch_of(seed: int, context: bytes | None = None) -> tuple[bytes, bytes]:
+    """A coded patch that needs its context, and that context: the mask of an earlier one."""
+    new, bitmap = later(seed), mask_bitmap(top_k(drift(0), N // 2))
+    coded = encode(new, ValueCoding.FP32, context=bitmap if context is None else context)
+    assert len(coded) < len(encode(new, ValueCoding.FP32))
+    return coded, bitmap
+
+
+def named(desk: Desk, coded: bytes, bitmap: bytes | None) -> Order:
+    """An order with a patch as a blob, coded against a mask; neither is on the device."""
+    return desk.order(
+        1,
+        patch_blob=desk.serve(coded),
+        patch_hash=hashlib.sha256(coded).digest(),
+        patch_context=None if bitmap is None else desk.serve(bitmap),
+    )
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "fetched"])
+def test_a_patch_coded_against_the_devices_own_mask(desk: Desk, kept: bool) -> None:
+    coded, bitmap = patch_of(1)
+    order = named(desk, coded, bitmap)
+    blobs = desk.blobs()
+    blobs.write(coded)
+    if kept:
+        FolderVectors(blobs).keep_mask(bitmap)
+    else:
+        blobs.write(bitmap)
+    theta = start_of(desk, order).theta
+    expected = theta_of(1)
+    later(1).scatter_into(expected)
+    np.testing.assert_array_equal(theta, expected)
+
+
+def test_a_patch_whose_mask_is_gone_or_another(desk: Desk) -> None:
+    coded, bitmap = patch_of(1)
+    blobs = desk.blobs()
+    blobs.write(coded)
+    order = named(desk, coded, bitmap)
+    with pytest.raises(StorageError):
+        start_of(desk, order)
+    wrong = mask_bitmap(top_k(drift(9), N // 3))
+    blobs.write(wrong)
+    with pytest.raises(CodecError, match="mask"):
+        start_of(desk, named(desk, coded, wrong))
+    with pytest.raises(CodecError, match="context"):
+        start_of(desk, named(desk, coded, None))
+
+
+def test_a_patch_that_the_device_remembers_is_read_among_its_own(desk: Desk) -> None:
+    vector = SparseVector(N, np.array([3, 9], np.uint32), np.array([0.5, 2.0], np.float32))
+    coded = encode(vector, ValueCoding.FP32, Compression.NONE)
+    FolderVectors(desk.blobs()).keep_mask(coded)
+    theta = start_of(desk, named(desk, coded, None)).theta
+    assert (theta[3], theta[9]) == (0.5, 2.0)
+
+
+def test_a_patch_that_is_not_the_orders(desk: Desk) -> None:
+    coded, _ = patch_of(1)
+    order = desk.order(1, patch=coded, patch_hash=bytes(32))
+    with pytest.raises(CodecError, match="run run, round 1: patch_hash does not match"):
+        start_of(desk, order)
+
+
+# Parts of a patch that the device picks from.
+
+SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6, 7], np.float32))
+SOME_LEVELS = np.array([2, 1, 2, 3], np.uint8)
+
+
+def offering(desk: Desk, levels: bytes, **changes: Any) -> Order:
+    return desk.order(
+        1,
+        patch=encode(SOME, ValueCoding.FP32),
+        patch_hash=hashlib.sha256(encode(SOME, ValueCoding.FP32)).digest(),
+        choice=Choice(0.5, levels=levels),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_parts_of_a_patch(desk: Desk, keeps: bool) -> None:
+    keep = ("norm.mean",) if keeps else ()
+    found = start_of(desk, offering(desk, encode_levels(SOME_LEVELS), keep=keep), OWN)
+    assert found.parts is not None
+    assert found.parts.offered == (0, 1, 2, 3)
+    bare = theta_of(1)
+    if keeps:
+        bare[MEAN] = OWN[MEAN]
+    for level, places in enumerate(([], [7], [2, 7, 9], [2, 7, 9, N - 1])):
+        expected = bare.copy()
+        for place in places:
+            expected[place] = SOME.dense()[place]
+        np.testing.assert_array_equal(found.parts.start(level), expected)
+    np.testing.assert_array_equal(found.theta, found.parts.start(3))
+
+
+def test_an_element_that_the_device_keeps_is_its_own_in_every_part(desk: Desk) -> None:
+    keep = ("head.bias",)  # the last four elements
+    found = start_of(desk, offering(desk, encode_levels(SOME_LEVELS), keep=keep), OWN)
+    assert found.parts is not None
+    for level in range(4):
+        assert found.parts.start(level)[N - 1] == OWN[N - 1]
+
+
+def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(desk: Desk) -> None:
+    found = start_of(desk, offering(desk, b"")).parts
+    assert found is not None and found.offered == (0,)
+    np.testing.assert_array_equal(found.start(0), found.whole)
+    none = start_of(desk, desk.order(1, choice=Choice(0.5))).parts
+    assert none is not None and none.offered == (0,)
+    np.testing.assert_array_equal(none.start(0), theta_of(1))
+    assert start_of(desk, desk.order(1)).parts is None
+
+
+def test_parts_of_a_patch_of_every_element() -> None:
+    levels = np.arange(N).astype(np.uint8) % 3
+    parts = Parts(np.zeros(N, np.float32), OWN, slice(None), levels)
+    np.testing.assert_array_equal(parts.start(1), np.where(levels <= 1, OWN, 0))
+
+
+def test_levels_that_are_not_the_patchs(desk: Desk) -> None:
+    with pytest.raises(CodecError):
+        start_of(desk, offering(desk, encode_levels(SOME_LEVELS[:3])))
+    with pytest.raises(CodecError, match="expected none without a patch"):
+        start_of(desk, desk.order(1, choice=Choice(0.5, levels=encode_levels(SOME_LEVELS))))

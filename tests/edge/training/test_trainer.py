@@ -1,0 +1,91 @@
+"""The choice of a backend."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sedge_edge.training import trainer
+from sedge_edge.training.trainer import open_trainer
+from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.bundle import (
+    FORMAT,
+    Bundle,
+    BundleManifest,
+    Program,
+    TensorSpec,
+    Verification,
+)
+
+
+def bundle(*backends: str) -> Bundle:
+    """A bundle whose programs are not programs: only the choice is tested here."""
+    programs = tuple(Program("train", name, f"train.{name}", "") for name in backends)
+    manifest = BundleManifest(
+        format=FORMAT,
+        name="choice",
+        layout=Layout.of([("w", (2,), Role.PARAMETER)]),
+        batch_size=4,
+        input=TensorSpec("float32", (2,)),
+        target=TensorSpec("int64", ()),
+        num_classes=2,
+        optimizer="sgd",
+        uses_batch_statistics=False,
+        programs=programs,
+        verification=Verification(0.0, 0.0, 1.0, {}),
+    )
+    return Bundle(manifest, {program.file: b"" for program in programs})
+
+
+@pytest.mark.parametrize("backend", ["auto", "onnxruntime"])
+@pytest.mark.parametrize("offered", [("onnxruntime",), ("executorch", "onnxruntime")])
+def test_onnxruntime_is_found(backend: str, offered: tuple[str, ...]) -> None:
+    with pytest.raises(CodecError, match="'train' cannot be loaded"):  # so it was opened
+        open_trainer(bundle(*offered), backend, 1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "offered", "message"),
+    [
+        (
+            "auto",
+            ("executorch",),
+            "found 'auto', expected .* one of those in the bundle: executorch",
+        ),
+        ("onnxruntime", ("executorch",), "found 'onnxruntime', expected .* bundle: executorch"),
+        ("executorch", ("executorch", "onnxruntime"), "found 'executorch', expected"),
+    ],
+)
+def test_a_backend_that_is_not_there(backend: str, offered: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^backend.name: {message}"):
+        open_trainer(bundle(*offered), backend, 1)
+
+
+@pytest.mark.parametrize("backend", ["auto", "onnxruntime"])
+def test_the_error_says_what_to_install(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(trainer, "find_spec", find_nothing)
+    with pytest.raises(ConfigError, match=r"onnxruntime \(pip install 'sedge-fl\[onnx\]'\)"):
+        open_trainer(bundle("onnxruntime"), backend, 1)
+
+
+def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_it(_name: str) -> object:
+        return object()
+
+    monkeypatch.setattr(trainer, "find_spec", find_it)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match="a working onnxruntime"):
+        open_trainer(bundle("onnxruntime"), "auto", 1)
+
+
+def test_importing_loads_no_machine_learning_library() -> None:
+    code = (
+        "import sys, sedge_edge, sedge_edge.training.trainer, sedge_edge.backends.onnx_runtime, sedge_edge.data\n"
+        "print(*[m for m in ('torch', 'onnxruntime', 'executorch', 'onnx', 'PIL') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""

@@ -1,0 +1,341 @@
+"""Blobs and parts on a real disk."""
+
+import hashlib
+import os
+import resource
+import stat
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sedge_protocol.errors import LocalError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.transfer import Manifest, describe
+
+DATA = np.random.default_rng(1).bytes(50_000)
+MANIFEST = describe(DATA, 4096)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BlobFolder:
+    return BlobFolder(tmp_path / "state", min_free_bytes=0)
+
+
+def files(root: Path) -> list[str]:
+    """Every file below, relative to root."""
+    return sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+
+
+def chunk(manifest: Manifest, index: int, data: bytes = DATA) -> bytes:
+    offset, length = manifest.span(index)
+    return data[offset : offset + length]
+
+
+def age(path: Path, seconds: float) -> None:
+    """Make a file look as old as this."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_a_blob_is_what_was_written(folder: BlobFolder, tmp_path: Path) -> None:
+    sha256 = folder.write(DATA)
+    assert sha256 == hashlib.sha256(DATA).digest()
+    assert folder.has(sha256)
+    assert folder.size(sha256) == len(DATA)
+    assert folder.read(sha256) == DATA
+    assert folder.read_span(sha256, 10, 20) == DATA[10:30]
+    name = sha256.hex()
+    assert files(tmp_path / "state") == [f"blobs/{name[:2]}/{name}"]
+
+
+def test_nothing_is_readable_by_others(folder: BlobFolder, tmp_path: Path) -> None:
+    folder.write(DATA)
+    folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0))
+    for path in (tmp_path / "state").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_writing_twice_writes_once(folder: BlobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write(DATA)
+    monkeypatch.delattr(os, "pwrite")
+    folder.write(DATA)
+
+
+def test_a_missing_blob(folder: BlobFolder) -> None:
+    sha256 = bytes(32)
+    assert not folder.has(sha256)
+    for call in (folder.read, folder.size):
+        with pytest.raises(StorageError, match="No such file"):
+            call(sha256)
+    with pytest.raises(LocalError, match="3 bytes"):
+        folder.has(b"abc")
+
+
+def test_bit_rot_is_found_and_heals(folder: BlobFolder, tmp_path: Path) -> None:
+    sha256 = folder.write(DATA)
+    path = tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex()
+    path.write_bytes(DATA[:-1] + bytes([DATA[-1] ^ 1]))
+    with pytest.raises(StorageError, match=sha256.hex()):
+        folder.read(sha256)
+    assert not folder.has(sha256), "or it would never be fetched again"
+    folder.write(DATA)
+    assert folder.read(sha256) == DATA
+    age(path.with_suffix(".corrupt"), 100)
+    assert folder.collect({sha256}, 10) == len(DATA)
+
+
+def test_a_span_past_the_end_is_an_error(folder: BlobFolder) -> None:
+    sha256 = folder.write(DATA)
+    with pytest.raises(StorageError, match="ends 10 bytes before"):
+        folder.read_span(sha256, len(DATA) - 10, 20)
+
+
+def test_a_part_grows_in_any_order_and_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
+    assert folder.open_part("pi-1", MANIFEST) == set()
+    order = np.random.default_rng(2).permutation(MANIFEST.count).tolist()
+    for done, index in enumerate(order):
+        assert folder.open_part("pi-1", MANIFEST) == set(order[:done])
+        folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
+    assert not folder.has(MANIFEST.sha256)
+    assert folder.finish_part("pi-1", MANIFEST)
+    assert folder.read(MANIFEST.sha256) == DATA
+    assert folder.finish_part("pi-1", MANIFEST), "a finish may be repeated after a crash"
+    assert len(files(tmp_path / "state")) == 1
+
+
+def test_smaller_chunks_go_on_with_the_same_part(folder: BlobFolder) -> None:
+    coarse, fine = describe(DATA, 8192), describe(DATA, 4096)
+    assert coarse.transfer != fine.transfer
+    folder.write_part("pi-1", coarse, 1, chunk(coarse, 1))
+    folder.write_part("pi-1", coarse, 6, chunk(coarse, 6))
+    assert folder.open_part("pi-1", fine) == {2, 3, 12}
+    folder.write_part("pi-1", fine, 1, chunk(fine, 1))
+    assert folder.open_part("pi-1", coarse) == {1, 6}
+
+
+def test_owners_do_not_share_parts(folder: BlobFolder) -> None:
+    folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0))
+    assert folder.open_part("fleet", MANIFEST) == set()
+    folder.discard_part("fleet", MANIFEST)
+    assert folder.open_part("pi-1", MANIFEST) == {0}
+    folder.discard_part("pi-1", MANIFEST)
+    assert folder.open_part("pi-1", MANIFEST) == set()
+
+
+def test_a_damaged_part_never_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
+    for index in range(MANIFEST.count):
+        folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
+    (path,) = (tmp_path / "state" / "parts").iterdir()
+    with path.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"?")
+    assert folder.open_part("pi-1", MANIFEST) == set(range(MANIFEST.count)) - {1}
+    assert not folder.finish_part("pi-1", MANIFEST)
+    assert files(tmp_path / "state") == []
+    assert not folder.finish_part("pi-1", MANIFEST), "neither part nor blob"
+
+
+def test_a_manifest_that_lies_about_the_size(folder: BlobFolder) -> None:
+    folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0))
+    liar = describe(DATA[:4096] + bytes(4096), 4096)
+    liar = Manifest(hashlib.sha256(DATA[:4096]).digest(), liar.size, 4096, liar.digests)
+    for index in range(liar.count):
+        folder.write_part("pi-2", liar, index, chunk(liar, index, DATA[:4096] + bytes(4096)))
+    assert not folder.finish_part("pi-2", liar)
+
+
+@pytest.mark.parametrize(("index", "length"), [(-1, 4096), (13, 4096), (0, 4095), (12, 4096)])
+def test_an_unchecked_chunk_is_our_bug(folder: BlobFolder, index: int, length: int) -> None:
+    with pytest.raises(LocalError):
+        folder.write_part("pi-1", MANIFEST, index, bytes(length))
+
+
+@pytest.mark.parametrize("owner", ["", "../x", "a/b", "A", "a\n", "a" * 49])
+def test_an_owner_is_no_path(folder: BlobFolder, owner: str) -> None:
+    with pytest.raises(LocalError, match="owner"):
+        folder.open_part(owner, MANIFEST)
+
+
+def test_a_large_part_takes_little_memory(folder: BlobFolder) -> None:
+    data = bytes(64 * 2**20)
+    manifest = describe(data, 2**18)
+    del data
+    folder.write_part("fleet", manifest, manifest.count - 1, bytes(2**18))  # a file full of holes
+    tracemalloc.start()
+    try:
+        assert folder.open_part("fleet", manifest) == set(range(manifest.count))
+        assert folder.finish_part("fleet", manifest)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_part_is_given_with_its_blob(folder: BlobFolder, tmp_path: Path) -> None:
+    for index in range(MANIFEST.count):
+        folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
+    assert folder.take_part("pi-1", MANIFEST) == DATA and folder.read(MANIFEST.sha256) == DATA
+    assert folder.take_part("pi-1", MANIFEST) == DATA  # the time before was not heard of
+    other = describe(DATA[::-1], 4096)
+    assert folder.take_part("pi-1", other) is None
+    for index in range(other.count):
+        folder.write_part("pi-1", other, index, bytes(other.span(index)[1]))
+    assert folder.take_part("pi-1", other) is None  # and the damaged part is gone
+    assert [name.split("/")[0] for name in files(tmp_path / "state")] == ["blobs"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_folder_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    flushed: list[int] = []
+    folder = BlobFolder(tmp_path / "state", 0, durable)
+    monkeypatch.setattr(os, "fsync", flushed.append)
+
+    def flushes(act: Callable[[], object]) -> bool:
+        flushed.clear()
+        act()
+        return bool(flushed)
+
+    assert flushes(lambda: folder.write(DATA)) is durable
+    assert flushes(lambda: folder.write(DATA)) is durable
+    other = describe(DATA[::-1])
+    folder.write_part("pi-1", other, 0, DATA[::-1])
+    assert flushes(lambda: folder.finish_part("pi-1", other)) is durable
+    assert flushes(lambda: folder.finish_part("pi-1", other)) is durable
+    assert folder.read(MANIFEST.sha256) == DATA and folder.read(other.sha256) == DATA[::-1]
+    for path in (tmp_path / "state").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_an_unflushed_write_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = BlobFolder(tmp_path / "state", 0, durable=False)
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match=r"write blob .*No space left"):
+        folder.write(DATA)
+    assert files(tmp_path / "state") == []
+
+
+def test_collect_frees_what_is_old_and_unwanted(folder: BlobFolder, tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    kept, unwanted, young = (folder.write(bytes([i]) * 1000) for i in range(3))
+    for owner in ("old", "new"):
+        folder.write_part(owner, MANIFEST, 0, chunk(MANIFEST, 0))
+    wanted = describe(DATA + b"!", 4096)
+    folder.write_part("fleet", wanted, 0, chunk(MANIFEST, 0))
+    (root / "parts" / "left-over.tmp").write_bytes(bytes(10))
+    for path in root.rglob("*"):
+        if path.is_file() and not path.name.startswith((young.hex(), "new-")):
+            age(path, 100)
+    assert folder.collect({kept, wanted.sha256}, 10) == 1000 + 4096 + 10
+    assert [folder.has(sha256) for sha256 in (kept, unwanted, young)] == [True, False, True]
+    assert folder.open_part("old", MANIFEST) == set()
+    assert folder.open_part("new", MANIFEST) == {0}
+    assert folder.open_part("fleet", wanted) == {0}
+
+
+def test_a_part_of_a_blob_that_is_here_is_not_kept(folder: BlobFolder, tmp_path: Path) -> None:
+    folder.write_part("late", MANIFEST, 0, chunk(MANIFEST, 0))
+    sha256 = folder.write(DATA)
+    for path in (tmp_path / "state" / "parts").iterdir():
+        age(path, 100)
+    assert folder.collect({sha256}, 10) == 4096
+
+
+def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path) -> None:
+    sha256 = folder.write(DATA)
+    age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), 100)
+    folder.write(DATA)
+    assert folder.collect(set(), 10) == 0
+
+
+def test_an_age_of_0_protects_nothing(folder: BlobFolder, tmp_path: Path) -> None:
+    """Not even what was written before the clock jumped back."""
+    sha256 = folder.write(DATA)
+    age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), -86_400)
+    assert folder.collect(set(), 1) == 0
+    assert folder.collect(set(), 0) == len(DATA)
+
+
+def test_the_free_space_floor(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path)
+    available = free.f_bavail * free.f_frsize
+    folder = BlobFolder(tmp_path, min_free_bytes=2 * available)
+    sha256 = BlobFolder(tmp_path, min_free_bytes=0).write(b"x")
+    assert folder.write(b"x") == sha256, "what is there needs no room"
+    calls: list[Callable[[], object]] = [
+        lambda: folder.write(DATA),
+        lambda: folder.open_part("pi-1", MANIFEST),
+        lambda: folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0)),
+    ]
+    for call in calls:
+        with pytest.raises(StorageError, match=r"disk full: .* needs \d+ bytes"):
+            call()
+    assert len(files(tmp_path)) == 1
+
+
+def test_room_for_what_lies_elsewhere(folder: BlobFolder) -> None:
+    folder.require_room(10**6)
+    with pytest.raises(StorageError, match=f"disk full: .*state needs {2**62} bytes"):
+        folder.require_room(2**62)
+
+
+def test_the_default_floor_is_a_twentieth_up_to_64_mib(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    expected = min(64 * 2**20, disk.f_blocks * disk.f_frsize // 20)
+    assert abs(BlobFolder(tmp_path).min_free_bytes - expected) <= 1
+
+
+def test_a_root_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageError, match="make folder"):
+            BlobFolder(root)
+
+    def refuse(_path: object, _mode: int) -> bool:
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)
+    with pytest.raises(StorageError, match="not readable and writable by this user"):
+        BlobFolder(tmp_path)
+
+
+def test_short_reads_and_writes_go_on(folder: BlobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_pwrite, real_pread = os.pwrite, os.pread
+
+    def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+        return real_pwrite(descriptor, data[:777], offset)
+
+    def pread(descriptor: int, length: int, offset: int) -> bytes:
+        return real_pread(descriptor, min(length, 1111), offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pread", pread)
+    sha256 = folder.write(DATA)
+    assert folder.read(sha256) == DATA
+    assert folder.read_span(sha256, 3000, 40_000) == DATA[3000:43_000]
+
+
+def test_a_file_size_limit_is_a_storage_error(folder: BlobFolder) -> None:
+    """RLIMIT_FSIZE cuts a write short first and refuses the rest, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            folder.write(DATA)
+        with pytest.raises(StorageError, match="File too large"):
+            folder.write_part("pi-1", MANIFEST, 1, chunk(MANIFEST, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not folder.has(MANIFEST.sha256)
+    assert folder.open_part("pi-1", MANIFEST) == set()
+    assert folder.read(folder.write(DATA)) == DATA

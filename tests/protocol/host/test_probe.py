@@ -1,0 +1,29 @@
+"""What a doctor learns from one connection; test_mqtt_hostile.py has brokers that refuse it."""
+
+import pytest
+from tests.protocol.driven import connected, fresh, settings
+
+from sedge_emulate.broker import Broker
+from sedge_protocol.errors import LinkError
+from sedge_protocol.host.probe import probe
+
+
+def test_a_broker_that_lets_us_in(shared: Broker) -> None:
+    """Also while a process of the same name runs, which notices nothing."""
+    name = fresh()
+    with connected(shared.url, name) as running:
+        probe(settings(shared.url, name), "down")
+        running.step()
+        assert not running.losses()
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(LinkError, match="cannot reach"):
+        probe(settings("mqtt://127.0.0.1:1"), "x")
+
+
+def test_what_is_said_must_come_back(shared: Broker) -> None:
+    topic = fresh()
+    probe(settings(shared.url, fresh()), topic, topic)
+    with pytest.raises(LinkError, match=f"nothing comes back on {topic} within 0 s"):
+        probe(settings(shared.url, fresh()), topic, "elsewhere", 0.2)

@@ -1,0 +1,297 @@
+"""Bundles in a folder and as one blob: whole, damaged, and made to harm."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import numpy as np
+import pytest
+import zstandard
+
+from sedge_protocol.axes import Axes
+from sedge_protocol.errors import CodecError, StorageError
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.bundle import (
+    FORMAT,
+    INIT_NAME,
+    MANIFEST_NAME,
+    MAX_BUNDLE_BYTES,
+    Bundle,
+    BundleManifest,
+    Program,
+    TensorSpec,
+    Verification,
+    load,
+    pack,
+    save,
+    unpack,
+)
+
+LAYOUT = Layout.of([("weight", (3, 4), Role.PARAMETER), ("bias", (3,), Role.PARAMETER)])
+INIT = np.linspace(-1, 1, LAYOUT.size).astype(np.float32)
+FILES = {"train.onnx": b"train" * 100, "predict.onnx": b"predict" * 50}
+Fields = dict[str, object]
+
+
+def program(name: str, file: str, backend: str = "onnxruntime") -> Program:
+    return Program(name, backend, file, hashlib.sha256(FILES.get(file, b"")).hexdigest())
+
+
+MANIFEST = BundleManifest(
+    format=FORMAT,
+    name="linear",
+    layout=LAYOUT,
+    batch_size=8,
+    input=TensorSpec("float32", (4,)),
+    target=TensorSpec("int64", ()),
+    num_classes=3,
+    optimizer="sgd",
+    uses_batch_statistics=False,
+    programs=(program("train", "train.onnx"), program("predict", "predict.onnx")),
+    verification=Verification(1e-7, 1e-6, 1e-4, {"torch": "2.9"}),
+)
+BUNDLE = Bundle(MANIFEST, FILES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path / "bundle", BUNDLE, INIT)
+    return tmp_path / "bundle"
+
+
+def packed(manifest: bytes, files: object) -> bytes:
+    """A blob from its parts, true or not."""
+    raw = msgspec.msgpack.encode({"manifest": manifest, "files": files})
+    return zstandard.ZstdCompressor().compress(raw)
+
+
+def fields() -> Fields:
+    return cast(Fields, msgspec.to_builtins(MANIFEST))
+
+
+def with_program(**changes: object) -> Fields:
+    """The manifest's fields, its first program changed."""
+    first = cast(Fields, msgspec.to_builtins(MANIFEST.programs[0]))
+    return {**fields(), "programs": [{**first, **changes}]}
+
+
+def with_axes(channels: list[object], dims: list[list[int]]) -> Fields:
+    """The manifest's fields with axes, true or not."""
+    return {**fields(), "axes": {"channels": channels, "dims": dims}}
+
+
+def test_axes_and_rate_go_both_ways() -> None:
+    axes = Axes((4,), ((-1, 0), (-1,)))
+    narrower = msgspec.structs.replace(MANIFEST, axes=axes, rate=0.25)
+    assert unpack(pack(Bundle(narrower, FILES))).manifest == narrower
+
+
+def test_a_manifest_from_before_there_were_axes() -> None:
+    old = {name: value for name, value in fields().items() if name not in ("axes", "rate")}
+    assert unpack(packed(msgspec.json.encode(old), FILES)) == BUNDLE
+    assert (MANIFEST.axes, MANIFEST.rate) == (None, 0.0)
+
+
+def test_a_file_larger_than_a_bundle_is_not_read(folder: Path) -> None:
+    for name in ("manifest.json", "train.onnx"):
+        kept = (folder / name).read_bytes()
+        os.truncate(folder / name, MAX_BUNDLE_BYTES + 1)  # a hole: the disk holds nothing of it
+        with pytest.raises(CodecError, match=f"{name}: expected at most {MAX_BUNDLE_BYTES} bytes"):
+            load(folder)
+        (folder / name).write_bytes(kept)
+    assert load(folder)[0] == BUNDLE
+
+
+def test_a_folder_goes_both_ways(folder: Path) -> None:
+    found, init = load(folder)
+    assert found == BUNDLE
+    assert init.tobytes() == INIT.tobytes()
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["init.bin", "manifest.json", "predict.onnx", "train.onnx"]
+
+
+def test_a_blob_goes_both_ways_and_is_always_the_same() -> None:
+    blob = pack(BUNDLE)
+    assert unpack(blob) == BUNDLE
+    reordered = Bundle(MANIFEST, dict(reversed(FILES.items())))
+    assert pack(reordered) == blob
+    assert pack(unpack(blob)) == blob
+
+
+def test_programs_by_name_and_backend() -> None:
+    assert BUNDLE.program("train", "onnxruntime") == FILES["train.onnx"]
+    assert BUNDLE.backends() == ("onnxruntime",)
+    for name, backend in (("train", "torch"), ("evaluate", "onnxruntime")):
+        with pytest.raises(CodecError, match=f"no program '{name}' for {backend}"):
+            BUNDLE.program(name, backend)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        load(tmp_path / "nothing")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"bundle .*file/bundle"):
+        save(tmp_path / "file" / "bundle", BUNDLE, INIT)
+
+
+@pytest.mark.parametrize("name", [MANIFEST_NAME, INIT_NAME, "train.onnx"])
+def test_a_missing_file(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(StorageError, match=name):
+        load(folder)
+
+
+def test_a_program_that_was_changed(folder: Path) -> None:
+    (folder / "train.onnx").write_bytes(FILES["train.onnx"] + b"x")
+    with pytest.raises(CodecError, match=r"'train.onnx' does not have the manifest's sha256"):
+        load(folder)
+
+
+@pytest.mark.parametrize("size", [0, 4 * 14, 4 * 15 - 1, 4 * 16])
+def test_an_init_of_another_length(folder: Path, size: int) -> None:
+    (folder / INIT_NAME).write_bytes(bytes(size))
+    with pytest.raises(CodecError):
+        load(folder)
+
+
+PATHS = ["../train.onnx", "/etc/passwd", "a/b", "./train.onnx", "train.onnx/", "a/../train.onnx"]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_program_file_that_is_a_path(folder: Path, name: str) -> None:
+    changed = with_program(file=name)
+    (folder / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed))
+    with pytest.raises(CodecError, match="holds a path"):
+        load(folder)
+    with pytest.raises(CodecError, match="holds a path"):
+        unpack(packed(msgspec.json.encode(changed), {name: FILES["train.onnx"]}))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 300])
+def test_a_program_file_that_cannot_be_read(folder: Path, name: str) -> None:
+    (folder / MANIFEST_NAME).write_bytes(msgspec.json.encode(with_program(file=name)))
+    with pytest.raises((CodecError, StorageError)):
+        load(folder)
+
+
+HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
+    ("bundle format 2, this version reads 1", lambda: {**fields(), "format": 2}),
+    ("bundle format None", lambda: {k: v for k, v in fields().items() if k != "format"}),
+    ("bundle format '1'", lambda: {**fields(), "format": "1"}),
+    ("batch_size 0 ", lambda: {**fields(), "batch_size": 0}),
+    ("batch_size 65537 ", lambda: {**fields(), "batch_size": 65537}),
+    ("unknown program 'sneak'", lambda: with_program(name="sneak")),
+    ("does not have the manifest's sha256", lambda: with_program(sha256="00" * 32)),
+    ("missing", lambda: with_program(file="evaluate.onnx")),
+    ("rate 1.0 is not within", lambda: {**fields(), "rate": 1.0}),
+    ("rate -0.25 is not within", lambda: {**fields(), "rate": -0.25}),
+    ("axes: 1 tensors, expected 2", lambda: with_axes([4], [[-1, 0]])),
+    ("'bias': axis 0 of extent 3", lambda: with_axes([4], [[-1, 0], [0]])),
+    ("axis 0 of 0 channels", lambda: with_axes([0], [[-1, 0], [-1]])),
+    ("'weight': axis -9 of extent 3", lambda: with_axes([4], [[-9, 0], [-1]])),
+    ("belongs to no tensor", lambda: with_axes([4, 1], [[-1, 0], [-1]])),
+    ("whose channels divide it", lambda: with_axes([2**70], [[-1, 0], [-1]])),
+    ("Expected `int`", lambda: with_axes([4.5], [[-1, 0], [-1]])),
+    ("layout: 0 tensors", lambda: {**fields(), "layout": {"tensors": []}}),
+    ("Expected `int`", lambda: {**fields(), "num_classes": 1.5}),
+    ("missing required field", lambda: {"format": 1}),
+    ("no attribute 'get'", lambda: [1, 2]),
+    ("no attribute 'get'", lambda: "text"),
+    ("no attribute 'get'", lambda: None),
+]
+
+
+@pytest.mark.parametrize(("message", "make"), HOSTILE_MANIFESTS)
+def test_a_manifest_that_is_not_as_it_should_be(
+    folder: Path, message: str, make: Callable[[], object]
+) -> None:
+    text = json.dumps(make()).encode()
+    with pytest.raises(CodecError, match=message):
+        unpack(packed(text, FILES))
+    (folder / MANIFEST_NAME).write_bytes(text)
+    if message == "missing":  # in a folder that is a file that cannot be read
+        return
+    with pytest.raises(CodecError, match=message):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b'{"format": 1, "name": "\xff"}',
+        b"[" * 10**5,
+        b'{"format": 1, "later": ' + b"[" * 10**5,
+        b'{"format": ' + b"9" * 10**5 + b"}",
+        b'{"format": NaN}',
+    ],
+)
+def test_bytes_that_are_no_manifest(text: bytes) -> None:
+    with pytest.raises(CodecError):
+        unpack(packed(text, FILES))
+
+
+def test_blobs_that_are_no_bundle() -> None:
+    compress = zstandard.ZstdCompressor().compress
+    nested = b"\x83\xa8manifest\xc4\x00\xa5files\x80\xa5later" + b"\x91" * 10**5 + b"\xc0"
+    for blob in (
+        b"",
+        b"no zstd",
+        compress(b"\xc0"),
+        compress(b"\x82\xa8manifest\xc4\x00\xa5files\x81\xa2\xff\xfe\xc4\x00"),
+        compress(b"\x82\xa8manifest\xc4\x00\xa5files\xdf\xff\xff\xff\xff"),
+        compress(nested),
+        packed(b"", []),
+        packed(msgspec.json.encode(MANIFEST), {"train.onnx": b"", "predict.onnx": b""}),
+    ):
+        with pytest.raises(CodecError):
+            unpack(blob)
+
+
+def test_every_prefix_of_a_blob_is_refused() -> None:
+    blob = pack(BUNDLE)
+    for end in range(len(blob)):
+        with pytest.raises(CodecError, match="zstd"):
+            unpack(blob[:end])
+
+
+def test_every_changed_byte_of_a_blob_is_refused() -> None:
+    """The checksum of the zstd frame covers all of it, so only its own header could slip through."""
+    blob = pack(BUNDLE)
+    for position in range(len(blob)):
+        damaged = bytearray(blob)
+        damaged[position] ^= 0x55
+        try:
+            assert unpack(bytes(damaged)) == BUNDLE
+        except CodecError:
+            continue
+
+
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", 10_000)
+    bomb = packed(msgspec.json.encode(MANIFEST), {"train.onnx": bytes(20_000)})
+    assert len(bomb) < 10_000
+    with pytest.raises(CodecError, match="the limit is 10000"):
+        unpack(bomb)
+
+
+def test_a_bundle_that_no_device_would_take_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", 1000)
+    with pytest.raises(CodecError, match="the limit is 1000"):
+        pack(BUNDLE)
+
+
+def test_init_must_fit_the_layout(tmp_path: Path) -> None:
+    with pytest.raises(CodecError, match="theta"):
+        save(tmp_path / "bundle", BUNDLE, INIT[:-1])
+    assert not (tmp_path / "bundle").exists()

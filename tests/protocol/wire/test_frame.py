@@ -1,0 +1,333 @@
+"""Frames: round trips, every prefix, every flipped byte, random bytes; and the window against a twin."""
+
+import json
+import random
+import tracemalloc
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from sedge_protocol.errors import FrameError, LocalError, VersionError
+from sedge_protocol.wire.frame import (
+    EARLIEST_CLOCK_S,
+    HEADER,
+    LATEST_CLOCK_S,
+    MAC_OFFSET,
+    MAX_AHEAD_S,
+    MAX_BODY_BYTES,
+    MAX_BOOT,
+    UNKEYED,
+    Frame,
+    Kind,
+    ReplayWindow,
+    latest_boot,
+    next_boot,
+    open_frame,
+    seal,
+)
+from sedge_protocol.wire.topics import blob, down, up
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(32)
+UP = up("home", "pi-1")
+BLOB = blob("home", bytes(16))
+CHUNK = Frame(Kind.CHUNK, b"chunk", 7, 0, b"t" * 16, 3)
+
+FRAMES = [
+    Frame(Kind.HELLO, b""),
+    Frame(Kind.OFFER, b"body", 1, 2, b"t" * 16),
+    Frame(Kind.CHUNK, bytes(range(256)), 2**32 - 1, 2**32 - 1, b"\xff" * 16, 2**32 - 1),
+    Frame(Kind.ORDER, bytes(MAX_BODY_BYTES), 1, 1),
+]
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A frame of the vectors."""
+
+    name: str
+    topic: str
+    key: bytes | None
+    data: bytes
+
+
+def every_kind(group: str = "frames") -> list[Sealed]:
+    """One frame of every kind."""
+    path = Path(__file__).parents[1] / "vectors" / "frames.json"
+    found = json.loads(path.read_text())[group]
+    cases = {(case["kind"], case["key"], len(case["sealed"])): case for case in found}
+    return [
+        Sealed(
+            case["name"],
+            case["topic"],
+            None if case["key"] is None else bytes.fromhex(case["key"]),
+            bytes.fromhex(case["sealed"]),
+        )
+        for case in cases.values()
+    ]
+
+
+def _name(sealed: Sealed) -> str:
+    return sealed.name
+
+
+LONGER_HEADER = next(s for s in every_kind("readable") if "72 bytes" in s.name)
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame.kind.name)
+def test_a_frame_goes_both_ways(frame: Frame) -> None:
+    sealed = seal(frame, UP, KEY)
+    assert len(sealed) == HEADER.size + len(frame.body)
+    assert open_frame(sealed, UP, KEY) == frame
+
+
+def test_an_unkeyed_chunk_goes_both_ways() -> None:
+    sealed = seal(CHUNK, BLOB, None)
+    assert sealed[MAC_OFFSET : HEADER.size] == bytes(16)
+    assert open_frame(sealed, BLOB, None) == CHUNK
+
+
+def test_header_layout() -> None:
+    assert HEADER.size == 64
+    assert seal(CHUNK, BLOB, None) == (
+        b"SG\x01\x08\x01\x00\x40\x00"
+        b"\x07\x00\x00\x00\x00\x00\x00\x00"
+        + b"t" * 16
+        + b"\x03\x00\x00\x00\x05\x00\x00\x00"
+        + bytes(8)
+        + bytes(16)
+        + b"chunk"
+    )
+
+
+def opens(sealed: Sealed, data: bytes) -> Frame | None:
+    """The frame, or None where it is refused; anything else is an error of the test."""
+    try:
+        return open_frame(data, sealed.topic, sealed.key)
+    except FrameError:
+        return None
+
+
+@pytest.mark.parametrize("sealed", every_kind(), ids=_name)
+def test_every_prefix_fails_the_same_way(sealed: Sealed) -> None:
+    for end in range(len(sealed.data)):
+        with pytest.raises(FrameError, match=rf"^frame of {end} bytes, ") as refusal:
+            open_frame(sealed.data[:end], sealed.topic, sealed.key)
+        assert type(refusal.value) is FrameError
+
+
+@pytest.mark.parametrize("sealed", every_kind(), ids=_name)
+def test_every_changed_byte_is_refused(sealed: Sealed) -> None:
+    """Each byte takes every other value in the header, four in the body."""
+    whole = open_frame(sealed.data, sealed.topic, sealed.key)
+    slipped = 0
+    for position in range(len(sealed.data)):
+        for change in range(1, 256) if position < HEADER.size else (1, 0x80, 0x55, 0xFF):
+            damaged = bytearray(sealed.data)
+            damaged[position] ^= change
+            found = opens(sealed, bytes(damaged))
+            if found is not None:
+                slipped += 1
+                assert (found.kind, len(found.body)) == (whole.kind, len(whole.body))
+    # Without a MAC, what slips through is for the chunk's digest to find.
+    assert (slipped > 0) == (sealed.key is None)
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["keyed", "unkeyed"])
+def test_a_hundred_thousand_random_frames_are_refused(key: bytes | None) -> None:
+    rng = random.Random(1)
+    head = seal(CHUNK, UP, KEY)
+    for _ in range(50_000):
+        data = bytearray(rng.randbytes(rng.randrange(200)))
+        if rng.random() < 0.7:  # get past the first checks
+            data[:8] = head[:8]
+        if rng.random() < 0.5 and len(data) >= HEADER.size:
+            data[36:40] = (len(data) - HEADER.size).to_bytes(4, "little")
+        try:
+            found = open_frame(bytes(data), BLOB, key)
+        except FrameError:
+            continue
+        assert key is None
+        assert found.kind is Kind.CHUNK
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_told_apart(version: int) -> None:
+    sealed = bytearray(seal(CHUNK, UP, KEY))
+    sealed[2] = version
+    with pytest.raises(VersionError, match=f"version {version}, this side speaks 1"):
+        open_frame(bytes(sealed), UP, KEY)
+
+
+@pytest.mark.parametrize("body_len", [MAX_BODY_BYTES + 1, 2**31, 2**32 - 1])
+def test_an_oversize_body_is_refused_before_it_is_looked_at(body_len: int) -> None:
+    sealed = bytearray(seal(CHUNK, UP, KEY))
+    sealed[36:40] = body_len.to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        with pytest.raises(FrameError, match=f"body_len: {body_len}, limit"):
+            open_frame(bytes(sealed), UP, KEY)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_longer_header_of_a_later_minor_version_is_read() -> None:
+    """The appended fields stand before the body, and the MAC covers them with it."""
+    extra = b"appended"
+    stretched = bytearray(seal(replace(CHUNK, body=extra + CHUNK.body), UP, KEY))
+    stretched[6:8] = (HEADER.size + len(extra)).to_bytes(2, "little")
+    stretched[36:40] = len(CHUNK.body).to_bytes(4, "little")
+    with pytest.raises(FrameError, match="MAC"):
+        open_frame(bytes(stretched), UP, KEY)
+    longer = LONGER_HEADER
+    assert len(longer.data) == 72 + len(open_frame(longer.data, longer.topic, longer.key).body)
+    for position in range(HEADER.size, 72):
+        damaged = bytearray(longer.data)
+        damaged[position] ^= 1
+        with pytest.raises(FrameError, match="MAC"):
+            open_frame(bytes(damaged), longer.topic, longer.key)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key"),
+    [
+        (up("home", "pi-2"), KEY),
+        (up("barn", "pi-1"), KEY),
+        (down("home", "pi-1"), KEY),
+        (UP, OTHER_KEY),
+        (BLOB, KEY),
+    ],
+)
+def test_a_frame_cannot_be_moved(topic: str, key: bytes) -> None:
+    with pytest.raises(FrameError, match="MAC"):
+        open_frame(seal(CHUNK, UP, KEY), topic, key)
+
+
+def test_keyed_and_unkeyed_do_not_mix() -> None:
+    with pytest.raises(FrameError, match="only unkeyed chunks"):
+        open_frame(seal(CHUNK, BLOB, KEY), BLOB, None)
+    with pytest.raises(FrameError, match="MAC"):
+        open_frame(seal(CHUNK, UP, None), UP, KEY)
+    control = bytearray(seal(CHUNK, BLOB, None))
+    control[3] = Kind.ORDER
+    with pytest.raises(FrameError, match="only unkeyed chunks"):
+        open_frame(bytes(control), BLOB, None)
+
+
+def test_the_flag_alone_does_not_switch_the_mac_off() -> None:
+    sealed = bytearray(seal(CHUNK, UP, KEY))
+    sealed[4] |= UNKEYED
+    with pytest.raises(FrameError, match="MAC"):
+        open_frame(bytes(sealed), UP, KEY)
+
+
+def test_our_own_mistakes_are_told() -> None:
+    with pytest.raises(LocalError, match="limit"):
+        seal(Frame(Kind.ORDER, bytes(MAX_BODY_BYTES + 1)), UP, KEY)
+    for kind in set(Kind) - {Kind.CHUNK}:
+        with pytest.raises(LocalError, match="needs a key"):
+            seal(Frame(kind, b""), BLOB, None)
+
+
+class SlowWindow:
+    """What the window must do, by remembering every number ever seen."""
+
+    def __init__(self, boot: int) -> None:
+        self.boot = boot
+        self.seen: set[int] = set()
+
+    def accept(self, frame: Frame) -> bool:
+        if frame.boot < self.boot:
+            return False
+        if frame.boot > self.boot:
+            self.boot = frame.boot
+            self.seen.clear()
+        newest = max(self.seen, default=0)
+        if frame.seq in self.seen or frame.seq <= newest - ReplayWindow.WIDTH:
+            return False
+        self.seen.add(frame.seq)
+        return True
+
+
+@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("spread", [3, 40, 70, 500])
+def test_the_window_agrees_with_its_twin(seed: int, spread: int) -> None:
+    rng = random.Random(seed)
+    window, twin = ReplayWindow(2), SlowWindow(2)
+    middle = 1
+    accepted = 0
+    for _ in range(300):
+        middle += rng.randrange(3)
+        seq = max(0, middle + rng.randrange(-spread, spread + 1))
+        boot = rng.choice([1, twin.boot, twin.boot, twin.boot, twin.boot, twin.boot])
+        if rng.random() < 0.01:
+            boot, middle = twin.boot + 1, 1
+        frame = Frame(Kind.HELLO, b"", boot, seq)
+        taken = window.accept(frame)
+        assert taken == twin.accept(frame)
+        assert window.boot == twin.boot
+        accepted += taken
+    assert accepted >= 10
+
+
+@pytest.mark.parametrize(
+    ("seqs", "accepted"),
+    [
+        ([1, 2, 3], [True, True, True]),
+        ([1, 1], [True, False]),
+        ([3, 1, 2, 3, 2, 1], [True, True, True, False, False, False]),
+        ([64, 1, 0], [True, True, False]),
+        ([65, 1, 2], [True, False, True]),
+        ([1, 65, 1, 2], [True, True, False, True]),
+        ([1, 64, 128, 64, 65], [True, True, True, False, True]),
+        ([2**32 - 1, 1], [True, False]),
+        ([0, 0], [True, False]),
+    ],
+)
+def test_the_window_by_hand(seqs: list[int], accepted: list[bool]) -> None:
+    window = ReplayWindow()
+    assert [window.accept(Frame(Kind.HELLO, b"", 1, seq)) for seq in seqs] == accepted
+
+
+def test_an_older_boot_is_refused_for_good() -> None:
+    window = ReplayWindow(5)
+    assert not window.accept(Frame(Kind.HELLO, b"", 4, 1000))
+    assert window.accept(Frame(Kind.HELLO, b"", 5, 1))
+    assert window.accept(Frame(Kind.HELLO, b"", 6, 1))
+    assert not window.accept(Frame(Kind.HELLO, b"", 5, 2))
+    assert window.boot == 6
+
+
+@pytest.mark.parametrize(
+    ("last", "clock_s", "expected"),
+    [
+        (0, 1_800_000_000, 1_800_000_000),
+        (1_800_000_000, 5, 1_800_000_001),
+        (7, LATEST_CLOCK_S, LATEST_CLOCK_S),
+        (7, LATEST_CLOCK_S + 1, 8),
+        (7, 7_300_000_000, 8),
+        (MAX_BOOT - 1, 5, MAX_BOOT),
+        (MAX_BOOT, 5, MAX_BOOT),
+        (MAX_BOOT + 1, 5, 5),
+    ],
+)
+def test_a_start_count_grows_and_fits_a_frame(last: int, clock_s: int, expected: int) -> None:
+    boot = next_boot(last, clock_s)
+    assert boot == expected
+    sealed = seal(Frame(Kind.GOODBYE, b"", boot, 1), UP, KEY)
+    assert open_frame(sealed, UP, KEY).boot == boot
+
+
+@pytest.mark.parametrize(
+    ("clock_s", "latest"),
+    [
+        (1, LATEST_CLOCK_S),  # not set: any that a clock can give
+        (EARLIEST_CLOCK_S - 1, LATEST_CLOCK_S),
+        (1_800_000_000.5, 1_800_000_000 + MAX_AHEAD_S),
+        (LATEST_CLOCK_S, MAX_BOOT),
+        (2**32, LATEST_CLOCK_S),
+    ],
+)
+def test_the_latest_boot_that_is_believed(clock_s: float, latest: int) -> None:
+    assert latest_boot(clock_s) == latest

@@ -1,0 +1,292 @@
+"""Messages: both ways, what is ignored, and every limit."""
+
+import random
+import tracemalloc
+from typing import get_args
+
+import msgspec
+import pytest
+
+from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.errors import FrameError, LocalError
+from sedge_protocol.wire import messages
+from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
+from sedge_protocol.wire.messages import (
+    KINDS,
+    MAX_INLINE_BYTES,
+    Message,
+    Order,
+    Training,
+    decode_body,
+    encode_body,
+)
+from sedge_protocol.wire.transfer import Manifest, describe
+
+NONCE, HASH = bytes(range(16)), bytes(range(32))
+BLOB = describe(b"blob", 4096)
+LARGEST = Manifest(HASH, 2**30, 2**18, bytes(4096 * 16))
+ORDER = Order(run="r", round=1, task="train", bundle=BLOB, model=BLOB, model_hash=HASH)
+STEP = msgspec.to_builtins(messages.Step(HASH, BLOB), builtin_types=(bytes,))
+
+# Each message at its least and at its most.
+TABLE: list[Message] = [
+    messages.Hello(NONCE, ""),
+    messages.Hello(
+        NONCE, "v" * 64, ("b" * 64,) * 16, ("zstd", "zlib"), ("c" * 64,) * 16, 2**40, 2**40, 2**40
+    ),
+    messages.Welcome(bytes(16), "0.1.0"),
+    messages.Goodbye(NONCE),
+    ORDER,
+    Order(
+        run="a" * 48,
+        round=2**31,
+        task="evaluate",
+        bundle=LARGEST,
+        model=LARGEST,
+        model_hash=HASH,
+        steps=(messages.Step(HASH, BLOB),) * messages.MAX_STEPS,
+        patch=bytes(MAX_INLINE_BYTES),
+        patch_blob=BLOB,
+        patch_hash=HASH,
+        keep=("n" * 256,) * 50,
+        upload=False,
+        training=Training(1000, 1000.0, 0.999, 1e6, "fill"),
+        codec=messages.Codec(ValueCoding.INT8, 1e-9, 1e6, Compression.NONE, False),
+        context=HASH,
+        seed=2**63 - 1,
+        deadline_ms=2**40,
+    ),
+    messages.Cancel("r", 0, ""),
+    messages.Cancel("r", 2**31, "ä" * 1000),
+    messages.Decline("r", 1, "DataError"),
+    messages.Decline("r", 1, "x" * 64, "y" * 1000),
+    messages.Offer("r", 1, BLOB, 0),
+    messages.Offer("r", 1, LARGEST, 2**40, bytes(MAX_INLINE_BYTES)),
+    messages.Have(0, b"", 1),
+    messages.Have(2**40, bytes(512), 64),
+    messages.Committed("r", 1, HASH),
+    messages.Committed("r", 1, HASH, True),
+    messages.Reject("r", 1, HASH, "stale", "detail"),
+    messages.Busy(0),
+    messages.Busy(2**40, "disk full"),
+    messages.Get("r", 1, bytes(512)),
+    messages.Refusal("version"),
+    messages.Refusal("size", "too large"),
+]
+
+
+def _kind(message: Message) -> str:
+    return type(message).__name__
+
+
+@pytest.mark.parametrize("message", TABLE, ids=_kind)
+def test_a_message_goes_both_ways(message: Message) -> None:
+    body = encode_body(message)
+    assert len(body) <= MAX_BODY_BYTES
+    found = decode_body(KINDS[type(message)], body)
+    assert found == message
+    assert type(found) is type(message)
+    assert encode_body(found) == body
+
+
+@pytest.mark.parametrize("message", TABLE, ids=_kind)
+def test_every_prefix_fails_the_same_way(message: Message) -> None:
+    body = encode_body(message)
+    ends = range(len(body)) if len(body) < 2000 else range(0, len(body), 97)
+    for end in ends:
+        with pytest.raises(FrameError, match=KINDS[type(message)].name):
+            decode_body(KINDS[type(message)], body[:end])
+
+
+@pytest.mark.parametrize("message", TABLE, ids=_kind)
+def test_unknown_keys_are_ignored(message: Message) -> None:
+    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
+    later = msgspec.msgpack.encode({"later": {"deep": [1, None, b""]}, **fields, "more": -1})
+    assert decode_body(KINDS[type(message)], later) == message
+
+
+@pytest.mark.parametrize("message", TABLE, ids=_kind)
+def test_a_required_key_cannot_be_missing(message: Message) -> None:
+    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
+    for field in msgspec.structs.fields(type(message)):
+        if field.required:
+            left = {name: value for name, value in fields.items() if name != field.name}
+            with pytest.raises(FrameError, match=f"missing required field `{field.name}`"):
+                decode_body(KINDS[type(message)], msgspec.msgpack.encode(left))
+
+
+def test_the_table_knows_every_message_and_every_kind() -> None:
+    assert {type(message) for message in TABLE} == set(get_args(Message)) == set(KINDS)
+    assert set(KINDS.values()) == set(Kind) - {Kind.CHUNK}
+
+
+def test_a_chunk_has_no_message() -> None:
+    with pytest.raises(LocalError, match="CHUNK frames have no message"):
+        decode_body(Kind.CHUNK, b"\x80")
+
+
+def refused(message: Message, field: str, value: object) -> str:
+    """What is said of a message with this value in this field."""
+    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
+    body = msgspec.msgpack.encode({**fields, field: value})
+    with pytest.raises(FrameError) as refusal:
+        decode_body(KINDS[type(message)], body)
+    return str(refusal.value)
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("number", [NAN, INFINITY, -INFINITY, -1.0, -1e-9])
+@pytest.mark.parametrize("field", ["learning_rate", "momentum", "prox"])
+def test_training_takes_no_number_that_is_none(field: str, number: float) -> None:
+    assert field in refused(ORDER, "training", {field: number})
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [
+        ("learning_rate", 0.0),
+        ("learning_rate", 1000.1),
+        ("momentum", 1.0),
+        ("prox", 1.1e6),
+        ("local_epochs", 0),
+        ("local_epochs", 1001),
+        ("local_epochs", -1),
+        ("local_epochs", 1.5),
+        ("learning_rate", "0.1"),
+        ("learning_rate", True),
+        ("last_batch", "half"),
+    ],
+)
+def test_training_limits(field: str, number: object) -> None:
+    assert field in refused(ORDER, "training", {field: number})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("fraction", 0.0),
+        ("fraction", 1.0000001),
+        ("fraction", NAN),
+        ("fraction", INFINITY),
+        ("fraction", -0.5),
+        ("threshold", -1e-9),
+        ("threshold", 1.1e6),
+        ("threshold", NAN),
+        ("threshold", INFINITY),
+        ("values", "fp64"),
+        ("values", 1),
+        ("compression", "lz4"),
+        ("error_feedback", 1),
+    ],
+)
+def test_codec_limits(field: str, value: object) -> None:
+    assert field in refused(ORDER, "codec", {field: value})
+
+
+LIMITS: list[tuple[Message, str, object]] = [
+    (messages.Hello(NONCE, ""), "nonce", bytes(17)),
+    (messages.Hello(NONCE, ""), "nonce", "text of 16 chars"),
+    (messages.Hello(NONCE, ""), "version", "v" * 65),
+    (messages.Hello(NONCE, ""), "backends", ["b"] * 17),
+    (messages.Hello(NONCE, ""), "backends", ["b" * 65]),
+    (messages.Hello(NONCE, ""), "compressions", "zstd"),
+    (messages.Hello(NONCE, ""), "codecs", ["c"] * 17),
+    (messages.Hello(NONCE, ""), "codecs", ["c" * 65]),
+    (messages.Hello(NONCE, ""), "codecs", [1]),
+    (messages.Hello(NONCE, ""), "num_train", 2**40 + 1),
+    (messages.Hello(NONCE, ""), "memory_mb", -1),
+    (ORDER, "run", "a" * 49),
+    (ORDER, "run", "../run"),
+    (ORDER, "round", 2**31 + 1),
+    (ORDER, "round", True),
+    (ORDER, "model_hash", bytes(33)),
+    (ORDER, "steps", [STEP] * (messages.MAX_STEPS + 1)),
+    (ORDER, "steps", [{"base_hash": HASH}]),
+    (ORDER, "steps", [{**STEP, "base_hash": bytes(31)}]),
+    (ORDER, "steps", [{**STEP, "blob": None}]),
+    (ORDER, "steps", None),
+    (ORDER, "context", bytes(33)),
+    (ORDER, "context", None),
+    (ORDER, "patch", bytes(MAX_INLINE_BYTES + 1)),
+    (ORDER, "patch_hash", bytes(33)),
+    (ORDER, "keep", ["n"] * 4097),
+    (ORDER, "keep", ["n" * 257]),
+    (ORDER, "upload", None),
+    (ORDER, "seed", -1),
+    (ORDER, "seed", 2**64 - 1),
+    (ORDER, "deadline_ms", -1),
+    (ORDER, "bundle", None),
+    (ORDER, "model", {"sha256": HASH, "size": 2**30 + 1, "chunk_bytes": 2**18, "digests": b""}),
+    (messages.Cancel("r", 1, ""), "reason", "x" * 1001),
+    (messages.Decline("r", 1, "x"), "reason", "x" * 65),
+    (messages.Decline("r", 1, "x"), "detail", "x" * 1001),
+    (messages.Offer("r", 1, BLOB, 1), "data", bytes(MAX_INLINE_BYTES + 1)),
+    (messages.Offer("r", 1, BLOB, 1), "number", -1),
+    (messages.Have(1, b"", 1), "bitmap", bytes(513)),
+    (messages.Have(1, b"", 1), "credit", 0),
+    (messages.Have(1, b"", 1), "credit", 65),
+    (messages.Committed("r", 1, HASH), "sha256", bytes(31)),
+    (messages.Reject("r", 1, HASH, "stale"), "reason", "x" * 65),
+    (messages.Busy(1), "retry_ms", 2**40 + 1),
+    (messages.Busy(1), "retry_ms", 1.5),
+    (messages.Get("r", 1, b""), "missing", bytes(513)),
+    (messages.Refusal("size"), "detail", "x" * 1001),
+]
+
+
+@pytest.mark.parametrize(("message", "field", "value"), LIMITS)
+def test_every_limit_is_kept(message: Message, field: str, value: object) -> None:
+    assert f"`$.{field}" in refused(message, field, value)
+
+
+@pytest.mark.parametrize("depth", [100, 1000, 10_000, MAX_BODY_BYTES - 100])
+@pytest.mark.parametrize("opener", [b"\x91", b"\x81\xa1k"])
+def test_deep_nesting_is_refused_or_skipped(depth: int, opener: bytes) -> None:
+    """A shallow unknown value is skipped; a deep one must not reach the end of our stack."""
+    depth = depth // len(opener)
+    body = b"\x82\xa5later" + opener * depth + b"\xc0" + b"\xa5nonce\xc4\x10" + NONCE
+    if depth <= 100:
+        assert decode_body(Kind.GOODBYE, body) == messages.Goodbye(NONCE)
+        return
+    try:
+        assert decode_body(Kind.GOODBYE, body) == messages.Goodbye(NONCE)
+    except FrameError as exc:
+        assert "recursion" in str(exc)
+
+
+@pytest.mark.parametrize("key", [b"\xa8backends", b"\xa5later", b"\xa5nonce", b"\xa7version"])
+@pytest.mark.parametrize(
+    "bomb", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"]
+)
+def test_lengths_that_are_not_there_take_no_memory(key: bytes, bomb: bytes) -> None:
+    body = b"\x83" + key + bomb + bytes(100)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FrameError):
+            decode_body(Kind.HELLO, body)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CHUNK}))
+def test_random_bodies_are_refused(kind: Kind) -> None:
+    """8,000 of each kind: wild bytes, and sound messages with a few bytes changed."""
+    rng = random.Random(int(kind))
+    sound = [encode_body(message) for message in TABLE if KINDS[type(message)] is kind]
+    sound = [body for body in sound if len(body) < 5000]
+    for attempt in range(8000):
+        if attempt % 2:
+            body = bytearray(rng.randbytes(rng.randrange(60)))
+            body[:1] = bytes([0x80 | rng.randrange(16)])
+        else:
+            body = bytearray(rng.choice(sound))
+            for _ in range(rng.randrange(1, 4)):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+        try:
+            found = decode_body(kind, bytes(body))
+        except FrameError:
+            continue
+        assert KINDS[type(found)] is kind

@@ -1,0 +1,149 @@
+"""Two ends of a control channel."""
+
+import pytest
+
+from sedge_protocol.errors import FrameError, VersionError
+from sedge_protocol.wire import messages, topics
+from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Message, encode_body
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import describe
+
+KEYS = DeviceKeys.of(bytes(range(32)))
+UP, DOWN = topics.up("home", "pi-1"), topics.down("home", "pi-1")
+NONCE = bytes(range(16))
+BLOB = describe(b"blob")
+MESSAGES: list[tuple[Message, bytes]] = [
+    (messages.Hello(NONCE, "1"), bytes(16)),
+    (messages.Offer("r", 1, BLOB, 1), BLOB.transfer),
+    (messages.Get("r", 1, b"\x01"), BLOB.transfer),
+    (messages.Decline("r", 1, "x"), bytes(16)),
+]
+
+
+def device(boot: int = 1, peer_boot: int = 0) -> Peer:
+    return Peer(UP, KEYS.up, KEYS.down, boot, peer_boot)
+
+
+def coordinator(boot: int = 1, peer_boot: int = 0) -> Peer:
+    return Peer(DOWN, KEYS.down, KEYS.up, boot, peer_boot)
+
+
+def test_messages_arrive_once_and_in_any_order() -> None:
+    sender, receiver = device(boot=7), coordinator()
+    sends = [sender.message(message, transfer) for message, transfer in MESSAGES]
+    assert {send.topic for send in sends} == {UP}
+    for (message, transfer), send in reversed(list(zip(MESSAGES, sends, strict=True))):
+        opened = receiver.open(send.payload, UP)
+        assert opened is not None
+        frame, found = opened
+        assert found == message
+        assert (frame.boot, frame.transfer) == (7, transfer)
+        assert receiver.open(send.payload, UP) is None
+    assert receiver.counters["replayed"] == len(MESSAGES)
+    assert receiver.counters["hello"] == 2
+
+
+def test_numbers_grow_by_one() -> None:
+    sender, receiver = device(), coordinator()
+    seqs: list[int] = []
+    for _ in range(3):
+        opened = receiver.open(sender.seal(messages.Goodbye(NONCE)), UP)
+        assert opened is not None
+        seqs.append(opened[0].seq)
+    assert seqs == [1, 2, 3]
+
+
+def test_chunks_are_idempotent_and_unnumbered() -> None:
+    sender, receiver = device(), coordinator()
+    send = sender.chunk(BLOB.transfer, 3, b"data")
+    assert send.topic == UP
+    for _ in range(3):
+        opened = receiver.open(send.payload, UP)
+        assert opened == (Frame(Kind.CHUNK, b"data", 1, 0, BLOB.transfer, 3), None)
+    assert receiver.counters == {"chunk": 3}
+
+
+def test_nothing_can_be_played_back_to_its_sender() -> None:
+    sender = device()
+    payload = sender.message(messages.Goodbye(NONCE)).payload
+    for topic in (UP, DOWN):
+        with pytest.raises(FrameError, match="MAC"):
+            sender.open(payload, topic)
+
+
+def test_older_boots_are_refused_and_newer_ones_begin_anew() -> None:
+    receiver = coordinator(peer_boot=5)
+    old, present, new = device(boot=4), device(boot=5), device(boot=6)
+    hello = messages.Hello(NONCE, "1")
+    assert receiver.open(old.message(hello).payload, UP) is None
+    assert receiver.open(present.message(hello).payload, UP) is not None
+    assert receiver.open(new.message(hello).payload, UP) is not None
+    assert receiver.open(present.message(hello).payload, UP) is None
+    assert receiver.counters == {"hello": 4, "replayed": 2}
+
+
+def test_a_goodbye_may_come_late() -> None:
+    """It is sealed when the connection begins; by its end the window may be far ahead."""
+    sender, receiver = device(), coordinator()
+    will = sender.seal(messages.Goodbye(NONCE))
+    for _ in range(200):
+        assert receiver.open(sender.message(messages.Hello(NONCE, "1")).payload, UP) is not None
+    opened = receiver.open(will, UP)
+    assert opened is not None
+    assert opened[1] == messages.Goodbye(NONCE)
+
+
+def test_a_frame_that_is_refused_changes_nothing() -> None:
+    sender, receiver = device(), coordinator()
+    payload = bytearray(sender.message(messages.Hello(NONCE, "1")).payload)
+    payload[-1] ^= 1
+    with pytest.raises(FrameError):
+        receiver.open(bytes(payload), UP)
+    payload[2] = 2
+    with pytest.raises(VersionError):
+        receiver.open(bytes(payload), UP)
+    payload[2] = 1
+    payload[-1] ^= 1
+    assert not receiver.counters
+    assert receiver.open(bytes(payload), UP) is not None
+
+
+def test_a_body_that_breaks_the_schema_is_refused() -> None:
+    frame = Frame(Kind.HELLO, b"\x80", 1, 1)
+    with pytest.raises(FrameError, match="HELLO"):
+        coordinator().open(seal(frame, UP, KEYS.up), UP)
+
+
+def test_an_offer_must_carry_its_own_transfer_id() -> None:
+    offer = encode_body(messages.Offer("r", 1, BLOB, 1))
+    for transfer in (bytes(16), describe(b"another").transfer):
+        frame = Frame(Kind.OFFER, offer, 1, 1, transfer)
+        with pytest.raises(FrameError, match="another's manifest"):
+            coordinator().open(seal(frame, UP, KEYS.up), UP)
+
+
+def test_a_start_count_ahead_of_the_clock_is_refused() -> None:
+    receiver, forger, sender = coordinator(), device(boot=2**32 - 1), device(boot=1_800_000_000)
+    goodbye = messages.Goodbye(NONCE)
+    with pytest.raises(FrameError, match=r"frame.boot: start count 4294967295 is above 1900000000"):
+        receiver.open(forger.seal(messages.Hello(NONCE, "1")), UP, 1_900_000_000)
+    for message in (messages.Hello(NONCE, "1"), goodbye):
+        assert receiver.open(sender.seal(message), UP, 1_900_000_000) is not None
+
+
+def test_the_answer_to_ones_own_nonce_is_believed_whatever_its_boot() -> None:
+    receiver, forger, sender = device(), coordinator(boot=2**32 - 1), coordinator(boot=5)
+    earlier = sender.seal(messages.Welcome(bytes(16), "1"))
+    answer = sender.seal(messages.Welcome(NONCE, "1"))
+    later = sender.seal(messages.Cancel("r", 1, "over"))
+    assert receiver.open(forger.seal(messages.Welcome(bytes(16), "1")), DOWN) is not None
+    assert receiver.open(answer, DOWN) is None  # nothing is awaited
+    receiver.awaited = NONCE
+    assert receiver.open(earlier, DOWN) is None and receiver.open(later, DOWN) is None
+    assert receiver.open(answer, DOWN) is not None and receiver.window.boot == 5
+    assert receiver.open(later, DOWN) is not None
+    for replayed in (answer, later):  # the same start: the window knows them
+        assert receiver.open(replayed, DOWN) is None
+    assert receiver.counters["replayed"] == 5

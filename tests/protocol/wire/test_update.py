@@ -1,0 +1,176 @@
+"""The update blob, both ways and broken."""
+
+import random
+import struct
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.update import (
+    MAX_REPORT_BYTES,
+    Metrics,
+    Report,
+    decode_update,
+    encode_update,
+)
+
+REPORT = Report(
+    run="digits",
+    round=3,
+    task="train",
+    layout_hash=bytes(range(32)),
+    model_hash=bytes(32),
+    patch_hash=b"\x01" * 32,
+    num_examples=600,
+    before=Metrics(2.3, 0.1, 100),
+    after=Metrics(0.25, 0.9375, 100),
+    train_loss=0.5,
+    steps=95,
+    seconds=12.5,
+)
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One field of the report, and what the refusal says."""
+
+    field: str
+    value: object
+    message: str
+
+
+def blob_of(fields: object, payload: bytes = b"") -> bytes:
+    header = msgspec.msgpack.encode(fields)
+    return struct.pack("<I", len(header)) + header + payload
+
+
+def fields(**changes: object) -> dict[str, object]:
+    return {**msgspec.to_builtins(REPORT, builtin_types=(bytes,)), **changes}
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(10_000)])
+@pytest.mark.parametrize("task", ["train", "evaluate"])
+def test_an_update_goes_both_ways(payload: bytes, task: str) -> None:
+    report = msgspec.convert(fields(task=task), Report)
+    found, rest = decode_update(encode_update(report, payload))
+    assert found == report
+    assert bytes(rest) == payload
+
+
+def test_what_a_report_may_leave_out() -> None:
+    assert decode_update(blob_of(fields()))[0] == REPORT
+    more = msgspec.structs.replace(REPORT, mix=0.25, sparse=Metrics(0.5, 0.75, 100))
+    for report in (more, msgspec.structs.replace(more, mix=0.0), REPORT):
+        assert decode_update(encode_update(report, b""))[0] == report
+    assert encode_update(REPORT, b"") == blob_of(fields())
+    assert {"mix", "sparse"}.isdisjoint(fields())
+
+
+def test_unknown_keys_are_ignored() -> None:
+    found, rest = decode_update(blob_of(fields(battery=0.5, later=[1, {"a": None}]), b"payload"))
+    assert (found, bytes(rest)) == (REPORT, b"payload")
+
+
+def test_every_prefix_of_the_header_is_refused() -> None:
+    blob = encode_update(REPORT, b"")
+    for end in range(len(blob)):
+        with pytest.raises(CodecError, match="update"):
+            decode_update(blob[:end])
+
+
+@pytest.mark.parametrize("length", [0, 1, 300, MAX_REPORT_BYTES + 1, 2**31, 2**32 - 1])
+def test_a_length_that_is_not_the_header_s(length: int) -> None:
+    blob = struct.pack("<I", length) + encode_update(REPORT, b"")[4:]
+    with pytest.raises(CodecError, match="update"):
+        decode_update(blob)
+
+
+def test_the_largest_report_is_taken() -> None:
+    padding = MAX_REPORT_BYTES - len(msgspec.msgpack.encode(fields(padding=""))) - 2
+    largest = blob_of(fields(padding="x" * padding))
+    assert len(largest) == 4 + MAX_REPORT_BYTES
+    assert decode_update(largest)[0] == REPORT
+    with pytest.raises(CodecError, match=f"header_len: {MAX_REPORT_BYTES + 1}"):
+        decode_update(blob_of(fields(padding="x" * (padding + 1))))
+
+
+CHANGES = [
+    Change("run", "Digits", "run"),
+    Change("run", "digits\n", "run"),
+    Change("round", 0, "round"),
+    Change("round", 2**31 + 1, "round"),
+    Change("task", "predict", "task"),
+    Change("layout_hash", bytes(31), "layout_hash"),
+    Change("model_hash", bytes(33), "model_hash"),
+    Change("patch_hash", bytes(33), "patch_hash"),
+    Change("num_examples", -1, "num_examples"),
+    Change("num_examples", 10**18, "num_examples"),
+    Change("num_examples", 1.5, "num_examples"),
+    Change("steps", -1, "steps"),
+    Change("seconds", -0.1, "seconds"),
+    Change("seconds", NAN, "seconds"),
+    Change("seconds", INFINITY, "seconds: inf is not finite"),
+    Change("train_loss", NAN, "train_loss: nan is not finite"),
+    Change("train_loss", -INFINITY, "train_loss: -inf is not finite"),
+    Change("before", {"loss": NAN, "accuracy": 0.5, "num_examples": 1}, "before.loss: nan"),
+    Change("after", {"loss": INFINITY, "accuracy": 0.5, "num_examples": 1}, "after.loss: inf"),
+    Change("before", {"loss": 1.0, "accuracy": NAN, "num_examples": 1}, "accuracy"),
+    Change("after", {"loss": 1.0, "accuracy": 1.1, "num_examples": 1}, "accuracy"),
+    Change("after", {"loss": 1.0, "accuracy": -0.1, "num_examples": 1}, "accuracy"),
+    Change("after", {"loss": 1.0, "accuracy": 0.5, "num_examples": -1}, "num_examples"),
+    Change("after", None, "after"),
+    Change("mix", NAN, "mix"),
+    Change("mix", 1.1, "mix"),
+    Change("mix", "most", "mix"),
+    Change("sparse", {"loss": NAN, "accuracy": 0.5, "num_examples": 1}, "sparse.loss: nan"),
+    Change("sparse", {"loss": 1.0, "accuracy": 1.1, "num_examples": 1}, "accuracy"),
+    Change("sparse", 0.5, "sparse"),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda c: f"{c.field}={c.value}"[:40])
+def test_a_report_that_is_not_as_it_should_be(change: Change) -> None:
+    with pytest.raises(CodecError, match=change.message):
+        decode_update(blob_of(fields(**{change.field: change.value})))
+
+
+@pytest.mark.parametrize("field", [name for name in fields() if name != "patch_hash"])
+def test_a_field_that_is_missing(field: str) -> None:
+    left = {name: value for name, value in fields().items() if name != field}
+    with pytest.raises(CodecError, match=f"missing required field `{field}`"):
+        decode_update(blob_of(left))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\xc0",
+        b"\x80",
+        b"\x91" * 4000 + b"\xc0",
+        b"\x81\xa1z" + b"\x91" * 4000 + b"\xc0",
+        b"\x81\xa3run\xa2\xff\xfe",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x81\xa1z\xc6\xff\xff\xff\xff",
+    ],
+)
+def test_a_header_that_is_no_report(header: bytes) -> None:
+    with pytest.raises(CodecError, match="update"):
+        decode_update(struct.pack("<I", len(header)) + header)
+
+
+def test_random_bytes_are_refused() -> None:
+    rng = random.Random(1)
+    good = encode_update(REPORT, b"")
+    for _ in range(20_000):
+        if rng.random() < 0.5:
+            data = bytearray(rng.randbytes(rng.randrange(100)))
+        else:
+            data = bytearray(good)
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            decode_update(bytes(data))
+        except CodecError:
+            continue

@@ -6,33 +6,23 @@ The same class serves a real fleet: install the module where the coordinator run
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import Annotated
 
-from sedge_cloud.algorithms.averaging import average
-from sedge_cloud.strategy import Assignment, Memory, State, Update
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Training
+from msgspec import Meta
+
+from sedge_cloud import Context, FedAvg, State, Update, average_change
 
 
-@dataclass(frozen=True)
-class FedAvgM:
-    """Its fields are its options."""
+class FedAvgM(FedAvg, frozen=True):
+    """Its fields are its options. What it does not say, it does as FedAvg."""
 
-    momentum: float = 0.9
-    name = "fedavgm"
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """All that a run remembers is in the state, which survives restarts."""
-        return State(layout, theta, initial=theta)
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
-        """What one device starts from and how it trains: here the global model, as the run says."""
-        return Assignment(keep=state.layout.statistics)
-
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
-        """A step from theta (n,) to the next: the updates' mean, and what is left of the last step."""
-        after = average(state, updates)
-        step = after.theta - state.theta
-        if "step" in state.arrays:
-            step += self.momentum * state.arrays["step"]
-        return replace(after, theta=state.theta + step, arrays={"step": step})
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        """A step from the global model to the next: the mean change, and what is left of the last step."""
+        step = average_change(context, updates)
+        if (
+            "step" in context.arrays
+        ):  # all that a run remembers is in its state, which survives restarts
+            step += self.momentum * context.arrays["step"]
+        return context.moved(step, arrays={"step": step.astype("f4")})

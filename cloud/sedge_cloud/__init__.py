@@ -1,17 +1,41 @@
-"""The coordinator of a Sedge fleet. The names here are what a strategy or a script of your own needs."""
+"""The coordinator of a Sedge fleet. These names are all that a strategy or a script of your own needs."""
 
 from sedge_cloud.admin.runs import start_run
+from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.config import RunConfig
 from sedge_cloud.store.database import Store
-from sedge_cloud.strategy import Assignment, Memory, State, Strategy, Update
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_protocol import Layout, SparseVector, Theta, Training
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.messages import (
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    UpdateSelection,
+    Work,
+)
 
 __all__ = [
     "Assignment",
-    "Memory",
+    "ClientModel",
+    "ConfigError",
+    "Context",
+    "DeviceScoring",
+    "FedAvg",
+    "Layout",
+    "OwnModel",
+    "PatchChoice",
     "RunConfig",
+    "SparseVector",
     "State",
     "Store",
     "Strategy",
+    "Theta",
+    "Training",
     "Update",
+    "UpdateSelection",
+    "Work",
+    "average_change",
     "start_run",
 ]

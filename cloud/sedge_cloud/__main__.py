@@ -16,7 +16,8 @@ from sedge_cloud.admin.doctor import examine
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import VERSION
-from sedge_cloud.rounds.lifecycle import RUNNING, Summary
+from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import Service
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError

@@ -4,13 +4,13 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
-from sedge_cloud.strategies.registry import make_strategy
+from sedge_cloud.strategies import make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
@@ -24,6 +24,8 @@ _FILES = ("password_file", "ca_file", "cert_file", "key_file", "device_password_
 # What stands between quotation marks in TOML as it is, and what no host name has.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
+# Whether an update that comes after its round is only remembered, or counts in the next one.
+LateUpdates = Literal["remember", "count"]
 Option = bool | int | float | str | list[bool | int | float | str]
 
 
@@ -45,10 +47,10 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     With ``values`` fp32 and ``fraction`` 1 it travels whole and exact. Otherwise each round sends the
     change: the ``fraction`` (0 to 1, a share of the n elements) that is largest in magnitude, in the
     precision ``values``, and what that leaves out is owed to the next rounds, or part of the next change
-    where a strategy is ``absolute``. The cloud adopts what the devices decode, so both hold the same model
-    whatever is lost. A device that has missed too many changes gets the model whole and exact.
-    ``compression`` is of both: a device that cannot decompress it, or does not know ``values``, takes no
-    part in the run.
+    where a strategy replaces the model (``Context.replaced``). The cloud adopts what the devices decode, so
+    both hold the same model whatever is lost. A device that has missed too many changes gets the model
+    whole and exact. ``compression`` is of both: a device that cannot decompress it, or does not know
+    ``values``, takes no part in the run.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -93,6 +95,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
     min_updates: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
+    grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
+    late_updates: LateUpdates = "remember"
     evaluate: bool = True
     fraction_evaluate: Annotated[float, Meta(ge=0, le=1)] = 1.0
     evaluate_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -131,9 +135,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         except ConfigError as exc:
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
-        if self.robust.rule in COORDINATE_RULES and not getattr(
-            strategy, "coordinate_rules", False
-        ):
+        if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
             expected = f"mean, krum or multi_krum: {self.strategy} has an aggregation of its own"
             raise ConfigError("robust.rule", self.robust.rule, expected, where)
         if self.min_train_devices > self.min_available_devices:
@@ -145,8 +147,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if self.min_updates > smallest:
             expected = f"at most {smallest}, the devices of the smallest round"
             raise ConfigError("min_updates", self.min_updates, expected, where)
-        if not math.isfinite(self.deadline_s):
-            raise ConfigError("deadline_s", self.deadline_s, "a finite number", where)
+        for key in ("deadline_s", "grace_s"):
+            if not math.isfinite(getattr(self, key)):
+                raise ConfigError(key, getattr(self, key), "a finite number", where)
         return self
 
 

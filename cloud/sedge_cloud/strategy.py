@@ -1,18 +1,20 @@
-"""What a strategy is: three pure functions over numpy, with all state in values.
+"""What a strategy is: three functions over numpy, whose whole state is in values.
 
-    init(layout, theta)            -> State                when a run starts
-    plan(state, memory, training)  -> Assignment           once per device of a cohort
-    apply(state, updates)          -> State                when a round closes
+    init(context)               -> State          before the first round
+    plan(context, client)       -> Assignment     once for each device of a cohort
+    apply(context, updates)     -> State          when a round of training closes
 
-A strategy does no I/O, keeps nothing between calls and takes chance as an argument, so the same
-object serves real fleets, the emulator and the tests. Shapes: n = parameters, k = patch elements.
+``Context`` is what the engine gives, ``State`` what the strategy gives back. A strategy does no I/O and
+keeps nothing between calls, so the same object serves real fleets, the emulator and the tests. Shapes: n =
+parameters of the model, m = those of a narrower form of it, k = elements of a patch.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,62 +22,129 @@ from sedge_cloud.algorithms.robust import Robust
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.patch_levels import Levels
+from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import Training, Work
 
 Arrays = Mapping[str, NDArray[np.float32]]
+Groups = Mapping[str, tuple[str, ...]]
+Change = NDArray[np.float32] | NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Width:
     """A form of the run's model with fewer channels: the same tensors in the same order, but smaller.
 
-    ``rate`` (0 to below 1) is the share of the channels that it lacks.
+    ``dropped`` (0 to below 1) is the share of the channels that it lacks.
     """
 
-    rate: float
+    dropped: float
     layout: Layout
 
 
 @dataclass(frozen=True)
 class State:
-    """What a run carries from round to round; saved before any effect leaves.
+    """What a strategy gives back, from ``Context.moved`` or ``Context.replaced``: the next global model.
 
-    ``theta`` (n,) is the global model, ``initial`` (n,) the one the run began with, ``round`` the
-    number of rounds applied. ``arrays`` is the strategy's own; ``groups`` names, for a device, the others
-    it learns with. ``widths`` are the forms in which the model is at hand, the whole one first, and
-    ``axes`` tells which channels of its tensors belong together; neither ever changes. ``robust`` is the
-    run's own setting, for whoever averages (``aggregate.average``). ``measures``: the coming round is an
-    evaluation, in which no device trains.
+    ``theta`` is (n,). ``arrays`` and ``groups`` come back in the next ``Context``. With ``counts`` theta is
+    a change of the model before it, and what a coded broadcast leaves out of the change is owed to the next
+    rounds; without it theta is made of whole values, where whatever is left out shows again by itself.
+    """
+
+    theta: Theta
+    arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
+    groups: Groups = field(default_factory=dict[str, tuple[str, ...]])
+    counts: bool = True
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the engine gives a strategy; nothing in it may be written to.
+
+    ``theta`` (n,) is the global model and ``initial`` (n,) the one that the run began with. ``training`` is
+    the run's, ``robust`` the run's setting for whoever averages (``average_change``). ``round`` is the
+    number of rounds of training applied; with ``measures`` the coming round is an evaluation, in which no
+    device trains. ``arrays`` and ``groups`` are those of the strategy's last ``State``; ``groups`` names,
+    for a device, the others that it learns with. ``widths`` are the forms in which the model is at hand,
+    the whole one first, and ``axes`` tells which channels of its tensors belong together.
     """
 
     layout: Layout
     theta: Theta
     initial: Theta
+    training: Training = field(default_factory=Training)
     round: int = 0
     arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    groups: Groups = field(default_factory=dict[str, tuple[str, ...]])
     widths: tuple[Width, ...] = ()
     axes: Axes | None = None
     robust: Robust = field(default_factory=Robust)
     measures: bool = False
 
+    def moved(
+        self,
+        change: Change,
+        arrays: Arrays | None = None,
+        groups: Groups | None = None,
+        fixed: Iterable[str] = (),
+    ) -> State:
+        """The global model plus ``change`` (n,), summed in float64.
+
+        Statistics stay, and so do the tensors named in ``fixed``. Without ``arrays`` or ``groups`` there
+        are none. Raises ``LocalError`` for a change of another shape, and for a sum that is not finite.
+        """
+        if change.shape != self.theta.shape:
+            raise LocalError(f"change: found {change.shape}, expected {self.theta.shape}")
+        return self._state(change + self.theta.astype(np.float64), arrays, groups, fixed, True)
+
+    def replaced(
+        self,
+        theta: NDArray[np.float32] | NDArray[np.float64],
+        arrays: Arrays | None = None,
+        groups: Groups | None = None,
+        fixed: Iterable[str] = (),
+    ) -> State:
+        """``theta`` (n,), made of whole values, in place of the global model; otherwise as ``moved``."""
+        if theta.shape != self.theta.shape:
+            raise LocalError(f"theta: found {theta.shape}, expected {self.theta.shape}")
+        return self._state(theta, arrays, groups, fixed, False)
+
+    def _state(
+        self,
+        wanted: NDArray[np.float32] | NDArray[np.float64],
+        arrays: Arrays | None,
+        groups: Groups | None,
+        fixed: Iterable[str],
+        counts: bool,
+    ) -> State:
+        with np.errstate(over="ignore"):  # found below
+            theta = wanted.astype(np.float32)
+        if not np.isfinite(theta).all():
+            worst = int(np.argmin(np.isfinite(theta)))
+            raise LocalError(
+                f"the next model: element {worst} is {wanted[worst]}, expected finite numbers"
+            )
+        for name in (*self.layout.statistics, *fixed):
+            place = self.layout.by_name[name].slice
+            theta[place] = self.theta[place]
+        return State(theta, arrays or {}, groups or {}, counts)
+
 
 @dataclass(frozen=True)
-class Memory:
+class ClientModel:
     """What the cloud knows of one device.
 
     ``trained`` is the last model the device ended a round with, as the cloud decoded it, or None before
-    its first update: (n,), or (m,) in the layout of ``State.widths[width]``. ``sent`` is the change that
+    its first update: (n,), or (m,) in the layout of ``Context.widths[width]``. ``sent`` is the change that
     led to it, with the elements the device chose; ``round`` is the round of that update, counted as
-    ``State.round``, and ``mix`` the alpha it reported. ``arrays`` is the strategy's own, as the device's
-    last assignment left it. ``group`` are the memories of the devices in ``State.groups``, in that order,
+    ``Context.round``, and ``mix`` the alpha it reported. ``arrays`` is the strategy's own, as the device's
+    last assignment left it. ``group`` are the models of the devices in ``Context.groups``, in that order,
     each made when it is asked for.
     ``memory_mb`` is what the device said it has, ``step_s`` what a training step took it; 0 is unknown.
     ``began`` gives the model that the update's round began with, made when it is asked for (``base``).
     ``trusted`` says that the update counted in full in its round: it was neither late nor shortened nor
     left out (outliers.py). In ``group`` are trusted ones only, and no ``Assignment.start`` is to be made of
-    another: the vetting measures a patch, but not a start.
+    another: the outlier filter measures a patch, but not a start.
     """
 
     trained: Theta | None = None
@@ -83,7 +152,7 @@ class Memory:
     arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
     device: str = ""
     sent: SparseVector | None = None
-    group: Iterable["Memory"] = ()
+    group: Iterable["ClientModel"] = ()
     width: int = 0
     mix: float | None = None
     memory_mb: int = 0
@@ -101,14 +170,14 @@ class Memory:
 class Assignment:
     """How one device takes part in a round.
 
-    The device starts from the global model with ``patch`` (absolute values) written over it, except
-    the tensors named in ``keep``, which it takes from its own last model and never sends. ``upload``
-    false means that only metrics come back. ``arrays`` replaces the device's ``Memory.arrays``.
+    The device starts from the global model with ``patch`` (absolute values) written over it, except for the
+    tensors in ``work.keep``, which it takes from its own last model and never sends, and for BatchNorm's
+    statistics, which stay on the device unless ``shares_statistics``. ``work`` is the rest of what it is
+    asked, as it stands in the order (messages.Work); with ``work.training`` None the run's. ``arrays``
+    replaces the device's ``ClientModel.arrays``.
 
-    ``start`` (m,) takes the place of the global model, in the layout of ``State.widths[width]``; devices
-    with equal starts share one transfer. ``training`` takes the place of the run's, ``then`` follows it;
-    ``personal``, ``select`` and ``own`` are as in the order (messages.py). With ``remember`` the device
-    keeps what it sends, so that a later patch of its own last elements at their own values costs nothing.
+    ``start`` (m,) takes the place of the global model, in the layout of ``Context.widths[width]``; devices
+    with equal starts share one transfer.
 
     With ``holdout`` above 0 the device keeps this share of its training examples for itself, the same ones
     in every round, and starts with the part of the patch that is best on them: ``levels`` (k,) are those
@@ -116,19 +185,13 @@ class Assignment:
     """
 
     patch: SparseVector | None = None
-    keep: tuple[str, ...] = ()
-    upload: bool = True
+    work: Work = field(default_factory=Work)
     arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
     start: Theta | None = None
     width: int = 0
-    training: Training | None = None
-    then: tuple[Training, ...] = ()
-    personal: Personal | None = None
-    select: Selection | None = None
-    own: Own | None = None
-    remember: bool = False
     levels: Levels | None = None
     holdout: float = 0.0
+    shares_statistics: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +201,7 @@ class Update:
     ``base`` (n,) is the global model; the device started from it with ``patch`` (absolute values) written
     over it, the part that it had picked where it could, and ended ``delta`` further on. With neither of
     them ``base`` is the trained model itself. In a device of another ``width`` all of these are (m,), of
-    that width's layout. ``trusted`` is that of the memory which the device's round was planned from.
+    that width's layout. ``trusted`` is that of the client model which the device's round was planned from.
     """
 
     device: str
@@ -240,32 +303,34 @@ def place(vector: SparseVector) -> slice | NDArray[np.intp]:
     return slice(None) if vector.indices is None else vector.indices.astype(np.intp)
 
 
-class Strategy(Protocol):
-    """The algorithm of a run.
+class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The algorithm of a run. A strategy is a subclass; its fields are its options.
 
-    One whose ``apply`` is ``aggregate.average``, and so follows ``State.robust``, says so by a class
-    attribute ``coordinate_rules = True``; a run with such a rule is refused for any other.
-
-    One whose next global model is made of the devices' whole values, and not of changes to the present one,
-    says so by ``absolute = True``: what a coded broadcast leaves out is then not owed (broadcast.py).
+    A range is said in the field's type, ``mu: Annotated[float, Meta(ge=0)] = 0.01``, and checked when a run
+    file is read; what concerns several options is checked in ``__post_init__``, which raises
+    ``ConfigError``. One whose ``apply`` uses ``average_change``, and so follows ``Context.robust``, sets
+    ``coordinate_rules``; a run with such a rule is refused for any other.
     """
 
+    name: ClassVar[str] = ""
+    """What a run file calls it."""
+
     @property
-    def name(self) -> str:
-        """The name by which a run file asks for it."""
-        ...
+    def coordinate_rules(self) -> bool:
+        """Whether the run's robust rules that work coordinate by coordinate are followed."""
+        return False
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """The state before the first round."""
-        ...
+    def init(self, context: Context) -> State:
+        """The state before the first round: the model that the run was started with."""
+        return State(context.theta)
 
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
-        """What a device of the cohort starts from and what it sends; ``training`` is the run's."""
-        ...
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        """What a device of the cohort starts from, trains and sends: the global model, as the run says."""
+        return Assignment()
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
-        """The state after a round; ``updates`` come one at a time, in the order of device ids.
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        """The state after a round of training; ``updates`` come one at a time, in the order of device ids.
 
         The coordinator's can be gone through again and again, so a round need not fit into memory.
         """
-        ...
+        raise NotImplementedError

@@ -23,9 +23,9 @@ FIXED = -1
 ROUNDING = 1e-9
 
 
-def kept(channels: int, rate: float) -> int:
-    """How many of an axis's channels a form keeps that lacks the share ``rate`` (0 to below 1) of them."""
-    return max(1, math.ceil((1 - rate) * channels - ROUNDING))
+def kept(channels: int, dropped: float) -> int:
+    """How many of an axis's channels a form keeps; it lacks the share ``dropped`` (0 to below 1)."""
+    return max(1, math.ceil((1 - dropped) * channels - ROUNDING))
 
 
 class Axes(msgspec.Struct, frozen=True, dict=True):
@@ -58,9 +58,9 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
         if not all(self.used):
             raise CodecError(f"axes: axis {self.used.index(())} belongs to no tensor")
 
-    def narrowed(self, rate: float) -> "Axes":
-        """The axes of the form that lacks the share ``rate`` (0 to below 1) of every axis's channels."""
-        return Axes(tuple(kept(channels, rate) for channels in self.channels), self.dims)
+    def narrowed(self, dropped: float) -> "Axes":
+        """The axes of the form that lacks the share ``dropped`` (0 to below 1) of every axis's channels."""
+        return Axes(tuple(kept(channels, dropped) for channels in self.channels), self.dims)
 
     def layout(self, whole: Layout, narrower: "Axes") -> Layout:
         """The layout of the narrower form of a model, whose own these axes and ``whole`` are."""

@@ -4,15 +4,15 @@ The axes are written by hand; that the exporter finds the same ones is its own t
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tests.cloud import contexts
 from torch import nn
 
 from sedge_cloud.algorithms.submodels import Form
-from sedge_cloud.strategy import State, Width
+from sedge_cloud.strategy import Context, Width
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.layout import Layout, Role, Theta
 
@@ -147,12 +147,15 @@ def rearranged(theta: Theta, whole: Form, choice: Sequence[NDArray[np.intp]], to
     return to.layout.flatten(made)
 
 
-def state_of(
-    layout: Layout, axes: Axes | None, theta: Theta, rates: Sequence[float] = (), round: int = 0
-) -> State:
-    """A run's state with forms of these rates, the whole one first."""
-    state = State(layout, theta, theta, round, axes=axes)
-    if axes is None:
-        return state
-    forms = (Width(rate, axes.layout(layout, axes.narrowed(rate))) for rate in (0.0, *rates))
-    return replace(state, widths=tuple(forms))
+def context_of(
+    layout: Layout, axes: Axes | None, theta: Theta, dropped: Sequence[float] = ()
+) -> Context:
+    """A run's context with forms that lack these shares of the channels, after the whole one."""
+    widths = (
+        ()
+        if axes is None
+        else tuple(
+            Width(share, axes.layout(layout, axes.narrowed(share))) for share in (0.0, *dropped)
+        )
+    )
+    return contexts.context_of(layout, theta, axes=axes, widths=widths)

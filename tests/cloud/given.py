@@ -1,23 +1,22 @@
 """A strategy that assigns what a test says, by the name of the device, and one that selects."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import Assignment, Memory, State, Update
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Selection, Training
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_protocol.wire.messages import UpdateSelection, Work
 
 NAME = "tests.cloud.given:Given"
 SELECTING = "tests.cloud.given:Selecting"
-Init = Callable[[Layout, Theta], State]
-Plan = Callable[[State, Memory, Training], Assignment]
+Init = Callable[[Context], State]
+Plan = Callable[[Context, ClientModel], Assignment]
 # What the run begins with, if it is not the bundle's model.
 INITS: list[Init] = []
 # What each device gets; whoever is not here gets the global model.
 PLANS: dict[str, Plan] = {}
-# The memories and updates that were looked at, and the groups that the next round has.
-SEEN: list[Memory] = []
+# The client models and updates that were looked at, and the groups that the next round has.
+SEEN: list[ClientModel] = []
 UPDATES: list[Update] = []
 GROUPS: dict[str, tuple[str, ...]] = {}
 
@@ -28,36 +27,34 @@ def clear() -> None:
         said.clear()
 
 
-@dataclass(frozen=True)
-class Given:
+def assigned(**fields: Any) -> Assignment:
+    """An assignment with these fields; those of ``Work`` go into its ``work``."""
+    asked = {name: fields.pop(name) for name in Work.__struct_fields__ if name in fields}
+    return Assignment(**fields, work=Work(**asked)) if asked else Assignment(**fields)
+
+
+class Given(Strategy, frozen=True):
     """See above."""
 
-    @property
-    def name(self) -> str:
-        return "given"
+    name: ClassVar[str] = "given"
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        return INITS[-1](layout, theta) if INITS else State(layout, theta, initial=theta)
+    def init(self, context: Context) -> State:
+        return INITS[-1](context) if INITS else super().init(context)
 
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
-        SEEN.append(memory)
-        plan = PLANS.get(memory.device)
-        return Assignment() if plan is None else plan(state, memory, training)
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        SEEN.append(client)
+        plan = PLANS.get(client.device)
+        return Assignment() if plan is None else plan(context, client)
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         UPDATES[:] = list(updates)
         again = [update.device for update in updates]
         assert again == [update.device for update in UPDATES]
-        return replace(state, round=state.round + 1, groups=dict(GROUPS))
+        return context.replaced(context.theta, groups=dict(GROUPS))
 
 
-@dataclass(frozen=True)
-class Selecting(FedAvg):
+class Selecting(FedAvg, frozen=True):
     """FedAvg of the elements that each device selects, so that masks have a context."""
 
-    @property
-    def name(self) -> str:
-        return "selecting"
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
-        return Assignment(select=Selection())
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        return Assignment(work=Work(select=UpdateSelection()))

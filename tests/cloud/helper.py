@@ -19,7 +19,7 @@ import numpy as np
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.runs import RunState
@@ -58,7 +58,7 @@ def make_bundle(
     layout: Layout = LAYOUT,
     init: Theta | None = None,
     axes: Axes | None = None,
-    rate: float = 0.0,
+    dropped: float = 0.0,
     program: bytes = EMPTY_PROGRAM,
 ) -> Path:
     """A bundle whose program does nothing."""
@@ -76,17 +76,17 @@ def make_bundle(
         programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
         axes=axes,
-        rate=rate,
+        dropped=dropped,
     )
     theta = random_theta(1, layout.size) if init is None else init
     bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": program}), theta)
     return folder
 
 
-def make_width(folder: Path, rate: float) -> Path:
+def make_width(folder: Path, dropped: float) -> Path:
     """The bundle of the model's form that lacks this share of the channels."""
-    axes = AXES.narrowed(rate)
-    return make_bundle(folder, AXES.layout(LAYOUT, axes), axes=axes, rate=rate)
+    axes = AXES.narrowed(dropped)
+    return make_bundle(folder, AXES.layout(LAYOUT, axes), axes=axes, dropped=dropped)
 
 
 def random_theta(seed: int, size: int = LAYOUT.size) -> Theta:
@@ -117,7 +117,7 @@ class Device:
 class Cloud:
     """A store with enrolled devices and, unless ``config`` is None, a run; and the core on it.
 
-    With ``widths``, rates above 0, the run has a bundle for each of them as well.
+    With ``widths``, shares above 0, the run has a bundle for each of them as well.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Cloud:
         self.effects: list[object] = []
         self.devices: dict[str, Device] = {}
         self.bundle = make_bundle(folder / "bundle", layout, init, AXES if widths else None)
-        narrower = [make_width(folder / f"bundle-{rate}", rate) for rate in widths]
+        narrower = [make_width(folder / f"bundle-{dropped}", dropped) for dropped in widths]
         self.store = open_store(folder / "state")
         for name in devices:
             self.enrol(name)
@@ -345,7 +345,7 @@ def report_for(order: Order, layout: Layout = LAYOUT) -> Report:
 def update(order: Order, delta: Theta, values: ValueCoding = ValueCoding.FP32) -> bytes:
     """The update blob of a device whose vector changed by delta (n,)."""
     vector = SparseVector(delta.size, None, delta)
-    payload = encode(vector, values, Compression.ZSTD) if order.upload else b""
+    payload = encode(vector, values, Compression.ZSTD) if order.work.upload else b""
     return encode_update(report_for(order), payload if order.task == "train" else b"")
 
 
@@ -353,7 +353,7 @@ def small_update(order: Order, seed: int = 0) -> bytes:
     """An update of ten elements, so small that it travels inside its offer."""
     indices = np.arange(seed, seed + 10, dtype=np.uint32)
     values = np.full(10, 0.5, np.float32)
-    payload = encode(SparseVector(LAYOUT.size, indices, values)) if order.upload else b""
+    payload = encode(SparseVector(LAYOUT.size, indices, values)) if order.work.upload else b""
     return encode_update(report_for(order), payload if order.task == "train" else b"")
 
 

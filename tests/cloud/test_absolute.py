@@ -7,7 +7,7 @@ import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
-from sedge_cloud.strategies.registry import STRATEGIES
+from sedge_cloud.strategies import STRATEGIES
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
@@ -61,8 +61,8 @@ class Fleet:
             patch.scatter_into(start)
         delta = np.multiply(self.places[name] - start, PACE, dtype=np.float32)
         sent = SparseVector(LAYOUT.size, None, delta)
-        if order.select is not None:
-            chosen = critical(start + delta, delta, LAYOUT, order.keep, order.select)
+        if order.work.select is not None:
+            chosen = critical(start + delta, delta, LAYOUT, order.work.keep, order.work.select)
             sent = SparseVector(LAYOUT.size, chosen, delta[chosen.astype(np.intp)])
         return encode_update(report_for(order), encode(sent, ValueCoding.FP32, Compression.NONE))
 

@@ -145,7 +145,7 @@ def test_a_run_of_several_widths(home: Path, capsys: CAPSYS, tmp_path: Path) -> 
     assert start("one", whole, half) == 0
     assert "run one begins" in capsys.readouterr().out
     refused(capsys, start("two", half, whole), "expected the whole model first")
-    refused(capsys, start("two", whole, whole), "bundle 2: found 'rate 0'")
+    refused(capsys, start("two", whole, whole), "bundle 2: found 'dropped 0'")
 
 
 def test_runs_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:

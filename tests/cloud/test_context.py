@@ -97,7 +97,7 @@ def test_the_next_order_names_the_mask_of_the_last_update(tmp_path: Path) -> Non
         assert len(blobs["a"]) < len(first["a"]) - 500
         with pytest.raises(CodecError, match="context"):
             decode(payload_of(blobs["a"]), LAYOUT.size)
-        row = cloud.store.memory(RUN, "a")
+        row = cloud.store.client_model(RUN, "a")
         assert row is not None
         assert (row.mask, row.context) == (name_of(held["a"]), name_of(masks["a"]))
 
@@ -117,7 +117,7 @@ def test_histories_and_means_are_those_without_a_context(tmp_path: Path) -> None
                 say_hello(cloud)
         ends.append(cloud.model(cloud.state().model))
         for _ in range(2):
-            found = cloud.core.ledger.memory(cloud.core.runs[RUN], "a").trained
+            found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a").trained
             assert found is not None
             ends.append(found)
             cloud.restart()
@@ -131,7 +131,7 @@ def test_orders_that_select_nothing_have_no_context(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, msgspec.structs.replace(SPARSE, strategy="fedavg", codec=codec))
     say_hello(cloud)
     play(cloud, 0, {})
-    order, row = cloud.order("a"), cloud.store.memory(RUN, "a")
+    order, row = cloud.order("a"), cloud.store.client_model(RUN, "a")
     assert order.round == 2 and order.context == b""
     assert row is not None and row.mask == b"" and row.context == b""
 
@@ -161,7 +161,7 @@ def test_against_a_mask_that_the_order_does_not_name(tmp_path: Path) -> None:
     blob = blob_of(first, sent(0, 0), wrong)
     (answer,) = cloud.offer("a", blob)
     assert isinstance(answer, Reject) and answer.reason == "malformed"
-    assert cloud.store.memory(RUN, "a") is None
+    assert cloud.store.client_model(RUN, "a") is None
 
 
 def late(cloud: Cloud, order: Order, blob: bytes) -> list[Message]:
@@ -190,7 +190,7 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(answer, Committed) and answer.late
     cloud.core.ledger.collect()
     cloud.restart()
-    found = cloud.core.ledger.memory(cloud.core.runs[RUN], "c")
+    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "c")
     start = cloud.model(cloud.store.round(RUN, 2).model)  # type: ignore[union-attr]
     following.add_to(start)
     assert found.round == 2 and found.trained is not None

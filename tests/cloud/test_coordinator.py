@@ -29,11 +29,12 @@ from tests.cloud.helper import (
 
 from sedge_cloud.admin.runs import start_run, stop_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
-from sedge_cloud.coordinator import RESEND_S, Coordinator
+from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import WHO_IS_THERE
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.lifecycle import RESEND_S
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunState
 from sedge_protocol.codec import SparseVector, ValueCoding, encode

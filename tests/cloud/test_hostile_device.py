@@ -116,7 +116,7 @@ def _update(order: Order, rng: random.Random, largest: float) -> bytes:
     values[1::2] *= rng.choice([-1, 1])
     indices = None if count == N else np.arange(count, dtype=np.uint32)
     payload = encode(SparseVector(N, indices, values), ValueCoding.FP32)
-    asked = order.upload and order.task == messages.TRAIN
+    asked = order.work.upload and order.task == messages.TRAIN
     return len(header).to_bytes(4, "little") + header + (payload if asked else b"")
 
 

@@ -11,7 +11,7 @@ from tests.cloud import given
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.config import PatchConfig
-from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_cloud.strategy import Assignment
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
@@ -21,7 +21,6 @@ from sedge_protocol.wire.messages import (
     Message,
     Order,
     Reject,
-    Training,
 )
 from sedge_protocol.wire.update import encode_update
 
@@ -46,10 +45,8 @@ def offers(places: NDArray[np.uint32], *devices: str) -> tuple[SparseVector, NDA
     patch = SparseVector(N, places, random_theta(3, places.size))
     levels = np.resize(LEVELS, places.size)
 
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
-        return Assignment(patch, levels=levels, holdout=0.25)
-
-    given.PLANS.update(dict.fromkeys(devices, plan))
+    assignment = Assignment(patch, levels=levels, holdout=0.25)
+    given.PLANS.update(dict.fromkeys(devices, lambda context, client: assignment))
     return patch, levels
 
 
@@ -84,26 +81,26 @@ def test_the_model_of_a_device_has_the_part_that_it_picked(
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=CODECS)
     order = cloud.order("a")
-    assert order.choice is not None and order.choice.holdout == 0.25
-    np.testing.assert_array_equal(decode_levels(order.choice.levels, patch.count), levels)
+    assert order.work.choice is not None and order.work.choice.holdout == 0.25
+    np.testing.assert_array_equal(decode_levels(order.work.choice.levels, patch.count), levels)
     assert (order.patch_blob is None) == (places.size == 9)
     assert isinstance(answers(cloud, "a", level), Committed)
     cloud.answer("b")
     expected = trained(patch, levels, level)
     (mine,) = [update for update in given.UPDATES if update.device == "a"]
     np.testing.assert_array_equal(mine.trained, expected)
-    row = cloud.store.memory(RUN, "a")
+    row = cloud.store.client_model(RUN, "a")
     assert row is not None and row.patch_context == b""
     assert bool(row.patch_hash) == (level > 0)
     assert len(row.patch) <= MAX_INLINE_BYTES
     assert bool(row.patch_blob) == (places.size > 9 and level == 4)
     cloud.restart()  # nothing of it was in memory only
     cloud.core.ledger.collect()
-    known = cloud.core.ledger.memory(cloud.core.runs[RUN], "a")
+    known = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a")
     assert known.trained is not None
     np.testing.assert_array_equal(known.trained, expected)
     cloud.hello(codecs=CODECS)  # and the next plan was made from it
-    (seen,) = [memory for memory in given.SEEN if memory.device == "a" and memory.round == 1]
+    (seen,) = [client for client in given.SEEN if client.device == "a" and client.round == 1]
     assert seen.trained is not None
     np.testing.assert_array_equal(seen.trained, expected)
 
@@ -134,7 +131,7 @@ def test_what_was_not_offered_cannot_be_picked(tmp_path: Path, level: int | None
 def test_nothing_can_be_picked_where_nothing_was_offered(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=CODECS)
-    assert cloud.order("a").choice is None
+    assert cloud.order("a").work.choice is None
     answer = answers(cloud, "a", 0)
     assert isinstance(answer, Reject)
     assert answer.detail == "update.level: 0, expected None"
@@ -147,11 +144,8 @@ def test_a_model_that_is_not_finite_only_with_what_was_picked(
     patch = SparseVector(N, np.array([7], np.uint32), np.array([3e38], np.float32))
     delta = random_theta(9)
     delta[7] = 3e38
-
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
-        return Assignment(patch, levels=np.ones(1, np.uint8), holdout=0.25)
-
-    given.PLANS["a"] = plan
+    assignment = Assignment(patch, levels=np.ones(1, np.uint8), holdout=0.25)
+    given.PLANS["a"] = lambda context, client: assignment
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=CODECS)
     report = msgspec.structs.replace(report_for(cloud.order("a")), level=level)
@@ -181,15 +175,15 @@ def test_the_seed_of_what_is_held_out_is_a_devices_own_for_the_whole_run(tmp_pat
 
 def seed_of(order: Order) -> int:
     """The seed of what is held out."""
-    assert order.choice is not None
-    return order.choice.seed
+    assert order.work.choice is not None
+    return order.work.choice.seed
 
 
 def test_a_device_without_a_patch_holds_out_all_the_same(tmp_path: Path) -> None:
-    given.PLANS["a"] = lambda state, memory, training: Assignment(holdout=0.5)
+    given.PLANS["a"] = lambda context, client: Assignment(holdout=0.5)
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=CODECS)
-    choice = cloud.order("a").choice
+    choice = cloud.order("a").work.choice
     assert choice is not None and (choice.holdout, choice.levels) == (0.5, b"")
     assert isinstance(answers(cloud, "a", 1), Reject)
 
@@ -209,6 +203,6 @@ def test_a_patch_whose_values_are_rounded_is_what_the_device_has(tmp_path: Path)
     there = decode(cloud.order("a").patch, N)
     assert there.values.tobytes() != patch.values.tobytes()
     assert isinstance(answers(cloud, "a", 3), Committed)
-    found = cloud.core.ledger.memory(cloud.core.runs[RUN], "a").trained
+    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a").trained
     assert found is not None
     np.testing.assert_array_equal(found, trained(there, levels, 3))

@@ -11,7 +11,7 @@ from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import RELOAD_S, Service
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError

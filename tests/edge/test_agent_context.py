@@ -13,10 +13,10 @@ from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Order, Selection, Training
+from sedge_protocol.wire.messages import Order, Training, UpdateSelection
 from sedge_protocol.wire.update import decode_update
 
-SELECT = Selection(0.4)
+SELECT = UpdateSelection(0.4)
 SENT = 1025  # of the layout's parameters
 
 

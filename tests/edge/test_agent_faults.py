@@ -44,7 +44,7 @@ from sedge_protocol.wire.messages import (
     Message,
     Offer,
     Order,
-    Selection,
+    UpdateSelection,
     Welcome,
     encode_body,
 )
@@ -94,7 +94,7 @@ def play(folder: Path, full: FullDisk, monkeypatch: pytest.MonkeyPatch) -> Desk:
             patched.setattr(os, name, full.wrap(getattr(os, name)))
         desk = started(folder)
         desk.pump(desk.connect())
-        select = Selection(0.3)
+        select = UpdateSelection(0.3)
         for order in desk.chain(1, 2):  # the second from the version and the mask of the first
             known = desk.on_disk().runs.get("run")
             mask = b"" if known is None else known.mask or b""
@@ -387,7 +387,7 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(desk: Desk, name: s
     keep = ("norm.mean",)
     coded: dict[str, Any] = {"codec": Codec(fraction=0.1)}
     if name == "mask":
-        coded = {"select": Selection(0.1)}
+        coded = {"select": UpdateSelection(0.1)}
     desk.give(desk.order(1, keep=keep, **coded))
     known = desk.on_disk().runs["run"]
     victim = {"model": known.model, "residual": known.residual, "mask": known.mask}[name]

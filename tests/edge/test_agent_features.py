@@ -34,10 +34,17 @@ from sedge_protocol.codec import (
     top_k,
 )
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Codec, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import (
+    Codec,
+    DeviceScoring,
+    Order,
+    OwnModel,
+    Training,
+    UpdateSelection,
+)
 from sedge_protocol.wire.update import decode_update
 
-DITTO = Personal(Training(prox=0.5))
+DITTO = OwnModel(Training(prox=0.5))
 # The narrower form of the desk's model.
 NARROW = Layout.of(
     [
@@ -126,7 +133,7 @@ def test_dittos_model_goes_on_from_round_to_round(desk: Desk) -> None:
 def test_apfls_mixture_is_what_the_device_predicts_with(desk: Desk) -> None:
     part, mix = theta_of(1), 0.25
     for number in (1, 2, 3):
-        given(desk, number, personal=Personal(mix=mix, adaptive=True))
+        given(desk, number, personal=OwnModel(mix=mix, adaptive=True))
         part, mix = part + 2 * drift(number), mix + 0.125
         assert desk.report(number).mix == mix
         kept = run_of(desk).part
@@ -139,12 +146,12 @@ def test_apfls_mixture_is_what_the_device_predicts_with(desk: Desk) -> None:
 
 
 def test_a_damaged_part_begins_anew(desk: Desk) -> None:
-    given(desk, 1, personal=Personal(mix=0.5))
+    given(desk, 1, personal=OwnModel(mix=0.5))
     name = run_of(desk).part
     assert name is not None
     (path,) = desk.folder.glob(f"blobs/*/{name.hex()}")
     path.write_bytes(b"rot")
-    desk.give(desk.order(2, personal=Personal(mix=0.5)))
+    desk.give(desk.order(2, personal=OwnModel(mix=0.5)))
     desk.settle()
     assert any("part is damaged" in note for note in desk.notes)
     kept = run_of(desk).part
@@ -153,7 +160,7 @@ def test_a_damaged_part_begins_anew(desk: Desk) -> None:
 
 
 def test_a_gradient_is_kept_for_the_next_rounds_scores(desk: Desk) -> None:
-    own = Own(0.99, "gradient")
+    own = DeviceScoring(0.99, "gradient")
     given(desk, 1, own=own)
     assert (
         desk.delta(1).astype(np.float32).tolist()
@@ -171,7 +178,7 @@ def test_a_gradient_is_kept_for_the_next_rounds_scores(desk: Desk) -> None:
 # What was sent, remembered.
 
 SELECTS: dict[str, Any] = {
-    "select": Selection(0.5),
+    "select": UpdateSelection(0.5),
     "remember": True,
     "codec": Codec(values=ValueCoding.BF16),
 }
@@ -266,15 +273,15 @@ def test_a_patch_against_the_devices_own_mask(desk: Desk) -> None:
 def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     """Model, residual, mask and all else are of another layout: dropped, and no error."""
     codec = Codec(fraction=0.1)
-    given(desk, 1, select=Selection(0.1))
-    given(desk, 2, codec=codec, personal=Personal(mix=0.5), remember=True)
+    given(desk, 1, select=UpdateSelection(0.1))
+    given(desk, 2, codec=codec, personal=OwnModel(mix=0.5), remember=True)
     before = run_of(desk)
     assert None not in (before.model, before.residual, before.mask, before.part, before.patch)
     narrow = np.random.default_rng(3).normal(0, 0.1, NARROW.size).astype(np.float32)
     desk.trainer = AnyWidth()
     desk.bundle = desk.serve(make_bundle(1, NARROW))
     order = desk.order(
-        3, keep=("norm.mean",), codec=codec, context=before.mask, personal=Personal(mix=0.5)
+        3, keep=("norm.mean",), codec=codec, context=before.mask, personal=OwnModel(mix=0.5)
     )
     blob = desk.serve(coded(narrow))
     desk.give(replace(order, model=blob, model_hash=hash_of(narrow)))
@@ -289,7 +296,7 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
         assert old.hex() not in desk.blob_files()
     # And back to the whole model: again from nothing.
     desk.bundle = desk.serve(make_bundle())
-    given(desk, 4, codec=codec, personal=Personal(mix=0.5))
+    given(desk, 4, codec=codec, personal=OwnModel(mix=0.5))
     assert desk.declines == []
     assert desk.residual() is not None
 
@@ -301,10 +308,10 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     ("changes", "text"),
     [
         ({"training": Training(freeze=("tail",))}, "training.freeze: no tensor named 'tail'"),
-        ({"own": Own(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
-        ({"own": Own(0.5), "personal": DITTO}, "own: found beside a patch or personal"),
+        ({"own": DeviceScoring(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
+        ({"own": DeviceScoring(0.5), "personal": DITTO}, "own: found beside a patch or personal"),
         (
-            {"personal": Personal(mix=0.5), "select": Selection()},
+            {"personal": OwnModel(mix=0.5), "select": UpdateSelection()},
             "select: a mixture's training gives no gradient",
         ),
     ],
@@ -324,5 +331,5 @@ def test_an_order_that_no_device_can_do_is_declined(
 
 def test_own_elements_and_a_patch_exclude_each_other(desk: Desk) -> None:
     vector = top_k(drift(1), 3)
-    desk.give(replace(desk.patched(1, encode(vector)), own=Own(0.5)))
+    desk.give(replace(desk.patched(1, encode(vector)), own=DeviceScoring(0.5)))
     assert "own: found beside a patch" in desk.declines[0].detail

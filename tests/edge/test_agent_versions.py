@@ -17,7 +17,7 @@ from sedge_edge.training.job import perform
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Codec, Order, Selection, Step, Training
+from sedge_protocol.wire.messages import Codec, Order, Step, Training, UpdateSelection
 from sedge_protocol.wire.transfer import Manifest
 
 
@@ -317,8 +317,8 @@ class Cutting:
 # What the codec leaves out is owed; then masks have a context.
 CODED: tuple[dict[str, Any], ...] = (
     {"codec": Codec(fraction=0.3)},
-    {"select": Selection(0.3)},
-    {"select": Selection(0.3)},
+    {"select": UpdateSelection(0.3)},
+    {"select": UpdateSelection(0.3)},
 )
 
 

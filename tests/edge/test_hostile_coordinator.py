@@ -16,13 +16,13 @@ from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.messages import (
-    Choice,
     Codec,
+    DeviceScoring,
     Get,
     Order,
-    Own,
-    Personal,
-    Selection,
+    OwnModel,
+    PatchChoice,
+    UpdateSelection,
     Welcome,
 )
 
@@ -90,7 +90,9 @@ def _order(desk: Desk, number: int, rng: random.Random) -> Order:
         patch = encode(SparseVector(N, np.array([1, 5, N - 1], np.uint32), values), EXACT)
         sha256 = hashlib.sha256(patch).digest()
         levels = rng.choice([b"", encode_levels(np.array([0, 1, 7], np.uint8)), b"x"])
-        choice = Choice(rng.choice([1e-300, 0.5, 1 - 1e-12]), rng.choice([0, 2**63 - 1]), levels)
+        choice = PatchChoice(
+            rng.choice([1e-300, 0.5, 1 - 1e-12]), rng.choice([0, 2**63 - 1]), levels
+        )
         order = msgspec.structs.replace(
             order, patch=patch, patch_hash=sha256, choice=rng.choice([None, choice])
         )
@@ -104,9 +106,11 @@ def _order(desk: Desk, number: int, rng: random.Random) -> Order:
     )
     share, chance = rng.choice([0.0, *extreme]), rng.random() < 0.5
     asked = {
-        "personal": Personal(mix=share, adaptive=chance),
-        "select": Selection(rng.choice(extreme), rng.choice(["last", "delta"]), chance, share),
-        "own": Own(share, rng.choice(["squared", "product", "gradient", "fisher"])),
+        "personal": OwnModel(mix=share, adaptive=chance),
+        "select": UpdateSelection(
+            rng.choice(extreme), rng.choice(["last", "delta"]), chance, share
+        ),
+        "own": DeviceScoring(share, rng.choice(["squared", "product", "gradient", "fisher"])),
         "keep": rng.choice([("head.bias",), ("a\nb",), ("body.weight", "norm.mean", "head.bias")]),
         "remember": True,
         "upload": False,

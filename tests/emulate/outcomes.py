@@ -16,9 +16,9 @@ def point(number: int, before: float, after: float, sparse: float | None = None)
     )
 
 
-def size(rate: float, parameters: int, multiply_adds: int) -> Size:
+def size(dropped: float, parameters: int, multiply_adds: int) -> Size:
     return Size(
-        rate=rate, devices=5, parameters=parameters, multiply_adds=multiply_adds, bytes_up=1000,
+        dropped=dropped, devices=5, parameters=parameters, multiply_adds=multiply_adds, bytes_up=1000,
         bytes_down=2000, before=0.5, after=0.75,
     )  # fmt: skip
 

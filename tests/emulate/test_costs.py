@@ -19,10 +19,10 @@ def test_each_width_has_its_devices_and_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(TINY.setting), "model", ModelConfig(batch_size=16, widths=(0.0, 0.5)))
-    cell = Cell("heterofl", "heterofl", {"rates": [0.0, 0.5]})
+    cell = Cell("heterofl", "heterofl", {"dropped": [0.0, 0.5]})
     found = played(cell, tmp_path)
     whole, half = found.sizes
-    assert (whole.rate, half.rate) == (0.0, 0.5)
+    assert (whole.dropped, half.dropped) == (0.0, 0.5)
     assert (whole.devices, half.devices) == (2, 2)
     assert whole.multiply_adds == 64 * 200 + 200 * 10
     assert half.multiply_adds == 64 * 100 + 100 * 10

@@ -15,7 +15,7 @@ from tests.cloud import given
 from tests.emulate.shop import InlineCrew
 
 from sedge_cloud.config import BroadcastConfig, TrainingConfig
-from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, State, Update
 from sedge_edge.rounds.storage import Shelf
 from sedge_emulate import course as module
 from sedge_emulate import virtual_fleet
@@ -197,7 +197,7 @@ def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) ->
 def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> None:
     """A later plan may fail where the first did not."""
 
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(state: State, memory: ClientModel, training: Training) -> Assignment:
         return Assignment(width=state.round)
 
     given.clear()

@@ -127,7 +127,7 @@ def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
     wide = changed(model=ModelConfig(batch_size=8, widths=(0.0, 0.25, 0.5)))
     stage = set_up(wide, base, tmp_path, resume=False, note=ignore)
     assert stage.narrower == (tmp_path / "bundle-0.25", tmp_path / "bundle-0.5")
-    rates = [load(folder)[0].manifest.rate for folder in (stage.bundle, *stage.narrower)]
+    rates = [load(folder)[0].manifest.dropped for folder in (stage.bundle, *stage.narrower)]
     assert rates == [0.0, 0.25, 0.5]
     assert course_of(stage, FEDAVG, resume=False).narrower == stage.narrower
     names = {stage.name("onnx")}

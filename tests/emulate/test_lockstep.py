@@ -17,7 +17,14 @@ from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 from sedge_emulate.worker import Shop, Worker
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
-from sedge_protocol.wire.messages import Choice, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import (
+    DeviceScoring,
+    Order,
+    OwnModel,
+    PatchChoice,
+    Training,
+    UpdateSelection,
+)
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
 
@@ -75,10 +82,10 @@ def pupil_of(shop: Shop, order: Order, device: int, start: Theta, own: Theta | N
 ORDERS = {
     "plain": order_of(),
     "phases": order_of(then=(BRIEF, Training(prox=0.5))),
-    "ditto": order_of(personal=Personal(Training(prox=0.5, momentum=0.5))),
-    "apfl": order_of(personal=Personal(mix=0.25, adaptive=True)),
-    "critical": order_of(select=Selection()),
-    "own": order_of(own=Own(0.9, "fisher")),
+    "ditto": order_of(personal=OwnModel(Training(prox=0.5, momentum=0.5))),
+    "apfl": order_of(personal=OwnModel(mix=0.25, adaptive=True)),
+    "critical": order_of(select=UpdateSelection()),
+    "own": order_of(own=DeviceScoring(0.9, "fisher")),
 }
 
 
@@ -141,7 +148,7 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(shop: Shop) -> None:
     trainer, theta = watched(shop)
     rng = np.random.default_rng(2)
     layout = load(shop.bundle)[0].manifest.layout
-    order, alone = order_of(choice=Choice(0.25)), list[Learned | TrainingDiverged]()
+    order, alone = order_of(choice=PatchChoice(0.25)), list[Learned | TrainingDiverged]()
 
     def pupils() -> list[Pupil]:
         found = [pupil_of(shop, ORDERS["plain"], 3, theta, None)]

@@ -89,7 +89,7 @@ def test_the_global_model_is_the_same_over_any_link(tmp_path: Path) -> None:
     """Virtual devices on a host's disk, real agents on their own, each with what its width needs."""
     models: list[bytes] = []
     for link in ("memory", "broker"):
-        played(tmp_path / link, link, "rates = [0, 0.5, 0.75]")
+        played(tmp_path / link, link, "dropped = [0, 0.5, 0.75]")
         models.append((tmp_path / link / "out" / "models" / "heterofl.bin").read_bytes())
     assert len(models[0]) == 4 * load(tmp_path / "memory" / "out" / "bundle")[1].size
     assert models[0] == models[1]

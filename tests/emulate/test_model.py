@@ -89,7 +89,7 @@ def test_a_narrower_form_is_a_part_of_the_model(tmp_path: Path) -> None:
         assert torch.equal(part, small) and (small.shape != large.shape or small.shape == (5,))
     export_model(source, dataset(6), 3, tmp_path / "half", 0.5)
     bundle, theta = load(tmp_path / "half")
-    assert bundle.manifest.rate == 0.5
+    assert bundle.manifest.dropped == 0.5
     weights = torch.nn.utils.parameters_to_vector(half.parameters())
     np.testing.assert_array_equal(theta, weights.detach().numpy())
 

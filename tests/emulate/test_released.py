@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.lifecycle import order_seed
+from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.store.runs import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.reproduce.released import (

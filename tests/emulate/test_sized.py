@@ -11,7 +11,7 @@ from sedge_emulate.data import Dataset, digits
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.cells import TABLES
 from sedge_emulate.reproduce.play import Wish, play
-from sedge_emulate.reproduce.sized import DEVICES, RATES, SizedSetting
+from sedge_emulate.reproduce.sized import DEVICES, DROPPED, SizedSetting
 from sedge_emulate.split import Indices
 
 TABLE = TABLES["subflot-dir01"]
@@ -22,7 +22,7 @@ class OnDigits(SizedSetting):
     """Digits, and a network of two layers."""
 
     checkpoint = 2
-    model = ModelConfig(batch_size=16, widths=RATES)
+    model = ModelConfig(batch_size=16, widths=DROPPED)
 
     def dataset(self) -> Dataset:
         return digits()

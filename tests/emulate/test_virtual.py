@@ -17,7 +17,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_edge.agent import Identity

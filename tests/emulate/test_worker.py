@@ -33,14 +33,14 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import (
-    Choice,
     Codec,
+    DeviceScoring,
     Order,
-    Own,
-    Personal,
-    Selection,
+    OwnModel,
+    PatchChoice,
     Step,
     Training,
+    UpdateSelection,
 )
 from sedge_protocol.wire.update import decode_update
 
@@ -82,11 +82,11 @@ def vector(desk: Desk, name: bytes | None) -> Theta:
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "phases": {"then": (Training(learning_rate=0.05, prox=0.5),)},
-    "ditto": {"personal": Personal(Training(prox=0.5))},
-    "apfl": {"personal": Personal(mix=0.25, adaptive=True)},
-    "critical": {"select": Selection(), "remember": True},
-    "own": {"own": Own(0.9, "fisher")},
-    "choice": {"choice": Choice(0.25, 3, encode_levels(np.arange(40, dtype=np.uint8) // 10))},
+    "ditto": {"personal": OwnModel(Training(prox=0.5))},
+    "apfl": {"personal": OwnModel(mix=0.25, adaptive=True)},
+    "critical": {"select": UpdateSelection(), "remember": True},
+    "own": {"own": DeviceScoring(0.9, "fisher")},
+    "choice": {"choice": PatchChoice(0.25, 3, encode_levels(np.arange(40, dtype=np.uint8) // 10))},
 }
 
 
@@ -177,11 +177,15 @@ def test_a_virtual_device_keeps_its_own_model_only_for_what_it_keeps_alone(
     worker: Worker, desk: Desk
 ) -> None:
     asking: list[dict[str, Any]] = [
-        {"personal": Personal()},
-        {"own": Own(0.5)},
+        {"personal": OwnModel()},
+        {"own": DeviceScoring(0.5)},
         {"keep": (desk.layout.tensors[0].name,)},
     ]
-    without: list[dict[str, Any]] = [{}, {"personal": Personal(mix=0.5)}, {"select": Selection()}]
+    without: list[dict[str, Any]] = [
+        {},
+        {"personal": OwnModel(mix=0.5)},
+        {"select": UpdateSelection()},
+    ]
     for changes in (*asking, *without):
         (answer,) = worker.perform([request_of(desk, 0, desk.order(**changes))]).answers
         assert (done(answer).outcome.model is not None) is (changes in asking)

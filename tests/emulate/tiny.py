@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds.lifecycle import cohort
+from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, digits
@@ -31,7 +31,7 @@ class TinySetting:
         return [(mine[:60], mine[60:]) for mine in order]
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        return Streams(permutations, cohort)
+        return Streams(permutations, draw_cohort)
 
 
 TINY = Table(

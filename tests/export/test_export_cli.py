@@ -39,11 +39,11 @@ def test_a_form_for_each_width(tmp_path: Path, capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "b-0.25", "b-0.75"]
     whole, theta = bundle.load(tmp_path / "b")
-    for rate, hidden in ((0.0, 200), (0.25, 150), (0.75, 50)):
-        found, narrow = bundle.load(tmp_path / (f"b-{rate}" if rate else "b"))
+    for dropped, hidden in ((0.0, 200), (0.25, 150), (0.75, 50)):
+        found, narrow = bundle.load(tmp_path / (f"b-{dropped}" if dropped else "b"))
         manifest = found.manifest
         assert manifest.axes is not None
-        assert (manifest.rate, manifest.axes.channels) == (rate, (hidden,))
+        assert (manifest.dropped, manifest.axes.channels) == (dropped, (hidden,))
         assert manifest.layout.size == 794 * hidden + hidden + 10
         assert f"{manifest.layout.size:,} in 4 tensors" in printed
         views, wholes = manifest.layout.views(narrow), whole.manifest.layout.views(theta)

@@ -104,16 +104,16 @@ def test_benchmark_prints_its_figures() -> None:
 
 
 @pytest.mark.parametrize("build", [models.resnet8, models.resnet8_groupnorm])
-@pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_resnet8(build: Callable[[], nn.Module], rate: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dropped", [0.0, 0.5])
+def test_resnet8(build: Callable[[], nn.Module], dropped: float, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 1, 20, 20)
     made = partial(export, build(), x, batch_size=4, name="r", num_classes=10, folder=tmp_path)
-    manifest = made(rate=rate)
+    manifest = made(dropped=dropped)
     assert manifest.uses_batch_statistics == (build is models.resnet8)
     assert manifest.axes is not None
     whole = (64, 64, 128, 128, 256, 256)
-    assert manifest.axes.channels == tuple(int((1 - rate) * channels) for channels in whole)
+    assert manifest.axes.channels == tuple(int((1 - dropped) * channels) for channels in whole)
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 1_229_002), (3, 1_235_274)])

@@ -17,7 +17,7 @@ from sedge_protocol.layout import Layout
 
 torch.set_num_threads(1)
 
-RATES = (0.25, 0.5, 0.75)
+DROPPED = (0.25, 0.5, 0.75)
 
 
 class Residual(nn.Module):
@@ -111,27 +111,27 @@ def test_rate_zero_is_the_model(case: str) -> None:
     assert layout(same) == layout(model)
 
 
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("dropped", DROPPED)
 @pytest.mark.parametrize("case", BUILDS)
-def test_tensors_are_slices(case: str, rate: float) -> None:
+def test_tensors_are_slices(case: str, dropped: float) -> None:
     model, x = made(case)
     before = tensors(copy.deepcopy(model))
-    part = narrowed(model, x, rate)
+    part = narrowed(model, x, dropped)
     for name, tensor in tensors(part).items():
         assert torch.equal(tensor, prefix(before[name], tensor)), name
     network = Network(model, squared_error, False)
     axes = find_axes(network, x).axes
-    assert layout(part) == axes.layout(network.layout, axes.narrowed(rate))
+    assert layout(part) == axes.layout(network.layout, axes.narrowed(dropped))
     after = tensors(model)  # the model itself is as it was
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("dropped", DROPPED)
 @pytest.mark.parametrize("case", BUILDS)
-def test_the_whole_model_with_zeros_has_the_same_function(case: str, rate: float) -> None:
+def test_the_whole_model_with_zeros_has_the_same_function(case: str, dropped: float) -> None:
     """Which shows that every slice is of the channels that belong together."""
     model, x = made(case)
-    part = narrowed(model, x, rate)
+    part = narrowed(model, x, dropped)
     with torch.no_grad():
         for name, tensor in tensors(model).items():
             held = prefix(tensor, tensors(part)[name]).clone()
@@ -159,10 +159,10 @@ def test_it_trains(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "size"), [(0.0, 582_026), (0.25, 328_618), (0.5, 147_146), (0.75, 37_610)]
+    ("dropped", "size"), [(0.0, 582_026), (0.25, 328_618), (0.5, 147_146), (0.75, 37_610)]
 )
-def test_sizes_of_avgcnn(rate: float, size: int) -> None:
-    part = narrowed(models.avgcnn(), torch.zeros(2, 1, 28, 28), rate)
+def test_sizes_of_avgcnn(dropped: float, size: int) -> None:
+    part = narrowed(models.avgcnn(), torch.zeros(2, 1, 28, 28), dropped)
     assert sum(parameter.numel() for parameter in part.parameters()) == size
 
 
@@ -198,9 +198,9 @@ def viewed(x: Tensor) -> Tensor:
     return x.view(-1, 128)
 
 
-def refused(model: nn.Module, rate: float = 0.5) -> str:
+def refused(model: nn.Module, dropped: float = 0.5) -> str:
     with pytest.raises(ExportError) as caught:
-        narrowed(model, torch.randn(4, 3, 4, 4), rate)
+        narrowed(model, torch.randn(4, 3, 4, 4), dropped)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -244,9 +244,9 @@ def test_nothing_to_narrow() -> None:
     assert re.search(r"; and \d+ more$", refused(joined))
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_rates_that_are_none(rate: float) -> None:
-    assert f"rate: {rate}, expected 0 to below 1" in refused(Residual(), rate)
+@pytest.mark.parametrize("dropped", [-0.1, 1.0, float("nan")])
+def test_rates_that_are_none(dropped: float) -> None:
+    assert f"dropped: {dropped}, expected 0 to below 1" in refused(Residual(), dropped)
 
 
 def test_groups_of_a_normalisation() -> None:

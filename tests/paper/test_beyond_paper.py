@@ -22,7 +22,7 @@ from tests.paper.toy_fleet import (
 )
 
 from sedge_cloud.strategies.fedobp import FedOBP
-from sedge_cloud.strategy import Memory, State, Update
+from sedge_cloud.strategy import ClientModel, State, Update
 
 SCORED = [k for k in range(N) if k not in STATISTIC]
 
@@ -119,7 +119,7 @@ def fast_run(problem: Problem, options: FedOBP) -> tuple[State, list[dict[int, f
             places = [] if indices is None else [int(k) for k in indices]
             patches.append(dict(zip(places, values.tolist(), strict=True)))
         for update in updates:
-            homes[update.device].memory = Memory(update.trained, number, device=update.device)
+            homes[update.device].memory = ClientModel(update.trained, number, device=update.device)
         state = options.apply(state, iter(updates))
     return state, patches
 

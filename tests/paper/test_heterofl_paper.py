@@ -11,7 +11,7 @@ from tests.cloud.forms import state_of
 from sedge_cloud.algorithms.submodels import form_of
 from sedge_cloud.strategies.fedrolex import FedRolex
 from sedge_cloud.strategies.heterofl import HeteroFL
-from sedge_cloud.strategy import Memory, State, Update
+from sedge_cloud.strategy import ClientModel, State, Update
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import Training
@@ -29,7 +29,7 @@ LAYOUT = Layout.of(
         ("classifier.weight", (2, 4), Role.PARAMETER),
     ]
 )
-RATES = (0.0, 0.25, 0.5, 0.8)
+DROPPED = (0.0, 0.25, 0.5, 0.8)
 
 Values = NDArray[np.float32]
 Element = tuple[str, tuple[int, ...]]
@@ -38,20 +38,20 @@ Element = tuple[str, tuple[int, ...]]
 # The twins ----------------------------------------------------------------------------------------
 
 
-def twin_channels(method: str, width: int, rate: float, round: int) -> list[int]:
-    """HeteroFL: the first (1 - rate) K channels; FedRolex: as many from j mod K on, round the end.
+def twin_channels(method: str, width: int, dropped: float, round: int) -> list[int]:
+    """HeteroFL: the first (1 - dropped) K channels; FedRolex: as many from j mod K on, round the end.
 
     The whole model is not rolled: in another order it would be the same.
     """
-    count = ceil((1 - rate) * width)
-    if method == "heterofl" or rate == 0:
+    count = ceil((1 - dropped) * width)
+    if method == "heterofl" or dropped == 0:
         return list(range(count))
     return [(round % width + k) % width for k in range(count)]
 
 
-def twin_elements(method: str, rate: float, round: int) -> list[Element]:
+def twin_elements(method: str, dropped: float, round: int) -> list[Element]:
     """The sub-model's elements in its own order, by their places in the whole model."""
-    first, second, third = (twin_channels(method, width, rate, round) for width in WIDTHS)
+    first, second, third = (twin_channels(method, width, dropped, round) for width in WIDTHS)
     flat = [channel * P + position for channel in second for position in range(P)]
     rows = {
         "conv1.weight": (first, range(2)),
@@ -85,15 +85,15 @@ def twin_aggregate(
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-@pytest.mark.parametrize("rates", [RATES, (0.5,), (0.5, 0.8), (0.0,)])
-def test_trains_like_the_paper(method: str, weighting: str, rates: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("dropped", [DROPPED, (0.5,), (0.5, 0.8), (0.0,)])
+def test_trains_like_the_paper(method: str, weighting: str, dropped: tuple[float, ...]) -> None:
     kind = HeteroFL if method == "heterofl" else FedRolex
     uniform = weighting == "uniform"
-    strategy = kind(rates=rates, weighting="uniform" if uniform else "examples")
+    strategy = kind(dropped=dropped, weighting="uniform" if uniform else "examples")
     assert strategy.name == method
-    rng = np.random.default_rng(len(rates))
+    rng = np.random.default_rng(len(dropped))
     theta = rng.normal(size=LAYOUT.size).astype(np.float32)
-    state = state_of(LAYOUT, AXES, theta, RATES[1:])
+    state = state_of(LAYOUT, AXES, theta, DROPPED[1:])
     for number in range(12):
         state = one_round(strategy, method, state, rng, uniform)
         assert state.round == number + 1
@@ -107,10 +107,10 @@ def one_round(
     updates: list[Update] = []
     sent: list[tuple[dict[Element, float], float]] = []
     for device in range(5):
-        plan = strategy.plan(state, Memory(device=f"d{device}"), Training())
-        rate = state.widths[plan.width].rate
-        assert rate == strategy.rates[device % len(strategy.rates)]
-        elements = twin_elements(method, rate, state.round)
+        plan = strategy.plan(state, ClientModel(device=f"d{device}"), Training())
+        dropped = state.widths[plan.width].dropped
+        assert dropped == strategy.dropped[device % len(strategy.dropped)]
+        elements = twin_elements(method, dropped, state.round)
         start = state.theta if plan.start is None else plan.start
         assert start.tolist() == [views[name][place] for name, place in elements]
         assert start.size == form_of(state, plan.width).layout.size

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
-from sedge_cloud.strategy import Memory, State, Update
+from sedge_cloud.strategy import ClientModel, State, Update
 from sedge_protocol.importance import kept, select
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Training
@@ -142,7 +142,7 @@ def test_plans_like_the_paper(kind: str, quantile: str) -> None:
     for score, norm, head, ema in product(SCORES, NORMS, (False, True), (0.0, 0.3)):
         options = FedOBP(float(quantile), score, norm, head, ema, cold_start="init")
         shared = (rng.integers(-8, 9, LAYOUT.size) / 4).astype(np.float32)
-        state, memory, past = options.init(LAYOUT, shared), Memory(), None
+        state, memory, past = options.init(LAYOUT, shared), ClientModel(), None
         for number in range(3):
             own = state.initial if memory.trained is None else memory.trained
             planned = options.plan(state, memory, Training())
@@ -153,14 +153,14 @@ def test_plans_like_the_paper(kind: str, quantile: str) -> None:
                 else patch_of(planned.patch.indices, planned.patch.values)
             )
             assert values == expected
-            assert planned.keep == ("norm.running_mean", "norm.num_batches_tracked")
+            assert planned.work.keep == ("norm.running_mean", "norm.num_batches_tracked")
             if ema:
                 assert planned.arrays[IMPORTANCE].tolist() == [float(past[k]) for k in sorted(past)]
             else:
                 assert planned.arrays == {}
                 past = None
             state = State(LAYOUT, model("ties", rng, state.theta), state.initial, number + 1)
-            memory = Memory(model(kind, rng, state.theta), number + 1, planned.arrays)
+            memory = ClientModel(model(kind, rng, state.theta), number + 1, planned.arrays)
 
 
 def patch_of(
@@ -257,7 +257,7 @@ def test_starts_like_the_released_code(quantile: float) -> None:
         score <= torch.quantile(score, quantile), torch.from_numpy(shared), torch.from_numpy(own)
     )
     options = FedOBP(quantile)
-    patch = options.plan(options.init(layout, shared), Memory(own), Training()).patch
+    patch = options.plan(options.init(layout, shared), ClientModel(own), Training()).patch
     assert patch is not None
     start = shared.copy()
     patch.scatter_into(start)

@@ -19,7 +19,7 @@ import pytest
 from tests.paper.toy_fleet import DEVICES, LAYOUT, STATISTIC, TRAINING, N, Problem, Vector
 
 from sedge_cloud.strategies.fedobp import FedOBP
-from sedge_cloud.strategy import Assignment, Memory, State, Update, place
+from sedge_cloud.strategy import Assignment, ClientModel, State, Update, place
 from sedge_edge.training.local_training import (
     Answer,
     Evaluate,
@@ -34,7 +34,7 @@ from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.patch_levels import part
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Choice, Order
+from sedge_protocol.wire.messages import Order, PatchChoice
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
 
@@ -121,7 +121,7 @@ def learn(
 
     bare = theta.copy()
     if own is not None:
-        bare[LAYOUT.mask(plan.keep)] = own[LAYOUT.mask(plan.keep)]
+        bare[LAYOUT.mask(plan.work.keep)] = own[LAYOUT.mask(plan.work.keep)]
     whole, where = bare.copy(), place(SparseVector(N, np.empty(0, np.uint32), np.empty(0, "f4")))
     if plan.patch is not None:
         plan.patch.scatter_into(whole)
@@ -129,7 +129,7 @@ def learn(
     levels = np.empty(0, np.uint8) if plan.levels is None else plan.levels
     order = Order(
         run="r", round=1, task="train", bundle=BLOB, model=BLOB, model_hash=bytes(32),
-        choice=Choice(plan.holdout),
+        choice=PatchChoice(plan.holdout),
     )  # fmt: skip
     course = lesson(order, LAYOUT, whole, None, Parts(bare, whole, where, levels))
     return follow(course, answer)
@@ -138,7 +138,7 @@ def learn(
 def fast_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
     strategy = FedOBP(prefixes=sizes)
     state: State = strategy.init(LAYOUT, problem.first)
-    memories = [Memory() for _ in range(DEVICES)]
+    memories = [ClientModel() for _ in range(DEVICES)]
     models: list[Theta | None] = [None] * DEVICES
     picked: list[tuple[int, set[int]]] = []
     for number, cohort in enumerate(problem.cohorts, start=1):
@@ -149,7 +149,7 @@ def fast_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
             assert learned.picked is not None
             models[i] = learned.model
             delta = learned.model - learned.picked.start
-            delta[LAYOUT.mask(plan.keep)] = 0
+            delta[LAYOUT.mask(plan.work.keep)] = 0
             patch = plan.patch
             if patch is not None and plan.levels is not None:
                 patch = part(patch, plan.levels, learned.picked.level)
@@ -159,7 +159,7 @@ def fast_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
             change = SparseVector(N, None, delta)
             updates.append(Update(f"d{i}", problem.examples[i], state.theta, patch, change))
         for i, update in zip(cohort, updates, strict=True):
-            memories[i] = Memory(update.trained, number)
+            memories[i] = ClientModel(update.trained, number)
         state = strategy.apply(state, iter(updates))
     return Outcome([float(x) for x in state.theta], picked)
 

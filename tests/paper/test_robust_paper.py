@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.averaging import robust_mean
+from sedge_cloud.algorithms.averaging import robust_change
 from sedge_cloud.algorithms.outliers import vet
 from sedge_cloud.algorithms.robust import Robust, Rule
 from sedge_cloud.strategies.fedavg import FedAvg
@@ -100,7 +100,7 @@ def test_coordinate_wise_rules(count: int, byzantine: str) -> None:
         }
         for rule, expected in twins.items():
             robust = Robust(rule=rule, byzantine=float(byzantine))
-            found = robust_mean(updates, theta, robust)
+            found = robust_change(updates, theta, robust)
             wanted = [float(Fraction(float(theta[k])) + expected[k]) for k in range(N)]
             assert found.tolist() == np.array(wanted, np.float32).tolist()
 

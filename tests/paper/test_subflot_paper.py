@@ -12,7 +12,7 @@ import pytest
 from tests.cloud.forms import state_of
 
 from sedge_cloud.strategies.subflot import SubFLOT
-from sedge_cloud.strategy import Memory, Update
+from sedge_cloud.strategy import ClientModel, Update
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Training
@@ -32,7 +32,7 @@ LAYOUT = Layout.of(
         ("classifier.bias", (3,), Role.PARAMETER),
     ]
 )
-RATES = (0.0, 0.25, 0.5, 0.75)
+DROPPED = (0.0, 0.25, 0.5, 0.75)
 
 Matrix = list[list[float]]
 # A layer: weight[out][in][position], bias[out].
@@ -42,13 +42,13 @@ Layer = tuple[list[Matrix], list[float]]
 # The twin -----------------------------------------------------------------------------------------
 
 
-def channels(rate: float) -> list[int]:
-    return [ceil((1 - rate) * width) for width in WIDTHS]
+def channels(dropped: float) -> list[int]:
+    return [ceil((1 - dropped) * width) for width in WIDTHS]
 
 
-def layers(theta: Theta, rate: float) -> list[Layer]:
-    """A flat model of a rate as the twin's layers."""
-    c, d, e = channels(rate)
+def layers(theta: Theta, dropped: float) -> list[Layer]:
+    """A flat model that lacks this share, as the twin's layers."""
+    c, d, e = channels(dropped)
     values = iter(float(x) for x in theta)
     found: list[Layer] = []
     for out, into, positions in ((c, 2, 3), (d, c, 3), (e, d, P), (3, e, 1)):
@@ -242,12 +242,12 @@ def twin_mask(reached: list[list[bool]]) -> list[float]:
 # The strategy against it --------------------------------------------------------------------------
 
 OPTIONS = [
-    SubFLOT(rates=RATES),
-    SubFLOT(rates=RATES, normalisation="literal"),
-    SubFLOT(rates=RATES, solver="assign", mix=0.7),
-    SubFLOT(rates=RATES, solver="assign", normalisation="literal", weighting="width"),
-    SubFLOT(rates=RATES, solver="sinkhorn", reg=0.15, weighting="uniform"),
-    SubFLOT(rates=RATES, solver="sinkhorn", reg=0.3, normalisation="literal", lam=0.2),
+    SubFLOT(dropped=DROPPED),
+    SubFLOT(dropped=DROPPED, normalisation="literal"),
+    SubFLOT(dropped=DROPPED, solver="assign", mix=0.7),
+    SubFLOT(dropped=DROPPED, solver="assign", normalisation="literal", weighting="width"),
+    SubFLOT(dropped=DROPPED, solver="sinkhorn", reg=0.15, weighting="uniform"),
+    SubFLOT(dropped=DROPPED, solver="sinkhorn", reg=0.3, normalisation="literal", lam=0.2),
 ]
 
 
@@ -256,28 +256,28 @@ OPTIONS = [
 def test_plays_two_rounds_like_the_method(options: SubFLOT, seed: int) -> None:
     rng = np.random.default_rng(seed)
     theta = rng.normal(size=LAYOUT.size).astype(np.float32)
-    state = state_of(LAYOUT, AXES, theta, RATES[1:])
-    memories = {f"d{number}": Memory(device=f"d{number}") for number in range(4)}
+    state = state_of(LAYOUT, AXES, theta, DROPPED[1:])
+    memories = {f"d{number}": ClientModel(device=f"d{number}") for number in range(4)}
     for _ in range(2):
         updates: list[Update] = []
         for number, (device, memory) in enumerate(memories.items()):
-            rate = RATES[number]
+            dropped = DROPPED[number]
             plan = options.plan(state, memory, Training())
             start = state.theta if plan.start is None else plan.start
             if memory.trained is not None:
                 own = [float(x) for x in memory.trained]
-                whole, past = layers(state.theta, 0.0), layers(memory.trained, rate)
+                whole, past = layers(state.theta, 0.0), layers(memory.trained, dropped)
                 aligned = flat(twin_transport(whole, past, options)[0])
                 expected = [
                     options.mix * x + (1 - options.mix) * y
                     for x, y in zip(aligned, own, strict=True)
                 ]
                 np.testing.assert_allclose(start, expected, atol=2e-5)
-            pull = (plan.training or Training()).prox
-            assert pull == pytest.approx(2 * options.lam * rate)
+            pull = (plan.work.training or Training()).prox
+            assert pull == pytest.approx(2 * options.lam * dropped)
             trained = start + rng.normal(0, 0.5, start.size).astype(np.float32)
             updates.append(Update(device, 5 + number, trained, width=plan.width))
-            memories[device] = Memory(trained, 1, plan.arrays, device, width=plan.width)
+            memories[device] = ClientModel(trained, 1, plan.arrays, device, width=plan.width)
         after = options.apply(state, updates)
         expected = twin_aggregate(state.theta, updates, options)
         np.testing.assert_allclose(after.theta, expected, atol=2e-5)
@@ -288,11 +288,13 @@ def twin_aggregate(theta: Theta, updates: list[Update], options: SubFLOT) -> lis
     """W_G = sum p_i T_i(W_i), p_i over those who have the element."""
     total, weights = [0.0] * LAYOUT.size, [0.0] * LAYOUT.size
     for update in updates:
-        rate = RATES[update.width]
-        model, reached = twin_transport(layers(update.trained, rate), layers(theta, 0.0), options)
+        dropped = DROPPED[update.width]
+        model, reached = twin_transport(
+            layers(update.trained, dropped), layers(theta, 0.0), options
+        )
         weight = 1.0 if options.weighting == "uniform" else float(update.num_examples)
         if options.weighting == "width":
-            weight *= 1 - rate
+            weight *= 1 - dropped
         for i, (value, has) in enumerate(zip(flat(model), twin_mask(reached), strict=True)):
             total[i] += weight * has * value
             weights[i] += weight * has
@@ -307,9 +309,9 @@ def test_merging_loses_function_under_the_literal_rule_only() -> None:
     layout = Layout.of([("a.weight", (2, 1), Role.PARAMETER), ("b.weight", (1, 2), Role.PARAMETER)])
     axes = Axes((2,), ((0, F), (F, 0)))
     state = state_of(layout, axes, np.array([3, 3, 1, 4], np.float32), (0.5,))
-    memory = Memory(np.array([3, 5], np.float32), 1, device="d0", width=1)
-    mass = SubFLOT(rates=(0.5,), mix=1.0).plan(state, memory, Training()).start
-    literal = SubFLOT(rates=(0.5,), mix=1.0, normalisation="literal")
+    memory = ClientModel(np.array([3, 5], np.float32), 1, device="d0", width=1)
+    mass = SubFLOT(dropped=(0.5,), mix=1.0).plan(state, memory, Training()).start
+    literal = SubFLOT(dropped=(0.5,), mix=1.0, normalisation="literal")
     printed = literal.plan(state, memory, Training()).start
     assert mass is not None
     assert printed is not None

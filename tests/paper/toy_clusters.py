@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sedge_cloud.strategy import Assignment, Memory, State, Strategy, Update
+from sedge_cloud.strategy import Assignment, ClientModel, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Training
@@ -45,7 +45,7 @@ class Fleet:
 
     strategy: Strategy
     state: State
-    memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
+    memories: dict[str, ClientModel] = field(default_factory=dict[str, ClientModel])
     own: dict[str, Theta] = field(default_factory=dict[str, Theta])
     starts: dict[str, tuple[Assignment, Theta]] = field(
         default_factory=dict[str, tuple[Assignment, Theta]]
@@ -66,7 +66,7 @@ class Fleet:
             if given.patch is not None:
                 given.patch.scatter_into(start)
             if device in self.own:
-                kept = LAYOUT.mask(given.keep)
+                kept = LAYOUT.mask(given.work.keep)
                 start[kept] = self.own[device][kept]
             self.starts[device] = given, start
 
@@ -74,10 +74,10 @@ class Fleet:
         """Close the round: each device trained this model (n,) and sends these elements, None for all."""
         self.state = self.strategy.apply(self.state, self._updates(models, sent))
 
-    def _memory(self, device: str) -> Memory:
-        known = self.memories.get(device, Memory(device=device))
+    def _memory(self, device: str) -> ClientModel:
+        known = self.memories.get(device, ClientModel(device=device))
         group = tuple(self.memories[member] for member in self.state.groups.get(device, ()))
-        return Memory(known.trained, known.round, device=device, sent=known.sent, group=group)
+        return ClientModel(known.trained, known.round, device=device, sent=known.sent, group=group)
 
     def _updates(
         self, models: Mapping[str, Theta], sent: Mapping[str, Sequence[int] | None]
@@ -87,7 +87,7 @@ class Fleet:
         for device in sorted(models):
             given, start = self.starts[device]
             delta = models[device] - start
-            delta[LAYOUT.mask(given.keep)] = 0
+            delta[LAYOUT.mask(given.work.keep)] = 0
             chosen = sent[device]
             if chosen is None:
                 vector = SparseVector(LAYOUT.size, None, delta)
@@ -96,5 +96,5 @@ class Fleet:
                 vector = SparseVector(LAYOUT.size, indices, delta[indices])
             update = Update(device, EXAMPLES[device], base, given.patch, vector)
             self.own[device] = models[device]
-            self.memories[device] = Memory(update.trained, number, device=device, sent=vector)
+            self.memories[device] = ClientModel(update.trained, number, device=device, sent=vector)
             yield update

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.strategy import Arrays, Assignment, Memory, State, Strategy, Update
+from sedge_cloud.strategy import Arrays, Assignment, ClientModel, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Personal, Training
+from sedge_protocol.wire.messages import OwnModel, Training
 
 LAYOUT = Layout.of(
     [
@@ -81,7 +81,7 @@ class Home:
     model: Theta | None = None
     own: NDArray[np.float64] | None = None
     mix: float | None = None
-    memory: Memory = field(default_factory=Memory)
+    memory: ClientModel = field(default_factory=ClientModel)
 
 
 def play(
@@ -104,7 +104,9 @@ def play(
 
 def remember(home: Home, arrays: Arrays, update: Update, number: int) -> None:
     """What the cloud knows of a device after its update."""
-    home.memory = Memory(update.trained, number, arrays, update.device, update.delta, mix=home.mix)
+    home.memory = ClientModel(
+        update.trained, number, arrays, update.device, update.delta, mix=home.mix
+    )
 
 
 def perform(
@@ -114,11 +116,11 @@ def perform(
     start = theta.copy()
     if plan.patch is not None:
         plan.patch.scatter_into(start)
-    kept = LAYOUT.mask(plan.keep)
+    kept = LAYOUT.mask(plan.work.keep)
     if home.model is not None:
         start[kept] = home.model[kept]
     w: Vector = [float(x) for x in start]
-    phases = [plan.training or run, *plan.then]
+    phases = [plan.work.training or run, *plan.work.then]
     if plan.personal is not None and plan.personal.mix < 1:
         w = _mixed(problem, device, home, plan.personal, w)
         phases = []
@@ -131,7 +133,7 @@ def perform(
     home.model = np.array(w, np.float32)
     delta = home.model - start
     delta[kept] = 0
-    sent = SparseVector(N, None, delta) if plan.upload else None
+    sent = SparseVector(N, None, delta) if plan.work.upload else None
     return Update(f"d{device}", problem.examples[device], theta, plan.patch, sent)
 
 
@@ -149,7 +151,7 @@ def _trained(
     return w
 
 
-def _mixed(problem: Problem, device: int, home: Home, personal: Personal, w: Vector) -> Vector:
+def _mixed(problem: Problem, device: int, home: Home, personal: OwnModel, w: Vector) -> Vector:
     """APFL's two models, step by step; the sent one is given back."""
     own = list(w) if home.own is None else [float(x) for x in home.own]
     rate, mix = personal.training.learning_rate, personal.mix

@@ -18,7 +18,7 @@ AXES = Axes((6, 8), DIMS)
 
 
 @pytest.mark.parametrize(
-    ("channels", "rate", "expected"),
+    ("channels", "dropped", "expected"),
     [
         (64, 0.0, 64),
         (64, 0.25, 48),
@@ -32,8 +32,8 @@ AXES = Axes((6, 8), DIMS)
         (3, 0.999999999999, 1),
     ],
 )
-def test_channels_that_are_kept(channels: int, rate: float, expected: int) -> None:
-    assert kept(channels, rate) == expected
+def test_channels_that_are_kept(channels: int, dropped: float, expected: int) -> None:
+    assert kept(channels, dropped) == expected
 
 
 def test_every_percent_of_a_hundred_channels_is_a_channel() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker import find_mosquitto
 from sedge_emulate.data import digits

@@ -18,10 +18,10 @@ from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Own, Personal, Training
+from sedge_protocol.wire.messages import DeviceScoring, OwnModel, Training
 
 TRAINING = Training(local_epochs=3, learning_rate=0.1, momentum=0.5)
-RATES = (0.0, 0.25, 0.5)
+DROPPED = (0.0, 0.25, 0.5)
 
 # The run of another case, to compare with.
 Others = Callable[[str], Course]
@@ -98,7 +98,7 @@ def require_begun(course: Course) -> None:
     Where a device scores for itself only it can tell.
     """
     for device in DEVICES:
-        details = course.last_orders[device].read_details()
+        details = course.last_orders[device].read_work()
         if details.own is not None:
             continue
         theta, kept = start_of(course, device), course.kept[device]
@@ -113,7 +113,7 @@ def require_begun(course: Course) -> None:
 
 def start_of(course: Course, device: str) -> Theta:
     """The vector (m,) that a device's last order gives it to start from."""
-    order, details = course.last_orders[device], course.last_orders[device].read_details()
+    order, details = course.last_orders[device], course.last_orders[device].read_work()
     layout, theta = course.run.layout(order.width), course.globals[-1].copy()
     if order.model:
         theta = course.ledger.theta(order.model, layout.size).copy()
@@ -125,7 +125,7 @@ def start_of(course: Course, device: str) -> Theta:
             inside = decode_levels(details.choice.levels, indices.size) <= picked
             indices, values = indices[inside], values[inside]
         theta[indices] = values
-    keep = layout.mask(msgspec.msgpack.decode(order.keep, type=tuple[str, ...]))
+    keep = layout.mask(msgspec.msgpack.decode(order.work.keep, type=tuple[str, ...]))
     theta[keep] = course.model(device)[keep]
     return theta
 
@@ -135,14 +135,14 @@ def fedavg(course: Course, _: Others) -> None:
     require_same_view(course)
     require_own(course, course.layout.statistics)
     for order in (*given(course), *course.last_orders.values()):
-        assert course.patch(order) is None and order.details == b"" and order.upload
+        assert course.patch(order) is None and order.details == b"" and order.work.upload
 
 
 def fedprox(course: Course, others: Others) -> None:
     plain = others("fedavg")
     require_averaged(course)
     for order in given(course):
-        training = order.read_details().training
+        training = order.read_work().training
         assert training is not None and training.prox == 2.0
     # The devices' shuffles are those of FedAvg's run: all that holds them back is the pull.
     moved, free = (np.linalg.norm(c.globals[1] - c.globals[0]) for c in (course, plain))
@@ -152,7 +152,7 @@ def fedprox(course: Course, others: Others) -> None:
 def local_only(course: Course, _: Others) -> None:
     for theta in course.globals:
         np.testing.assert_array_equal(theta, course.globals[0])
-    assert not any(order.upload for order in given(course))
+    assert not any(order.work.upload for order in given(course))
     assert all(size < 1000 for size in sizes(course))  # a report, and nothing of a model
     models = [course.model(device) for device in DEVICES]
     assert all((model != course.globals[0]).mean() > 0.5 for model in models)
@@ -164,7 +164,7 @@ def ditto(course: Course, others: Others) -> None:
     # The models that are sent know nothing of the own ones: the fleet learns what FedAvg's does.
     np.testing.assert_array_equal(course.globals, plain.globals)
     for order in given(course):
-        assert order.read_details().personal == Personal(training(prox=0.5, local_epochs=2))
+        assert order.read_work().own_model == OwnModel(training(prox=0.5, local_epochs=2))
     for device in DEVICES:
         assert (course.model(device) != course.updates[device].trained).mean() > 0.5
         # Three epochs of the model that is sent, two of its own.
@@ -179,7 +179,7 @@ def apfl(course: Course, others: Others) -> None:
         mixes = 0.3, first[device].mix, second[device].mix
         # In the first round both parts begin alike: nothing tells alpha where to go.
         assert mixes[1] == 0.3 and mixes[2] not in (None, 0.3)
-        orders = [course.orders(number)[device].read_details().personal for number in (1, 2, 3)]
+        orders = [course.orders(number)[device].read_work().own_model for number in (1, 2, 3)]
         assert [personal.mix for personal in orders if personal] == list(mixes)
         part, sent = course.kept[device].part, course.updates[device].trained
         assert part is not None and mixes[2] is not None
@@ -212,7 +212,7 @@ def fedrep(course: Course, others: Others) -> None:
     require_averaged(course, fixed=("0.weight", *top))
     require_own(course, top)
     for order in given(course):
-        details = order.read_details()
+        details = order.read_work()
         assert details.training == training(local_epochs=1, freeze=("0.weight", *below))
         assert details.then == (training(local_epochs=2, freeze=("0.weight", *top)),)
     for device in DEVICES:
@@ -226,8 +226,8 @@ def fedbabu(course: Course, _: Others) -> None:
         assert (theta[~top] != course.globals[0][~top]).any()
     for device in DEVICES:  # a head fitted to the body, for the device alone
         assert (course.updates[device].trained[top] != course.globals[0][top]).any()
-        order = course.orders(2)[device].read_details()
-        assert [t.freeze for t in (order.training, *order.then) if t] == [
+        order = course.orders(2)[device].read_work()
+        assert [t.freeze for t in (order.training, *order.work.then) if t] == [
             head(course.layout),
             body(course.layout),
         ]
@@ -299,7 +299,7 @@ def require_scored_by_devices(course: Course, strategy: FedOBP) -> None:
     assert course.run.strategy == strategy
     for order in (*given(course), *course.last_orders.values()):
         assert course.patch(order) is None
-        assert order.read_details().own == Own(strategy.quantile, strategy.score)
+        assert order.read_work().scoring == DeviceScoring(strategy.quantile, strategy.score)
 
 
 def fedpurin(course: Course, _: Others) -> None:
@@ -420,8 +420,8 @@ def subflot(course: Course, _: Others) -> None:
     require_widths(course)
     last = course.globals[-1]
     for width, device in enumerate(DEVICES):
-        pulled = course.orders(2)[device].read_details().training or TRAINING
-        assert pulled.prox == pytest.approx(2 * 0.3 * RATES[width])
+        pulled = course.orders(2)[device].read_work().training or TRAINING
+        assert pulled.prox == pytest.approx(2 * 0.3 * DROPPED[width])
         order, layout = course.last_orders[device], course.run.layout(width)
         start = course.ledger.theta(order.model, layout.size)
         own = course.updates[device].trained

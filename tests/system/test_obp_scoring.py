@@ -192,9 +192,9 @@ def test_both_end_in_the_same_bytes(tmp_path: Path) -> None:
         for (_, start), (_, found) in zip(one.starts, other.starts, strict=True):
             assert found.tobytes() == start.tobytes()
         for order in other.orders:
-            assert order.own is not None and not order.patch_hash
+            assert order.work.scoring is not None and not order.patch_hash
         for order, (shared, start) in zip(one.orders, one.starts, strict=True):
-            assert order.own is None
+            assert order.work.scoring is None
             patched += bool(order.patch_hash) and int((shared != start).sum())
     # At least two rounds of training and the measurement have found what is personal.
     assert patched >= 3 * 30
@@ -215,7 +215,7 @@ def test_plain_updates_show_a_device_to_the_cloud_whoever_scores(tmp_path: Path)
     cloud, devices = play(tmp_path, GRID, DEVICE)
     state, ledger = cloud.state(), cloud.core.ledger
     for name, device in devices.items():
-        row = cloud.store.memory(RUN, name)
+        row = cloud.store.client_model(RUN, name)
         assert row is not None and not row.patch_hash and not row.arrays
         delta = ledger.delta(LAYOUT.size, row.blob, row.context)
         assert delta is not None

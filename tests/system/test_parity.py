@@ -20,10 +20,10 @@ from torch.nn.functional import cross_entropy
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig
 from sedge_cloud.devices.update_checks import check_update
-from sedge_cloud.rounds.lifecycle import open_round
+from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import MemoryRow, UpdateRow
+from sedge_cloud.store.rows import ClientModelRow, UpdateRow
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_edge.data import Examples, split
 from sedge_edge.rounds.storage import FolderVectors
@@ -337,7 +337,8 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
     patched = 0
     for number in (1, 2):
         planned = plan_round(run, ledger, number, ["pi-1"], lambda device: None)
-        opened = open_round(run, store, number, "train", planned.orders, 0.0)
+        opened = new_round(run, number, "train", planned.orders, 0.0)
+        store.open_round(opened.row, planned.orders)
         round_, given = opened.row, opened.orders["pi-1"]
         patch = store.blobs.read(given.patch_blob) if given.patch_blob else given.patch
         patched += bool(patch)
@@ -372,12 +373,12 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
             len(update),
             False,
         )
-        memory = MemoryRow("run", "pi-1", number, round_.model, patch, outcome.update, b"")
+        memory = ClientModelRow("run", "pi-1", number, round_.model, patch, outcome.update, b"")
         store.receive(row, memory)
         base = ledger.theta(round_.model, size)
         (seen,) = ledger.updates(run, number, base)
         assert seen.trained.tobytes() == (start + delta).tobytes()
-        known = ledger.memory(run, "pi-1").trained
+        known = ledger.client_model(run, "pi-1").trained
         assert known is not None
         assert known.tobytes() == (start + delta).tobytes()
 
@@ -388,7 +389,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
             np.testing.assert_allclose(seen.trained, trained, rtol=3e-7, atol=1e-8)
         # The next round's global is another than the device's own model, so that there is a patch.
         run.state = ledger.write_state(
-            run, run.strategy.apply(ledger.state(run), ledger.updates(run, number, base))
+            run, run.strategy.apply(ledger.context(run), ledger.updates(run, number, base))
         )
         run.state = msgspec.structs.replace(
             run.state, **dict(zip(("model", "model_hash"), shifted(ledger, run), strict=True))

@@ -81,7 +81,7 @@ def play(folder: Path, wants: tuple[int, ...]) -> tuple[Cloud, dict[str, Device]
             picked += [level] if len(expected) > 1 else []
             cloud.upload(name, update)
             if task == TRAIN:
-                known = cloud.core.ledger.memory(cloud.core.runs[RUN], name)
+                known = cloud.core.ledger.client_model(cloud.core.runs[RUN], name)
                 assert known.trained is not None
                 np.testing.assert_array_equal(known.trained, devices[name].model)
         cloud.poll(seconds=5)
@@ -95,9 +95,9 @@ def play(folder: Path, wants: tuple[int, ...]) -> tuple[Cloud, dict[str, Device]
 
 
 def levels_of(order: Order) -> tuple[int, ...]:
-    assert order.choice is not None
+    assert order.work.choice is not None
     count = decode(order.patch, LAYOUT.size).count if order.patch else 0
-    return offered(decode_levels(order.choice.levels, count))
+    return offered(decode_levels(order.work.choice.levels, count))
 
 
 def test_the_cloud_knows_what_every_device_has_picked(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_the_cloud_knows_what_every_device_has_picked(tmp_path: Path) -> None:
         assert summary.failure == ""
         for device in devices.values():
             order = device.orders[number]
-            assert order.choice is not None and order.choice.holdout == 0.1
+            assert order.work.choice is not None and order.work.choice.holdout == 0.1

@@ -21,7 +21,7 @@ from tests.cloud.helper import EMPTY_PROGRAM
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import RunState
 from sedge_edge.agent import Agent, Identity, Work

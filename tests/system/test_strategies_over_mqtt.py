@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.system import particulars
-from tests.system.particulars import RATES, TRAINING, Others
+from tests.system.particulars import DROPPED, TRAINING, Others
 from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 
-from sedge_cloud.strategies.registry import STRATEGIES
+from sedge_cloud.strategies import STRATEGIES
 
 MORE = f"""
 [training]
@@ -96,7 +96,7 @@ class Courses:
 
 @pytest.fixture(scope="module")
 def courses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courses]:
-    forms = make_forms(tmp_path_factory.mktemp("forms"), hidden=16, rates=RATES)
+    forms = make_forms(tmp_path_factory.mktemp("forms"), hidden=16, shares=DROPPED)
     folder = tmp_path_factory.mktemp("trio")
     shutil.copy(OWN_STRATEGY, folder)  # where the coordinator runs
     trio = Trio(folder, EXAMPLES)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tests.system.harness import RealFleet, wait_until
 from torch import nn
 
-from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, Summary
+from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.store.runs import Ledger, Run
@@ -64,14 +65,20 @@ def small_network(hidden: int) -> nn.Module:
     )
 
 
-def make_forms(folder: Path, hidden: int, rates: Sequence[float] = (0.0,)) -> list[Path]:
+def make_forms(folder: Path, hidden: int, shares: Sequence[float] = (0.0,)) -> list[Path]:
     """The bundles of the network in these widths."""
     made: list[Path] = []
-    for rate in rates:
-        sample, place = torch.randn(16, 1, 8, 8), folder / f"rate-{rate:g}"
+    for dropped in shares:
+        sample, place = torch.randn(16, 1, 8, 8), folder / f"dropped-{dropped:g}"
         network = small_network(hidden)
         export(
-            network, sample, batch_size=16, name="digits", num_classes=10, folder=place, rate=rate
+            network,
+            sample,
+            batch_size=16,
+            name="digits",
+            num_classes=10,
+            folder=place,
+            dropped=dropped,
         )
         made.append(place)
     return made
@@ -110,7 +117,7 @@ class Course:
     @cached_property
     def state(self) -> State:
         """The strategy's state at the end."""
-        return self.ledger.state(self.run)
+        return self.ledger.context(self.run)
 
     @cached_property
     def globals(self) -> list[Theta]:

@@ -113,23 +113,23 @@ def later_messages() -> Iterator[messages.Hello | messages.Order]:
     body = messages.Training(1, 0.05, prox=0.5, freeze=("head.weight",))
     for changes in (
         {"training": head, "then": (body, messages.Training())},
-        {"personal": messages.Personal(messages.Training(2, 0.01, prox=0.75))},
-        {"personal": messages.Personal(mix=0.25, adaptive=True)},
-        {"select": messages.Selection(), "remember": True},
+        {"personal": messages.OwnModel(messages.Training(2, 0.01, prox=0.75))},
+        {"personal": messages.OwnModel(mix=0.25, adaptive=True)},
+        {"select": messages.UpdateSelection(), "remember": True},
         {"patch_blob": UPDATE, "patch_hash": digest("patch"), "patch_context": describe(b"mask")},
         {
-            "select": messages.Selection(0.25, "delta", True, 1e-20, True),
+            "select": messages.UpdateSelection(0.25, "delta", True, 1e-20, True),
             "keep": ("norm.running_mean",),
         },
-        {"own": messages.Own(0.99993)},
-        {"own": messages.Own(0.5, "fisher", "layer", ("head.weight",))},
+        {"own": messages.DeviceScoring(0.99993)},
+        {"own": messages.DeviceScoring(0.5, "fisher", "layer", ("head.weight",))},
     ):
         yield msgspec.structs.replace(plain, **changes)
     yield messages.Hello(NONCE, "0.2.0", codecs=(*features, "choice"))
     picks = {"patch": b"a coded vector", "patch_hash": digest("a coded vector")}
     for choice in (
-        messages.Choice(0.125),
-        messages.Choice(0.25, 2**63 - 1, encode_levels(np.array([0, 2, 1, 2], np.uint8))),
+        messages.PatchChoice(0.125),
+        messages.PatchChoice(0.25, 2**63 - 1, encode_levels(np.array([0, 2, 1, 2], np.uint8))),
     ):
         yield msgspec.structs.replace(plain, **picks, choice=choice)
 

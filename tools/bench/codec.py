@@ -33,7 +33,7 @@ from sedge_export.models import avgcnn
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
 from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Codec, Selection
+from sedge_protocol.wire.messages import Codec, UpdateSelection
 
 # By default a device sends all of its change; the others are those of demo.toml and compression.toml.
 UPDATES = (
@@ -46,7 +46,7 @@ UPDATES = (
 # Those of demo.toml and thousand.toml.
 BROADCASTS = (Codec(ValueCoding.BF16, 0.12), Codec(ValueCoding.BF16, 0.05))
 PERSONAL = 0.0005
-SELECTION = Selection(0.5, gradient="delta")
+SELECTION = UpdateSelection(0.5, gradient="delta")
 # A vector, how its values are coded, and the mask that it is coded against.
 Sent = tuple[SparseVector, ValueCoding, bytes | None]
 Row = dict[str, str | int | float]

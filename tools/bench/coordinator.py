@@ -30,7 +30,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.rounds import cohort as cohorts
-from sedge_cloud.rounds import lifecycle as rounds
+from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.layout import Layout, Role, Theta
@@ -197,9 +197,9 @@ class Bench:
         watch(inbox, "check_update", "decode and validate")
         watch(self.core, "receive", "all else of receiving")
         watch(self.core.ledger, "collect", "delete what nothing names")
-        watch(rounds, "close_round", "aggregate and close")
+        watch(scheduler, "close_round", "aggregate and close")
         watch(cohorts, "plan_round", PLAN)
-        watch(rounds, "open_round", PLAN)
+        watch(store, "open_round", PLAN)
         watch(self.core, "poll", PLAN)
 
     def play(self, payloads: list[bytes]) -> dict[str, float]:

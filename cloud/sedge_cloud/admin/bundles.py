@@ -10,11 +10,13 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
     """Raise ``ConfigError`` unless each of ``narrower`` is ``whole`` with fewer channels.
 
     That is: for the same data and backends, the same tensors along the same axes, as many channels of each
-    axis as its rate says, and a rate above that of the bundle before it.
+    axis as its ``dropped`` says, which is above that of the bundle before it.
     """
-    if narrower and whole.rate:
-        raise ConfigError("bundle", f"first one of rate {whole.rate:g}", "the whole model first")
-    rate = 0.0
+    if narrower and whole.dropped:
+        raise ConfigError(
+            "bundle", f"first with dropped {whole.dropped:g}", "the whole model first"
+        )
+    last = 0.0
     for number, form in enumerate(narrower, start=2):
         key = f"bundle {number}"
         for name in ("input", "target", "num_classes"):
@@ -23,17 +25,17 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
                 raise ConfigError(key, f"{name} {found}", f"{wanted}, as in the first")
         if _backends(form) != _backends(whole):
             raise ConfigError(key, _backends(form), f"programs for {_backends(whole)}")
-        if form.rate <= rate:
-            raise ConfigError(key, f"rate {form.rate:g}", f"a rate above {rate:g}")
+        if form.dropped <= last:
+            raise ConfigError(key, f"dropped {form.dropped:g}", f"above {last:g}")
         if whole.axes is None or form.axes is None:
             raise ConfigError(key, "no axes", "bundles that were exported with their widths")
-        if form.axes != whole.axes.narrowed(form.rate):
-            expected = f"{whole.axes.narrowed(form.rate).channels} along the first one's axes"
+        if form.axes != whole.axes.narrowed(form.dropped):
+            expected = f"{whole.axes.narrowed(form.dropped).channels} along the first one's axes"
             raise ConfigError(key, f"channels {form.axes.channels}", expected)
         if form.layout != whole.axes.layout(whole.layout, form.axes):
             expected = "the first one's tensors, with fewer channels and nothing else different"
             raise ConfigError(key, "other tensors", expected)
-        rate = form.rate
+        last = form.dropped
 
 
 def _backends(manifest: BundleManifest) -> list[str]:

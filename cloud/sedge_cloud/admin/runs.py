@@ -11,13 +11,14 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.enrolment import add_password, write_private
 from sedge_cloud.config import COORDINATOR, RunConfig
-from sedge_cloud.rounds.lifecycle import RUNNING, STOPPED, make_round
-from sedge_cloud.rounds.orders import require_sendable
+from sedge_cloud.rounds.lifecycle import RUNNING, STOPPED, new_round
+from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_stranger
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.runs import Ledger, Run, RunState
-from sedge_cloud.strategies.registry import make_strategy
+from sedge_cloud.strategies import make_strategy
+from sedge_cloud.strategy import Context
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
@@ -50,17 +51,15 @@ def start_run(
         form.check_programs()
     require_forms(bundle.manifest, [form.manifest for form in forms])
     _require_fit(config, bundle.manifest.layout, len(forms))
-    first = make_strategy(config.strategy, config.options).init(bundle.manifest.layout, init)
+    layout, strategy = bundle.manifest.layout, make_strategy(config.strategy, config.options)
+    first = strategy.init(Context(layout, init, init, config.training, robust=config.robust))
     blobs = [store.blobs.write(bundles.pack(packed)) for packed in (bundle, *forms)]
     ledger = Ledger(store)
     model, model_hash, _ = ledger.write_model(first.theta, config.broadcast.compression)
-    initial = model
-    if first.initial is not first.theta:
-        initial, *_ = ledger.write_model(first.initial, config.broadcast.compression)
     state = RunState(
         model,
         model_hash,
-        initial=initial,
+        initial=model,
         arrays=ledger.write_arrays(first.arrays),
         groups=ledger.write_groups(first.groups),
     )
@@ -94,9 +93,10 @@ def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
 def _require_plan(run: Run, ledger: Ledger) -> None:
     """Raise ``ConfigError`` when the strategy cannot plan for a device that nobody has heard of."""
     try:
-        first = make_round(run, 1, TRAIN, [plan_stranger(run, ledger)], 0.0)
-        read = ledger.store.blobs.read
-        require_sendable(run, first, lambda device: None, lambda blob: describe(read(blob)))
+        given, read = plan_stranger(run, ledger), ledger.store.blobs.read
+        row = new_round(run, 1, TRAIN, [given], 0.0).row
+        order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)), 0.0)
+        require_sendable(run, order, given.device)
     except (LocalError, CodecError) as exc:
         expected = f"a strategy that suits the model and its bundles ({exc})"
         raise ConfigError("strategy", run.config.strategy, expected) from exc

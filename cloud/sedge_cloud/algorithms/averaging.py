@@ -12,23 +12,34 @@ Nothing here decides who takes part or what is personal. n = parameters.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.algorithms.outliers import blocks, repeatable
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust, coordinate_wise
-from sedge_cloud.strategy import State, Update
+from sedge_cloud.strategy import Context, Update
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 
+Change = NDArray[np.float64]
 
-def weighted_mean(updates: Iterable[Update], theta: Theta) -> Theta:
-    """The mean of the trained models by ``num_examples``, float32 (n,); ``theta`` (n,) is the global.
 
-    Without any weight it is a copy of theta. Raises ``LocalError`` for an update of another shape, a
-    negative weight or a non-finite result.
+def average_change(context: Context, updates: Iterable[Update]) -> Change:
+    """The way (n,) from the global model to the mean of the trained ones by ``num_examples``.
+
+    Where the run's ``robust`` says so a coordinate-wise rule takes the mean's place. Raises ``LocalError``
+    for an update of another shape or a negative weight.
+    """
+    if context.robust.rule in COORDINATE_RULES:
+        return robust_change(updates, context.theta, context.robust)
+    return mean_change(updates, context.theta)
+
+
+def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
+    """The way (n,) from theta (n,) to the weighted mean; nothing where there is no weight.
+
+    Raises ``LocalError`` as ``average_change`` does.
     """
     total = np.zeros(theta.size, np.float64)
     weight_sum = 0
@@ -36,17 +47,13 @@ def weighted_mean(updates: Iterable[Update], theta: Theta) -> Theta:
         _check(update, theta)
         update.add_change(total, update.num_examples, theta)
         weight_sum += update.num_examples
-    if weight_sum == 0:
-        return theta.copy()
-    total /= weight_sum
-    total += theta
-    return _finite(total)
+    return total / weight_sum if weight_sum else total
 
 
-def shared_mean(updates: Iterable[Update], theta: Theta) -> Theta:
-    """As ``weighted_mean``, but each element only over those in whose patch it is not.
+def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
+    """As ``mean_change``, but each element only over those updates in whose patch it is not.
 
-    An element that is everybody's own stays as it is in theta (n,). Raises ``LocalError`` likewise.
+    An element that is everybody's own stays as it is. Raises ``LocalError`` likewise.
     """
     total, weights = np.zeros(theta.size), np.zeros(theta.size)
     for update in updates:
@@ -58,49 +65,26 @@ def shared_mean(updates: Iterable[Update], theta: Theta) -> Theta:
             change[own] = weight[own] = 0
         total += update.num_examples * change
         weights += weight
-    np.divide(total, weights, out=total, where=weights > 0)
-    total += theta
-    return _finite(total)
+    return np.divide(total, weights, out=total, where=weights > 0)
 
 
-def robust_mean(updates: Iterable[Update], theta: Theta, robust: Robust) -> Theta:
-    """The global model (n,) moved by the coordinate-wise rule over the changes, block by block.
+def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Change:
+    """The change (n,) by the coordinate-wise rule over all changes, block by block.
 
-    Every device counts the same. Raises ``LocalError`` as ``weighted_mean`` does.
+    Every device counts the same. Raises ``LocalError`` as ``average_change`` does.
     """
     updates = repeatable(updates)
     count = 0
     for update in updates:
         _check(update, theta)
         count += 1
-    total = theta.astype(np.float64)
+    total = np.zeros(theta.size, np.float64)
     start = 0
     for block in blocks(updates, count, theta.size, theta) if count else ():
         part = slice(start, start + block.shape[1])
-        total[part] += coordinate_wise(block, robust.rule, robust.wrong(count))
+        total[part] = coordinate_wise(block, robust.rule, robust.wrong(count))
         start = part.stop
-    return _finite(total)
-
-
-def average(state: State, updates: Iterable[Update], fixed: Iterable[str] = ()) -> State:
-    """The state after a round of federated averaging: parameters averaged by ``num_examples``.
-
-    Where the run's ``robust`` says so a coordinate-wise rule takes the mean's place. The tensors named in
-    ``fixed`` keep their values, and statistics: they stay on the devices and no update carries them.
-    """
-    if state.robust.rule in COORDINATE_RULES:
-        theta = robust_mean(updates, state.theta, state.robust)
-    else:
-        theta = weighted_mean(updates, state.theta)
-    return moved(state, theta, fixed)
-
-
-def moved(state: State, theta: Theta, fixed: Iterable[str] = ()) -> State:
-    """The state after a round that led to theta (n,), which is changed: statistics and ``fixed`` stay."""
-    for name in (*state.layout.statistics, *fixed):
-        place = state.layout.by_name[name].slice
-        theta[place] = state.theta[place]
-    return replace(state, theta=theta, round=state.round + 1)
+    return total
 
 
 def _check(update: Update, theta: Theta) -> None:
@@ -109,13 +93,3 @@ def _check(update: Update, theta: Theta) -> None:
         raise LocalError(f"mean: vector of shape {update.base.shape}, expected {theta.shape}")
     if not update.num_examples >= 0:
         raise LocalError(f"mean: weight {update.num_examples}, expected 0 or more")
-
-
-def _finite(total: NDArray[np.float64]) -> Theta:
-    """The sum (n,) as float32. Raises ``LocalError`` unless that is finite."""
-    with np.errstate(over="ignore"):  # found below
-        mean = total.astype(np.float32)
-    if not np.isfinite(mean).all():
-        worst = int(np.argmin(np.isfinite(mean)))
-        raise LocalError(f"mean: element {worst} is {total[worst]}, expected finite updates only")
-    return mean

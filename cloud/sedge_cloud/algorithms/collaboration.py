@@ -7,9 +7,9 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
     C_i  = {j != i : O_ij >= T}                  t = beta: the best pairs only; t > beta: nobody
     d_i  = the mean over i and C_i               on m_i; what is averaged is the strategy's business
 
-The papers let every device take part in every round. Here the pairs are those of the round's updates;
-the group of a device that was absent stays as it was when it last took part, and the members count in it
-with what they sent last, those that are trusted (``strategy.Memory``). With ``stale_rounds`` the masks of
+The papers let every device take part in every round. Here the pairs are those of the round's updates; the
+group of a device that was absent stays as it was when it last took part, and the members count in it with
+what they sent last, those that are trusted (``strategy.ClientModel``). With ``stale_rounds`` the masks of
 devices that were absent for no longer than that are compared too. After beta nobody has a group, whenever
 it was made. A device without any critical element has no group and is in none.
 
@@ -22,42 +22,39 @@ critical elements: .004 with 65,536 samples and d = .5, and 1000 devices take 0.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from sedge_cloud.strategy import Memory, State, Update
+from sedge_cloud.strategy import ClientModel, Context, Groups, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
 
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]
-Groups: TypeAlias = Mapping[str, tuple[str, ...]]
 
-# A mask in ``State.arrays``: the round it is of, then its bits, 16 to a number: exact in float32.
+# A mask in ``Context.arrays``: the round it is of, then its bits, 16 to a number: exact in float32.
 _MASK = "mask "
 # Words compared at once: with 1000 devices 4 MB, which a cache may hold.
 _BLOCK = 512
 _SEED = 5
 
 
+# Types of the options that strategies with groups have.
+Beta: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+OverlapSample: TypeAlias = Annotated[int, Meta(ge=64, le=MAX_PARAMETERS)]
+StaleRounds: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+
+
 @dataclass(frozen=True)
 class Grouping:
-    """The settings of the comparison. Raises ``ConfigError`` for a value out of range."""
+    """The settings of the comparison."""
 
     beta: int
     sample: int
     stale_rounds: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.beta <= 10**6:
-            raise ConfigError("beta", self.beta, "a number of rounds from 1 to 1,000,000")
-        if not 64 <= self.sample <= MAX_PARAMETERS:
-            raise ConfigError("overlap_sample", self.sample, f"64 to {MAX_PARAMETERS:,} elements")
-        if not 0 <= self.stale_rounds <= 10**6:
-            raise ConfigError("stale_rounds", self.stale_rounds, "0 to 1,000,000 rounds")
 
 
 @dataclass
@@ -152,19 +149,21 @@ def collaborators(masks: Mapping[str, Words], number: int, beta: int) -> dict[st
 
 
 def regrouped(
-    state: State, masks: Masks, grouping: Grouping
+    context: Context, masks: Masks, grouping: Grouping
 ) -> tuple[Groups, dict[str, NDArray[np.float32]]]:
-    """The groups after the round that follows ``state``, and the masks to keep as its arrays."""
-    number = state.round + 1
+    """The groups after the round that follows ``context``, and the masks to keep as its arrays."""
+    number = context.round + 1
     if number > grouping.beta:
         return {}, {}
-    compared = {**_recent(state, masks, number - grouping.stale_rounds), **masks.words}
+    compared = {**_recent(context, masks, number - grouping.stale_rounds), **masks.words}
     found = collaborators(dict(sorted(compared.items())), number, grouping.beta)
-    groups = {device: group for device, group in state.groups.items() if device not in masks.words}
+    groups = {
+        device: group for device, group in context.groups.items() if device not in masks.words
+    }
     groups |= {device: group for device, group in found.items() if device in masks.words}
     if not grouping.stale_rounds:
         return groups, {}
-    kept = {name: state.arrays[name] for name in map(_name, compared) if name in state.arrays}
+    kept = {name: context.arrays[name] for name in map(_name, compared) if name in context.arrays}
     return groups, kept | {_name(device): _told(number, w) for device, w in masks.words.items()}
 
 
@@ -175,11 +174,11 @@ def places(vector: SparseVector) -> Places:
     return vector.indices.astype(np.intp)
 
 
-def known(memories: Iterable[Memory]) -> Iterator[tuple[Theta, SparseVector]]:
+def known(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
     """The models (n,) of those devices that the cloud has an update of, each with what was sent."""
-    for memory in memories:
-        if memory.trained is not None and memory.sent is not None:
-            yield memory.trained, memory.sent
+    for client in clients:
+        if client.trained is not None and client.sent is not None:
+            yield client.trained, client.sent
 
 
 def group_mean(
@@ -203,10 +202,10 @@ def group_mean(
     return (total / count).astype(np.float32)
 
 
-def _recent(state: State, masks: Masks, since: int) -> dict[str, Words]:
+def _recent(context: Context, masks: Masks, since: int) -> dict[str, Words]:
     """The masks of absent devices that took part in round ``since`` or later."""
     found: dict[str, Words] = {}
-    for name, told in state.arrays.items():
+    for name, told in context.arrays.items():
         device = name.removeprefix(_MASK)
         if device not in masks.words and told[0] >= since:
             found[device] = told[1:].astype(np.uint16).view(np.uint64)

@@ -12,8 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.averaging import moved
-from sedge_cloud.strategy import State, Update, Width
+from sedge_cloud.strategy import Context, Update, Width
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Layout, Theta
@@ -34,16 +33,16 @@ class Form:
     axes: Axes
 
 
-def form_of(state: State, width: int) -> Form:
-    """The form of ``State.widths[width]``; in a model without axes every dimension is fixed.
+def form_of(context: Context, width: int) -> Form:
+    """The form of ``Context.widths[width]``; in a model without axes every dimension is fixed.
 
     Raises ``LocalError`` for a width that the run does not have.
     """
-    widths = state.widths or (Width(0.0, state.layout),)
+    widths = context.widths or (Width(0.0, context.layout),)
     if not 0 <= width < len(widths):
         raise LocalError(f"width {width}: the run has {len(widths)}")
-    fixed = Axes((), tuple((FIXED,) * len(tensor.shape) for tensor in state.layout.tensors))
-    return Form(widths[width].layout, (state.axes or fixed).narrowed(widths[width].rate))
+    fixed = Axes((), tuple((FIXED,) * len(tensor.shape) for tensor in context.layout.tensors))
+    return Form(widths[width].layout, (context.axes or fixed).narrowed(widths[width].dropped))
 
 
 def prefix(form: Form) -> Channels:
@@ -106,34 +105,26 @@ class Tally:
         self._total[places] += weights * change
         self._weights[places] += weights
 
-    def mean(self) -> Theta:
-        """theta' (n,). Raises ``LocalError`` unless it is finite."""
+    def change(self) -> NDArray[np.float64]:
+        """theta' - theta (n,)."""
         np.divide(self._total, self._weights, out=self._total, where=self._weights > 0)
-        self._total += self._theta
-        with np.errstate(over="ignore"):  # found below
-            mean = self._total.astype(np.float32)
-        if not np.isfinite(mean).all():
-            worst = int(np.argmin(np.isfinite(mean)))
-            raise LocalError(
-                f"mean: element {worst} is {self._total[worst]}, expected a finite one"
-            )
-        return mean
+        return self._total
 
 
-def count_average(
-    state: State,
+def count_change(
+    context: Context,
     updates: Iterable[Update],
     places: Callable[[int], Places],
     weight: Callable[[Update], float],
-) -> State:
-    """The state after a round in which every element is the mean of those that trained it.
+) -> NDArray[np.float64]:
+    """The way (n,) to the mean of every element over the models that trained it.
 
-    ``places`` are those of a width's elements, asked for once for each width. Statistics keep their values.
+    ``places`` are those of a width's elements, asked for once for each width.
     """
-    tally = Tally(state.theta)
+    tally = Tally(context.theta)
     known: dict[int, Places] = {0: WHOLE}
     for update in updates:
         if update.width not in known:
             known[update.width] = places(update.width)
         tally.add(update, weight(update), known[update.width])
-    return moved(state, tally.mean())
+    return tally.change()

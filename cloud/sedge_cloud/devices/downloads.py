@@ -1,7 +1,7 @@
 """Blobs on their way to devices: the fleet's shared ones once for all, a private one to its device."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from sedge_cloud.store.cache import Cache
@@ -16,6 +16,8 @@ CACHED_MANIFESTS_BYTES = 2 * 2**20
 _MANIFEST_BYTES = 400
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
+# The manifest of a stored blob.
+Describe: TypeAlias = Callable[[bytes], Manifest]
 # Transfer, and the device where it goes to one alone.
 Key: TypeAlias = tuple[bytes, str | None]
 

@@ -49,7 +49,7 @@ def check_update(
     _require_offered(ledger, order, layout.size, report.level)
     if report.num_examples < 1:
         raise Refused("invalid", "update.num_examples: 0, expected at least 1")
-    if bool(payload) != (order.upload and round_.task == TRAIN):
+    if bool(payload) != (order.read_work().upload and round_.task == TRAIN):
         raise Refused("mismatch", f"update has {len(payload)} payload bytes, not as ordered")
     if not payload:
         return Checked(report, None)

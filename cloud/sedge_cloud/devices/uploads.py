@@ -9,15 +9,15 @@ the next offer goes on from there.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
 from sedge_cloud.devices.update_checks import Checked, check_update
-from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.store.database import LATE_ROUNDS, Store
-from sedge_cloud.store.rows import MemoryRow, OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, Refused, StorageError
@@ -43,6 +43,10 @@ IDLE_S = 120.0
 RETRY_MS = 30_000
 # A coded vector is at most its float32 values and a bitmap; a sixteenth covers codec overhead.
 DENSE_SLACK = 16
+
+
+# (run, round, device) -> the device's order and its round, while that is open: what the store would say.
+OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | None]
 
 
 @dataclass
@@ -71,10 +75,10 @@ class Inbox:
     refuses.
     """
 
-    def __init__(self, store: Store, ledger: Ledger, rounds: Mapping[str, OpenRound]) -> None:
+    def __init__(self, store: Store, ledger: Ledger, open_order: OpenOrder) -> None:
         self._store = store
         self._ledger = ledger
-        self._rounds = rounds  # the open one of each run, kept by the coordinator
+        self._open_order = open_order
         self._blobs: BlobFolder = store.blobs
         self._transfers: dict[str, dict[bytes, Transfer]] = {}
         # What a chunk came for since the last poll; and since the last report, the longest silent first.
@@ -98,7 +102,7 @@ class Inbox:
         dense = 4 * run.layout(order.width).size
         limit = MAX_REPORT_BYTES + dense * (DENSE_SLACK + 1) // DENSE_SLACK
         if size > limit:
-            row = UpdateRow(run.name, offer.round, device, sha256, b"", size, False)
+            row = UpdateRow(run.name, offer.round, device, sha256, b"", size, 0)
             row = _rejected(row, "too-large", f"{size} bytes, the limit is {limit}")
             self._store.receive(row, None)
             return Answer(receipt(row, sha256), row)
@@ -108,7 +112,9 @@ class Inbox:
             self._forget(device, transfer)
             raise
 
-    def chunk(self, device: str, frame: Frame, runs: Mapping[str, Run], now: float) -> Answer:
+    def chunk(
+        self, device: str, frame: Frame, find_run: Callable[[str], Run | None], now: float
+    ) -> Answer:
         """A chunk of an upload; one for a transfer nobody has offered is left to the next offer."""
         found = self._transfers.get(device, {}).get(frame.transfer)
         if found is None:
@@ -116,8 +122,9 @@ class Inbox:
         found.heard = now
         try:
             self._take(device, frame.transfer, found, frame.index, frame.body, now)
-            if found.intake.complete:
-                return self._complete(device, frame.transfer, found, runs[found.run])
+            run = find_run(found.run) if found.intake.complete else None
+            if run is not None:
+                return self._complete(device, frame.transfer, found, run)
         except StorageError:
             self._forget(device, frame.transfer)
             raise
@@ -200,14 +207,14 @@ class Inbox:
 
     def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
         """The device's order, and its round. Raises ``Refused`` when there is none or it is too old."""
-        current = self._rounds.get(run.name)
-        if current is not None and current.row.round == number and device in current.orders:
-            return current.orders[device], current.row
+        given = self._open_order(run.name, number, device)
+        if given is not None:
+            return given
         order = self._store.order(run.name, number, device)
         round_ = self._store.round(run.name, number)
         if order is None or round_ is None:
             raise Refused("unknown-round", f"round {number} has no order for {device}")
-        # The device's memory will name these; a model may outlive its round, for other devices' sake.
+        # The client model will name these; a model may outlive its round, for other devices' sake.
         gone = not round_.open and number + LATE_ROUNDS <= run.state.round
         if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
             raise Refused("stale", f"round {number} closed too long ago")
@@ -243,9 +250,9 @@ class Inbox:
     ) -> Answer:
         """Judge an update that is wholly on disk, or ``small``, and write its receipt."""
         number, sha256 = found.round, found.intake.manifest.sha256
-        row = UpdateRow(run.name, number, device, sha256, b"", len(blob), False)
+        row = UpdateRow(run.name, number, device, sha256, b"", len(blob), 0)
         report: Report | None = None
-        memory: MemoryRow | None = None
+        client: ClientModelRow | None = None
         try:
             order, round_ = self._order(run, number, device)
             checked = check_update(self._ledger, run, round_, order, blob)
@@ -256,25 +263,27 @@ class Inbox:
         else:
             report = checked.report
             coded = msgspec.msgpack.encode(report)
-            row = msgspec.structs.replace(row, report=coded, late=not round_.open)
+            row = msgspec.structs.replace(
+                row, report=coded, late=0 if round_.open else run.state.round + 1
+            )
             if checked.delta is not None:
                 self._ledger.keep_delta(sha256, order.context, checked.delta)
             if round_.task == TRAIN:
-                memory = self._memory(run, round_, order, checked, sha256)
-        self._store.receive(row, memory, b"" if row.rejected else small)
+                client = self._client_model(run, round_, order, checked, sha256)
+        self._store.receive(row, client, b"" if row.rejected else small)
         return Answer(receipt(row, sha256), row, report)
 
-    def _memory(
+    def _client_model(
         self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, blob: bytes
-    ) -> MemoryRow:
+    ) -> ClientModelRow:
         """What the device's model has become with this update; its mask only where the order selects."""
-        report, delta, details = checked.report, checked.delta, order.read_details()
+        report, delta, work = checked.report, checked.delta, order.read_work()
         patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
         if report.level is not None:  # of the patch only what the device has picked
             started = self._ledger.started(order, run.layout(order.width).size, report.level)
             patch, patch_blob = self._ledger.write_patch(started)
             patch_context = b""
-        return MemoryRow(
+        return ClientModelRow(
             run=run.name,
             device=order.device,
             round=round_.round,
@@ -282,14 +291,14 @@ class Inbox:
             patch=patch,
             blob=blob,
             arrays=order.arrays,
-            mask=b"" if details.select is None else self._mask(run, order, delta),
+            mask=b"" if work.select is None else self._mask(run, order, delta),
             context=order.context,
             width=order.width,
             patch_blob=patch_blob,
             patch_context=patch_context,
             mix=report.mix,
             step_s=report.seconds / report.steps if report.steps else 0.0,
-            remembered=details.remember and delta is not None,
+            remembered=work.remember and delta is not None,
         )
 
     def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:
@@ -297,7 +306,7 @@ class Inbox:
         mask = b"" if delta is None else self._ledger.write_mask(delta)
         if mask:
             return mask
-        known = self._store.memory(run.name, order.device)
+        known = self._store.client_model(run.name, order.device)
         return known.mask if known is not None and known.width == order.width else b""
 
 
@@ -308,7 +317,7 @@ def receipt(row: UpdateRow, offered: bytes) -> Message:
         return Reject(row.run, row.round, offered, "duplicate", detail)
     if row.rejected:
         return Reject(row.run, row.round, row.blob, row.rejected, row.detail)
-    return Committed(row.run, row.round, row.blob, row.late)
+    return Committed(row.run, row.round, row.blob, row.late > 0)
 
 
 def _rejected(row: UpdateRow, reason: str, detail: str) -> UpdateRow:

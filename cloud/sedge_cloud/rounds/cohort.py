@@ -5,10 +5,39 @@ from those that were not. All of it follows from who is online and what they hav
 that a restart draws the same devices.
 """
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
 from sedge_cloud.devices.registry import Fleet
-from sedge_cloud.rounds.lifecycle import Draw
 from sedge_cloud.rounds.plans import Planned, plan_round
 from sedge_cloud.store.runs import Ledger, Run
+from sedge_protocol.wire.messages import EVALUATE, TRAIN
+
+# (run, number of the round, its task, ids of the able devices) -> ids of the cohort
+Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
+
+
+def coming_round(run: Run) -> tuple[int, str] | None:
+    """Number and task of the next round, or None when the run is over."""
+    config, number = run.config, run.state.round + 1
+    if number > config.rounds_in_all:
+        return None
+    trains = config.trainings(number) > config.trainings(number - 1)
+    return number, TRAIN if trains else EVALUATE
+
+
+def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
+    """The devices of a round, drawn from those that can take part; the same draw for the same devices."""
+    config = run.config
+    if task == EVALUATE:
+        size = max(config.min_updates, round(config.fraction_evaluate * len(able)))
+    else:
+        size = max(config.min_train_devices, round(config.fraction_train * len(able)))
+    rng = np.random.default_rng([config.seed, number])
+    drawn = rng.choice(len(able), min(size, len(able)), replace=False)
+    return sorted(sorted(able)[i] for i in drawn)
 
 
 def plan_cohort(

@@ -6,9 +6,11 @@ keep them from closing, after every error of the disk. That goes through all blo
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from sedge_cloud.rounds.lifecycle import OpenRound
+import msgspec
+
+from sedge_cloud.store.rows import OrderRow, UpdateRow
 from sedge_cloud.store.runs import Ledger
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
@@ -51,23 +53,20 @@ class Housekeeping:
             found += self._collect(self._ledger.collect)
         return found
 
-    def reject_lost(self, current: OpenRound) -> Iterator[Note]:
-        """Reject the updates of a round that the disk has lost, or what they started from.
+    def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:
+        """Reject the updates that the disk has lost, or what they started from; gives those.
 
-        The round's own model is not looked at: without it there is no update that could count.
+        A round's own model is not looked at: without it there is no update that could count.
         """
-        row, store = current.row, self._ledger.store
-        for update in store.updates(row.run, row.round):
-            order, name = current.orders[update.device], update.device
+        store = self._ledger.store
+        for update, order in accepted:
             blobs = (update.blob, order.model, order.context, order.patch_blob, order.patch_context)
             why = next(filter(None, (store.lost(blob) for blob in blobs if blob)), "")
             if why:
-                detail = f"it was taken, and then lost by the coordinator's disk: {why}"
-                store.reject(row.run, row.round, name, "malformed", detail[:1000])
-                current.received.discard(name)
+                detail = f"it was taken, and then lost by the coordinator's disk: {why}"[:1000]
+                store.reject(update.run, update.round, update.device, "malformed", detail)
                 self._counters["rejected"] += 1
-                text = f"run {row.run}, round {row.round}: rejected the update of {name}: {detail}"
-                yield Note(logging.WARNING, text)
+                yield msgspec.structs.replace(update, rejected="malformed", detail=detail)
 
     def _collect(self, collect: Callable[[], object]) -> list[Note]:
         """Delete what nothing needs. What cannot be deleted does not keep us from our work."""

@@ -1,79 +1,108 @@
-"""A run's rounds: plan a cohort, open, collect, close. Without messages, and without I/O of its own.
+"""The life of a run and of its rounds, as two tables: every decision and every timer.
 
-    run      running --every round closed, of training and of evaluation--> finished
-             running --stop--> stopped
-             running --everyone has answered, but fewer than min_updates with an update--> failed
-             running --its strategy cannot be loaded, or not plan a round--> failed
-    round    waiting --enough devices online--> open --quorum, or deadline with min_updates--> closed
+    run      running   --the last round closed-->                                finished
+                       --the operator stops it-->                                stopped
+                       --too few updates, no plan, no strategy-->                failed
 
-What is open is in the store; this file only decides. Closing is a pure function of committed rows, so
-a crash before the closing transaction repeats it with the same bytes. After a restart an open round
-goes on with its full ``deadline_s``.
+    round    open      --the share ``quorum`` of the cohort has sent updates-->  grace
+                       --every device has answered-->                            closed
+                       --``deadline_s`` are over, with ``min_updates``-->        closed
+                       --``deadline_s`` are over, with fewer-->                  open, ``deadline_s`` more
+             grace     --every device has answered-->                            closed
+                       --``grace_s`` or ``deadline_s`` are over-->               closed
+                       --they are over, but updates were lost-->                 open, ``deadline_s`` more
+
+A round opens when enough able devices are online. One that is open when its run ends is void: nothing is
+aggregated. The tables below are these lines; an event that a state does not have raises. Who acts on them
+is scheduler.py. The store holds what is open; after a restart an open round goes on with its full
+``deadline_s``.
 """
 
-import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeVar
 
 import msgspec
-import numpy as np
 
-from sedge_cloud.algorithms.outliers import vet
+from sedge_cloud.config import RunConfig
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
-from sedge_cloud.store.runs import Ledger, Run, RunState
+from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow, steps_of
-from sedge_protocol.errors import ConfigError, LocalError
-from sedge_protocol.wire.messages import EVALUATE, TRAIN, Committed, Reject
-from sedge_protocol.wire.update import Report
+from sedge_protocol.errors import LocalError
+from sedge_protocol.wire.messages import TRAIN, Committed, Reject
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
+# An order that went unanswered for this long is sent again: a broker may have dropped it.
+RESEND_S = 60.0
 
 
-class DeviceSummary(msgspec.Struct, frozen=True):
-    """One device's part in a closed round; accuracies in [0, 1]."""
+class Event(StrEnum):
+    """What happens to a run or to a round."""
 
-    device: str
-    num_examples: int
-    before: float
-    after: float
-    update_bytes: int
+    # to a run
+    LAST_ROUND = "the last round closed"
+    STOP = "the operator stopped it"
+    FAILURE = "it cannot go on"
+    # to a round
+    QUORUM = "the quorum has sent updates"
+    EVERYONE = "every device has answered"
+    TIME = "time is up, with enough updates"
+    SHORTAGE = "time is up, with too few updates"
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """A closed round. ``personal`` counts patch elements by tensor, summed over the cohort: of a patch
-    that a device picks from those that it has picked.
+class Phase(StrEnum):
+    """What an open round waits for."""
 
-    ``failure`` says why the round ended the run; the global model is then the one before it. Whose update
-    was shortened or left out is in ``distrusted``, with the factor (outliers.py).
-    """
+    OPEN = "updates"
+    GRACE = "stragglers"
+    CLOSED = "nothing"
 
-    run: str
-    round: int
-    task: str
-    cohort: int
-    declined: int
-    devices: tuple[DeviceSummary, ...]
-    train_loss: float
-    before: float
-    after: float
-    update_bytes: int
-    personal: dict[str, int]
-    failure: str = ""
-    distrusted: dict[str, float] = {}
+
+RUN: Mapping[str, Mapping[Event, str]] = {
+    RUNNING: {Event.LAST_ROUND: FINISHED, Event.STOP: STOPPED, Event.FAILURE: FAILED},
+    STOPPED: {},
+    FINISHED: {},
+    FAILED: {},
+}
+ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
+    Phase.OPEN: {
+        Event.QUORUM: Phase.GRACE,
+        Event.EVERYONE: Phase.CLOSED,
+        Event.TIME: Phase.CLOSED,
+        Event.SHORTAGE: Phase.OPEN,
+    },
+    Phase.GRACE: {
+        Event.EVERYONE: Phase.CLOSED,
+        Event.TIME: Phase.CLOSED,
+        Event.SHORTAGE: Phase.OPEN,
+    },
+    Phase.CLOSED: {},
+}
+
+
+S = TypeVar("S", bound=str)
+
+
+def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
+    """The state that follows. Raises ``LocalError`` for an event that the state does not have."""
+    if event not in table[state]:
+        expected = ", ".join(table[state]) or "nothing more"
+        raise LocalError(f"{state!r}: found the event {str(event)!r}, expected {expected}")
+    return table[state][event]
 
 
 @dataclass
 class OpenRound:
-    """The open round of a run: who was asked, who has answered, until when it waits.
+    """The open round of a run: who was asked, who has answered, and until when it waits.
 
-    ``present`` are the devices that are online and still owe an answer.
+    ``settled`` are the devices that owe no answer any more, ``received`` those of them with an update that
+    counts, ``present`` those that are online and still owe one. ``ends_at`` is when the phase does.
     """
 
     row: RoundRow
@@ -82,6 +111,9 @@ class OpenRound:
     settled: set[str] = field(default_factory=set[str])
     received: set[str] = field(default_factory=set[str])
     present: set[str] = field(default_factory=set[str])
+    phase: Phase = Phase.OPEN
+    grace_ends: float = math.inf
+    resend_at: float = math.inf
 
     @cached_property
     def steps(self) -> tuple[StepRow, ...]:
@@ -100,9 +132,47 @@ class OpenRound:
         """How many orders are for each width."""
         return Counter(order.width for order in self.orders.values())
 
+    @property
+    def ends_at(self) -> float:
+        """When time is up."""
+        return min(self.deadline, self.grace_ends)
+
+    def asked(self, now: float) -> None:
+        """Its orders have just been sent."""
+        self.resend_at = now + RESEND_S
+
+    def timer(self) -> float:
+        """When the round wants to be looked at, whatever comes in."""
+        return min(self.ends_at, self.resend_at)
+
+    def due(self, config: RunConfig, now: float) -> Event | None:
+        """What answers and time have made of the round since its last event."""
+        if len(self.settled) == len(self.orders):
+            return Event.EVERYONE
+        # As the decimal that was written: in binary .07 * 100 is above 7, and would wait for 8.
+        quorum = math.ceil(Fraction(str(config.quorum)) * len(self.orders))
+        if self.phase is Phase.OPEN and len(self.received) >= max(quorum, config.min_updates):
+            return Event.QUORUM
+        if now < self.ends_at:
+            return None
+        return Event.TIME if len(self.received) >= config.min_updates else Event.SHORTAGE
+
+    def enter(self, event: Event, config: RunConfig, now: float) -> None:
+        """Take an event. Raises ``LocalError`` for one that the phase does not have."""
+        self.phase = next_state(ROUND, self.phase, event)
+        if event is Event.QUORUM:
+            self.grace_ends = now + config.grace_s
+        elif event is Event.SHORTAGE:
+            self.deadline, self.grace_ends = now + config.deadline_s, math.inf
+
     def waiting_for(self, device: str) -> bool:
         """Whether this device still owes an answer."""
         return device in self.orders and device not in self.settled
+
+    @property
+    def waiting(self) -> list[str]:
+        """The devices that still owe an answer."""
+        return [name for name in self.orders if name not in self.settled]
 
     def arrive(self, device: str) -> None:
         """A device is online."""
@@ -127,52 +197,37 @@ class OpenRound:
         self.settle(device)
 
 
-Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
+@dataclass
+class LiveRun:
+    """A run, and its open round while it has one.
+
+    The disk has refused something of it where ``retry_at`` is above 0: nothing is tried before.
+    ``drawn_at`` is ``Fleet.changes`` at the last draw that found too few able devices: drawing again is of
+    no use before somebody comes or goes.
+    """
+
+    run: Run
+    round: OpenRound | None = None
+    retry_at: float = 0.0
+    drawn_at: int = -1
+
+    def timer(self) -> float | None:
+        """When the run wants to be looked at, whatever comes in; without an open round, never."""
+        return None if self.round is None else max(self.round.timer(), self.retry_at)
+
+    def end(self, event: Event) -> None:
+        """Take an event that ends the run. Raises ``LocalError`` when it has ended already."""
+        self.run.status = next_state(RUN, self.run.status, event)
+        self.round = None
 
 
-def due(run: Run) -> tuple[int, str] | None:
-    """Number and task of the next round, or None when the run is over."""
-    config, number = run.config, run.state.round + 1
-    if number > config.rounds_in_all:
-        return None
-    trains = config.trainings(number) > config.trainings(number - 1)
-    return number, TRAIN if trains else EVALUATE
-
-
-def cohort(run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
-    """The devices of a round, drawn from those online; the same draw for the same online devices."""
-    config = run.config
-    if task == EVALUATE:
-        size = max(config.min_updates, round(config.fraction_evaluate * len(online)))
-    else:
-        size = max(config.min_train_devices, round(config.fraction_train * len(online)))
-    rng = np.random.default_rng([config.seed, number])
-    drawn = rng.choice(len(online), min(size, len(online)), replace=False)
-    return sorted(sorted(online)[i] for i in drawn)
-
-
-def order_seed(seed: int, number: int, device: str) -> int:
-    """The seed of one device's shuffles in one round, below 2**63."""
-    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
-
-
-def make_round(
+def new_round(
     run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float
 ) -> OpenRound:
     """A round that could open now."""
     steps = msgspec.msgpack.encode(run.state.steps) if run.state.steps else b""
     row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None, steps)
     return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
-
-
-def open_round(
-    run: Run, store: Store, number: int, task: str, orders: Sequence[OrderRow], now: float
-) -> OpenRound:
-    """Store a round with its orders, as one."""
-    current = make_round(run, number, task, orders, now)
-    store.open_round(current.row, orders)
-    return current
 
 
 def resume(run: Run, store: Store, now: float) -> OpenRound | None:
@@ -188,116 +243,17 @@ def resume(run: Run, store: Store, now: float) -> OpenRound | None:
     return OpenRound(row, orders, now + run.config.deadline_s, settled, received)
 
 
-def complete(run: Run, current: OpenRound, now: float) -> bool:
-    """Whether the round can close: everyone or the quorum has answered, or time is up."""
-    if len(current.settled) == len(current.orders):
-        return True
-    # As the decimal that was written: in binary .07 * 100 is above 7, and would wait for 8.
-    quorum = math.ceil(Fraction(str(run.config.quorum)) * len(current.orders))
-    enough = run.config.min_updates if now >= current.deadline else quorum
-    return len(current.received) >= max(enough, run.config.min_updates)
+def counted_updates(run: Run, store: Store, row: RoundRow) -> list[UpdateRow]:
+    """The updates that count in a round: its own, then late ones where the run wants these counted.
 
-
-def close_round(run: Run, ledger: Ledger, current: OpenRound) -> Summary:
-    """Fold the updates into the next global and store the result; ``run.state`` moves on.
-
-    With too few updates, or a result that cannot be kept, the run has failed and its state stays.
-    Deterministic: the same rows give the same bytes, however often a crash repeats it.
+    Those that have come since the last round of training closed. A device counts once: where it has an
+    update for this round, that one; of several late ones the latest.
     """
-    number, store = current.row.round, ledger.store
-    summary = summarise(run, ledger, current, store.updates(run.name, number))
-    state, failure, distrusted = run.state, _shortage(run, summary), dict[str, float]()
-    if not failure:
-        try:
-            state, distrusted = _fold(run, ledger, current.row)
-        except (LocalError, ConfigError) as exc:  # such as a change above what its coding holds
-            failure = f"the next global model cannot be kept: {exc}"
-    summary = msgspec.structs.replace(summary, failure=failure, distrusted=distrusted)
-    over = number >= run.config.rounds_in_all
-    status = FAILED if failure else FINISHED if over else RUNNING
-    store.close_round(
-        run.name, number, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state), status
-    )
-    run.state, run.status = state, status
-    return summary
-
-
-def fail(run: Run, store: Store) -> None:
-    """End a run that cannot go on, without an aggregate; a stopped one stays stopped."""
-    with suppress(ConfigError):
-        store.set_status(run.name, FAILED)
-    run.status = FAILED
-
-
-def _fold(run: Run, ledger: Ledger, row: RoundRow) -> tuple[RunState, dict[str, float]]:
-    """The run's state after a round's updates, its blobs stored, and whose update did not count in full."""
-    state, distrusted = run.state, dict[str, float]()
-    if row.task == TRAIN:
-        before = ledger.state(run)
-        updates = vet(ledger.updates(run, row.round, before.theta), run.config.robust)
-        distrusted = updates.distrusted
-        state = ledger.write_state(run, run.strategy.apply(before, updates))
-    return msgspec.structs.replace(state, round=row.round), distrusted
-
-
-def _shortage(run: Run, summary: Summary) -> str:
-    """Why a round has too few updates to go on; empty when it has enough."""
-    good, needed = len(summary.devices), run.config.min_updates
-    if good >= needed:
-        return ""
-    rejected = summary.cohort - good - summary.declined
-    return (
-        f"{good} of {summary.cohort} devices sent an update that counts, expected min_updates = "
-        f"{needed}; {summary.declined} declined, {rejected} were rejected"
-    )
-
-
-def summarise(run: Run, ledger: Ledger, current: OpenRound, rows: Sequence[UpdateRow]) -> Summary:
-    """What a round came to: means over the devices that answered, each device counted once."""
-    reports = [(row, msgspec.msgpack.decode(row.report, type=Report)) for row in rows]
-    picked = {row.device: report.level for row, report in reports}
-    devices = tuple(
-        DeviceSummary(
-            row.device, report.num_examples, report.before.accuracy, report.after.accuracy, row.size
-        )
-        for row, report in reports
-    )
-    count = max(1, len(reports))
-    sent = {device.device for device in devices}
-    declined = {order.device for order in current.orders.values() if order.declined} - sent
-    return Summary(
-        run=run.name,
-        round=current.row.round,
-        task=current.row.task,
-        cohort=len(current.orders),
-        declined=len(declined),
-        devices=devices,
-        train_loss=math.fsum(report.train_loss / count for _, report in reports),
-        before=sum(device.before for device in devices) / count,
-        after=sum(device.after for device in devices) / count,
-        update_bytes=sum(device.update_bytes for device in devices),
-        personal=personal_elements(run, ledger, list(current.orders.values()), picked),
-    )
-
-
-def personal_elements(
-    run: Run, ledger: Ledger, orders: Sequence[OrderRow], picked: Mapping[str, int | None]
-) -> dict[str, int]:
-    """How many patch elements lie in each tensor, summed over the orders.
-
-    Of a patch of which the device picks a part, only what it has ``picked``.
-    """
-    found: Counter[str] = Counter()
-    for order in orders:
-        layout, level = run.layout(order.width), picked.get(order.device)
-        patch = ledger.started(order, layout.size, level)
-        unknown = level is None and order.read_details().choice is not None
-        if patch is None or unknown:
-            continue
-        if patch.indices is None:
-            counts = [tensor.size for tensor in layout.tensors]
-        else:  # they are sorted: so many lie before the end of each tensor
-            ends = np.searchsorted(patch.indices, [t.slice.stop for t in layout.tensors])
-            counts = np.diff(ends, prepend=0).tolist()
-        found.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})
-    return {t.name: found[t.name] for t in run.manifest.layout.tensors if found[t.name]}
+    config, updates = run.config, store.updates(run.name, row.round)
+    if config.late_updates != "count" or row.task != TRAIN:
+        return updates
+    since = row.round
+    while since > 1 and config.trainings(since - 1) == config.trainings(since - 2):
+        since -= 1
+    late = {update.device: update for update in store.late_updates(run.name, since, row.round)}
+    return [*updates, *(late[name] for name in late.keys() - {u.device for u in updates})]

@@ -1,23 +1,23 @@
 """From assignments to orders: what a strategy asks of each device of a cohort, checked and coded.
 
-    plan --> check --> start as a blob (equal starts are one), patch coded, the rest as Details
+    plan --> check --> start as a blob (equal starts are one), patch coded, the rest as Work
 
 A device that lacks something its order needs is left out of the round. n = elements of its model, m of
 that in another width.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from sedge_cloud.rounds.client_models import Hellos, Memories
-from sedge_cloud.rounds.lifecycle import order_seed
-from sedge_cloud.store.rows import Details, MemoryRow, OrderRow
+from sedge_cloud.rounds.client_models import ClientModels, Hellos
+from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_cloud.store.vectors import hash_of, magnitude
-from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
@@ -29,7 +29,7 @@ from sedge_protocol.codec import (
 from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Choice, Training
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, PatchChoice, Training, Work
 
 # A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
 NAMED_BYTES = 256
@@ -70,14 +70,14 @@ def plan_round(
             ConfigError,
             CodecError,
         ) as exc:  # options that do not suit the model or its bundles
-            raise LocalError(f"{run.strategy.name}, {device}: {exc}") from exc
-        said = hello(device)
-        lacking = needed_features(assignment, run.config.training)
+            raise LocalError(f"{run.config.strategy}, {device}: {exc}") from exc
+        said, work = hello(device), check_assignment(run, device, assignment)
+        lacking = needed_features(work, run.config.training)
         lacking -= frozenset(said.codecs if said is not None else ())
         if lacking:
             left_out[device] = lacking
         else:
-            orders.append(planner.order(device, assignment))
+            orders.append(planner.order(device, assignment, work))
     return Planned(orders, left_out)
 
 
@@ -86,33 +86,37 @@ def plan_stranger(run: Run, ledger: Ledger) -> OrderRow:
 
     Raises ``LocalError`` and ``CodecError`` for an assignment that cannot be made or given.
     """
-    assignment = run.strategy.plan(ledger.state(run), Memory(), run.config.training)
-    return _Planner(run, ledger, 1, lambda device: None).order(STRANGER, assignment)
+    assignment = run.strategy.plan(ledger.context(run), ClientModel())
+    work = check_assignment(run, STRANGER, assignment)
+    return _Planner(run, ledger, 1, lambda device: None).order(STRANGER, assignment, work)
 
 
-def needed_features(assignment: Assignment, training: Training) -> frozenset[str]:
-    """What a device must announce for this assignment; ``training`` is the run's."""
-    trainings = [assignment.training or training, *assignment.then]
-    if assignment.personal is not None:
-        trainings.append(assignment.personal.training)
+def order_seed(seed: int, number: int, device: str) -> int:
+    """The seed of one device's shuffles in one round, below 2**63."""
+    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def needed_features(work: Work, training: Training) -> frozenset[str]:
+    """What a device must announce for this work; ``training`` is the run's."""
     wanted = {
-        "freeze": any(phase.freeze for phase in trainings),
-        "phases": bool(assignment.then),
-        "personal": assignment.personal is not None,
-        "select": assignment.select is not None,
-        "own": assignment.own is not None,
-        "remember": assignment.remember,
-        "choice": assignment.holdout > 0,
+        "freeze": any(phase.freeze for phase in (work.training or training, *work.trainings)),
+        "phases": bool(work.then),
+        "personal": work.own_model is not None,
+        "select": work.select is not None,
+        "own": work.scoring is not None,
+        "remember": work.remember,
+        "choice": work.choice is not None,
     }
     return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 
 
-def check_assignment(run: Run, device: str, assignment: Assignment) -> Details:
-    """What an assignment asks beside start, patch and tensors.
+def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
+    """What an assignment asks besides start and patch, complete.
 
     Raises ``LocalError`` for anything that a device would have to refuse.
     """
-    where = f"{run.strategy.name}, {device}"
+    where, work = f"{run.config.strategy}, {device}", assignment.work
     if not 0 <= assignment.width < len(run.widths):
         raise LocalError(
             f"{where}: width {assignment.width}, the run has {len(run.widths)} bundles"
@@ -127,21 +131,15 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Details:
         )
     if patch is not None and patch.size != layout.size:
         raise LocalError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
-    if assignment.own is not None and (patch is not None or assignment.personal is not None):
-        raise LocalError(f"{where}: own elements beside a patch or a personal model")
+    if work.scoring is not None and (patch is not None or work.own_model is not None):
+        raise LocalError(f"{where}: device scoring together with a patch or a model of its own")
     _require_choice(where, assignment)
-    _require_names(where, layout, assignment)
-    details = Details(
-        assignment.training,
-        assignment.then,
-        assignment.personal,
-        assignment.select,
-        assignment.own,
-        assignment.remember,
-        _choice(run, device, assignment),
-    )
+    _require_names(where, layout, work)
+    stays = () if assignment.shares_statistics else layout.statistics
+    keep = (*stays, *(name for name in work.keep if name not in stays))
+    work = msgspec.structs.replace(work, keep=keep, choice=_choice(run, device, assignment))
     try:  # ranges hold for what is decoded, and a training may be of a run file's stricter kind
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(details), type=Details)
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
     except ValueError as exc:  # msgspec's errors
         raise LocalError(f"{where}: {exc}") from exc
 
@@ -159,11 +157,14 @@ def _require_choice(where: str, assignment: Assignment) -> None:
             raise LocalError(f"{where}: level {levels.max()}, expected 0 to {MAX_LEVEL}")
         if not assignment.holdout:
             raise LocalError(f"{where}: levels without a holdout to pick one by")
-    if assignment.holdout and (assignment.own is not None or assignment.personal is not None):
-        raise LocalError(f"{where}: a holdout beside own elements or a personal model")
+    if assignment.work.choice is not None:
+        raise LocalError(f"{where}: a choice, which follows from levels and holdout")
+    alone = assignment.work.scoring is None and assignment.work.own_model is None
+    if assignment.holdout and not alone:
+        raise LocalError(f"{where}: a holdout together with device scoring or a model of its own")
 
 
-def _choice(run: Run, device: str, assignment: Assignment) -> Choice | None:
+def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
     """What a device picks from, if it may; the same examples are held out in every round of a run."""
     if not assignment.holdout:
         return None
@@ -171,14 +172,12 @@ def _choice(run: Run, device: str, assignment: Assignment) -> Choice | None:
     coded = b""
     if assignment.levels is not None:
         coded = encode_levels(assignment.levels, run.config.patch.compression)
-    return Choice(assignment.holdout, seed, coded)
+    return PatchChoice(assignment.holdout, seed, coded)
 
 
-def _require_names(where: str, layout: Layout, assignment: Assignment) -> None:
-    named: list[Iterable[str]] = [assignment.keep]
-    named += [phase.freeze for phase in (assignment.training, *assignment.then) if phase]
-    named += [assignment.personal.training.freeze] if assignment.personal else []
-    named += [assignment.own.tensors] if assignment.own else []
+def _require_names(where: str, layout: Layout, work: Work) -> None:
+    named: list[Iterable[str]] = [work.keep, *(phase.freeze for phase in work.trainings)]
+    named += [work.scoring.tensors] if work.scoring else []
     for name in {name for names in named for name in names}:
         if name not in layout.by_name:
             raise LocalError(f"{where}: no tensor named {name!r}")
@@ -191,21 +190,18 @@ class _Planner:
         self._run = run
         self._ledger = ledger
         self._number = number
-        self._state: State = ledger.state(run)
-        self._memories = Memories(run, ledger, self._state.groups, hello)
+        self._context: Context = ledger.context(run)
+        self._clients = ClientModels(run, ledger, self._context.groups, hello)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
 
     def assignment(self, device: str) -> Assignment:
-        memory = self._memories.of(device)
-        return self._run.strategy.plan(self._state, memory, self._run.config.training)
+        return self._run.strategy.plan(self._context, self._clients.of(device))
 
-    def order(self, device: str, assignment: Assignment) -> OrderRow:
+    def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
         """A device's part as it is stored. Raises ``LocalError`` for one that cannot be given."""
         run, ledger = self._run, self._ledger
-        details = check_assignment(run, device, assignment)
-        known = ledger.store.memory(run.name, device)
-        if known is not None and not ledger.trusted(run, known):
-            details = msgspec.structs.replace(details, trusted=False)
+        known = ledger.store.client_model(run.name, device)
+        trusted = known is None or ledger.trusted(run, known)
         if known is not None and known.width != assignment.width:
             known = None  # its mask and what it remembers are of another layout
         model, model_hash = self._start(assignment.start)
@@ -217,16 +213,15 @@ class _Planner:
             round=self._number,
             device=device,
             patch=patch if inline else b"",
-            keep=msgspec.msgpack.encode(assignment.keep),
-            upload=assignment.upload,
+            work=msgspec.msgpack.encode(work),
             arrays=ledger.write_arrays(assignment.arrays),
-            context=b"" if details.select is None else self._mask(known),
+            context=b"" if work.select is None else self._mask(known),
             model=model,
             model_hash=model_hash,
             width=assignment.width,
-            details=b"" if details == Details() else msgspec.msgpack.encode(details),
             patch_blob=b"" if inline else ledger.store.blobs.write(patch),
             patch_context=patch_context,
+            trusted=trusted,
         )
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
@@ -243,21 +238,23 @@ class _Planner:
             self._starts[name] = written[:2]
         return self._starts[name]
 
-    def _is_own(self, device: str, patch: SparseVector | None, known: MemoryRow | None) -> bool:
+    def _is_own(
+        self, device: str, patch: SparseVector | None, known: ClientModelRow | None
+    ) -> bool:
         """Whether a patch is what the device keeps: what it sent last, at the values that it then had."""
         if patch is None or known is None or not known.remembered:
             return False
-        memory = self._memories.of(device)
-        return memory.trained is not None and _same(patch, memory.sent, memory.trained)
+        client = self._clients.of(device)
+        return client.trained is not None and _same(patch, client.sent, client.trained)
 
-    def _mask(self, known: MemoryRow | None) -> bytes:
+    def _mask(self, known: ClientModelRow | None) -> bytes:
         """The blob of a device's last mask; empty where there is none, or the disk has lost it."""
         if known is None or not known.mask or not self._ledger.store.blobs.has(known.mask):
             return b""
         return known.mask
 
     def _patch(
-        self, patch: SparseVector | None, known: MemoryRow | None, is_own: bool
+        self, patch: SparseVector | None, known: ClientModelRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
         """The coded patch, and the blob of the mask it needs; both empty where there is none."""
         if patch is None:

@@ -18,17 +18,8 @@ from typing import TypeVar
 
 import msgspec
 
-from sedge_cloud.store.rows import DeviceRow, MemoryRow, OrderRow, RoundRow, RunRow, UpdateRow
-from sedge_cloud.store.schema import (
-    CHANGES,
-    FIRST_TABLES,
-    LARGE_PATCHES,
-    NAMED_UPDATES,
-    SCHEMA,
-    config_of_schema_2,
-    named_blobs_sql,
-    steps_of,
-)
+from sedge_cloud.store.rows import ClientModelRow, DeviceRow, OrderRow, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, TABLES, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.disk import FILE_MODE, opened
@@ -174,7 +165,7 @@ class Store:
         """
         with self._transaction() as db:
             db.execute(
-                "UPDATE orders SET patch = x'', details = x'' WHERE run = ? AND round = ?",
+                "UPDATE orders SET patch = x'', work = x'' WHERE run = ? AND round = ?",
                 (run, number - LATE_ROUNDS - 1),
             )
             db.execute(
@@ -213,6 +204,14 @@ class Store:
         )
         return self._rows(UpdateRow, sql, run, number)
 
+    def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
+        """The late updates that came for the rounds ``since`` to ``number``, the oldest round's first."""
+        sql = (
+            "SELECT * FROM updates WHERE run = ? AND late BETWEEN ? AND ? AND rejected = ''"
+            " ORDER BY round, device"
+        )
+        return self._rows(UpdateRow, sql, run, since, number)
+
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
         """The receipt, good or not, of one device in one round."""
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
@@ -226,7 +225,7 @@ class Store:
                 (reason, detail, run, number, device),
             )
 
-    def receive(self, row: UpdateRow, memory: MemoryRow | None, small: bytes = b"") -> None:
+    def receive(self, row: UpdateRow, client: ClientModelRow | None, small: bytes = b"") -> None:
         """Write a receipt and, with it, what the device's model has become (if newer).
 
         ``small`` is the update itself, where it is not in the blob folder: in here it takes one flush
@@ -236,18 +235,18 @@ class Store:
             self._insert(db, "updates", row)
             if small:
                 db.execute("INSERT OR IGNORE INTO small_updates VALUES (?, ?)", (row.blob, small))
-            if memory is not None:
+            if client is not None:
                 known = db.execute(
-                    "SELECT round FROM memory WHERE run = ? AND device = ?",
-                    (memory.run, memory.device),
+                    "SELECT round FROM client_models WHERE run = ? AND device = ?",
+                    (client.run, client.device),
                 ).fetchone()
-                if known is None or known[0] < memory.round:
-                    self._insert(db, "memory", memory, "INSERT OR REPLACE")
+                if known is None or known[0] < client.round:
+                    self._insert(db, "client_models", client, "INSERT OR REPLACE")
 
-    def memory(self, run: str, device: str) -> MemoryRow | None:
+    def client_model(self, run: str, device: str) -> ClientModelRow | None:
         """A device's last model, in references."""
-        sql = "SELECT * FROM memory WHERE run = ? AND device = ?"
-        return next(iter(self._rows(MemoryRow, sql, run, device)), None)
+        sql = "SELECT * FROM client_models WHERE run = ? AND device = ?"
+        return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def update_blob(self, sha256: bytes) -> bytes:
         """The bytes of an accepted update, checked; a small one is kept in the database."""
@@ -299,23 +298,15 @@ class Store:
                 time.sleep(0.01)
 
     def _open_schema(self) -> None:
-        """Make the tables, or change those of an earlier schema; whoever of several processes is first."""
+        """Make the tables; whoever of several processes is first."""
         with self._transaction() as db:
             schema = db.execute("PRAGMA user_version").fetchone()[0]
             if schema == SCHEMA:
                 return
-            if not 0 <= schema < SCHEMA:
+            if schema != 0:
                 raise StorageError(f"{self._path}: schema {schema}, this version uses {SCHEMA}")
-            texts = [CHANGES[to] for to in range(max(schema, 1) + 1, SCHEMA + 1)]
-            for statement in "".join([*([] if schema else [FIRST_TABLES]), *texts]).split(";"):
+            for statement in TABLES.split(";"):
                 db.execute(statement)
-            for run, config in db.execute("SELECT run, config FROM runs").fetchall():
-                changed = config_of_schema_2(bytes(config))
-                db.execute("UPDATE runs SET config = ? WHERE run = ?", (changed, run))
-            for found, patch_of, change in LARGE_PATCHES:
-                for place in db.execute(found).fetchall():
-                    patch = db.execute(patch_of, place).fetchone()[0]
-                    db.execute(change, (self.blobs.write(patch), *place))
             db.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _insert(

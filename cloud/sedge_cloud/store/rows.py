@@ -5,13 +5,11 @@ where it is larger; a row has one of the two.
 """
 
 import hashlib
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import MAX_PHASES, Choice, Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import Work
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
@@ -67,47 +65,30 @@ class RoundRow(msgspec.Struct, frozen=True):
     steps: bytes = b""
 
 
-class Details(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device is asked beside start, patch and tensors (see messages.Order).
-
-    ``training`` is None for the run's own. ``trusted`` is of the memory that the order was planned from
-    (strategy.Memory); the device is not told.
-    """
-
-    training: Training | None = None
-    then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
-    personal: Personal | None = None
-    select: Selection | None = None
-    own: Own | None = None
-    remember: bool = False
-    choice: Choice | None = None
-    trusted: bool = True
-
-
 class OrderRow(msgspec.Struct, frozen=True):
-    """What one device was given; ``patch`` is coded, ``keep`` MessagePack, ``arrays`` a blob or empty.
+    """What one device was given; ``patch`` is coded, ``work`` MessagePack of ``Work``, ``arrays`` a blob.
 
-    ``context`` is the blob of the mask that its update may be coded against, or empty, and
-    ``patch_context`` that of the mask without which its patch cannot be decoded. ``model`` is the blob of a
-    start vector that takes the place of the round's model, and ``model_hash`` its hash, or both are empty;
-    ``width`` counts the run's bundles from 0. ``details`` is MessagePack of ``Details``, or empty.
+    ``context`` is the blob of the mask that its update may be coded against, and ``patch_context`` that of
+    the mask without which its patch cannot be decoded. ``model`` is the blob of a start vector that takes
+    the place of the round's model, and ``model_hash`` its hash. Each is empty where there is none.
+    ``width`` counts the run's bundles from 0. ``trusted`` is that of the client model which the order was
+    planned from (strategy.ClientModel); the device is not told.
     """
 
     run: str
     round: int
     device: str
     patch: bytes
-    keep: bytes
-    upload: bool
+    work: bytes
     arrays: bytes
     declined: str = ""
     context: bytes = b""
     model: bytes = b""
     model_hash: bytes = b""
     width: int = 0
-    details: bytes = b""
     patch_blob: bytes = b""
     patch_context: bytes = b""
+    trusted: bool = True
 
     @property
     def patch_hash(self) -> bytes:
@@ -115,7 +96,7 @@ class OrderRow(msgspec.Struct, frozen=True):
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
-        """The blobs that the device's memory will name when its update comes; ``model`` is the round's."""
+        """The blobs that the client model will name when its update comes; ``model`` is the round's."""
         named = (
             self.model or model,
             self.arrays,
@@ -125,17 +106,21 @@ class OrderRow(msgspec.Struct, frozen=True):
         )
         return tuple(blob for blob in named if blob)
 
-    def read_details(self) -> Details:
-        """What is in ``details``. Raises ``StorageError`` when it cannot be read."""
+    def read_work(self) -> Work:
+        """What is in ``work``. Raises ``StorageError`` when it cannot be read."""
         try:
-            return msgspec.msgpack.decode(self.details, type=Details) if self.details else Details()
+            return msgspec.msgpack.decode(self.work, type=Work) if self.work else Work()
         except ValueError as exc:  # msgspec's errors
             text = f"run {self.run}, round {self.round}, order of {self.device}: {exc}"
             raise StorageError(text) from exc
 
 
 class UpdateRow(msgspec.Struct, frozen=True):
-    """One receipt, good (``rejected`` empty) or not; repeated offers get the same answer."""
+    """One receipt, good (``rejected`` empty) or not; repeated offers get the same answer.
+
+    ``late`` is 0 or, for an update that came after its round had closed, the round that was open then, or
+    the next to open.
+    """
 
     run: str
     round: int
@@ -143,12 +128,12 @@ class UpdateRow(msgspec.Struct, frozen=True):
     blob: bytes
     report: bytes
     size: int
-    late: bool
+    late: int
     rejected: str = ""
     detail: str = ""
 
 
-class MemoryRow(msgspec.Struct, frozen=True):
+class ClientModelRow(msgspec.Struct, frozen=True):
     """A device's last model in references: model blob + patch + update blob give the vector.
 
     ``patch`` or the blob ``patch_blob`` is what the device started with: of its order's patch the part

@@ -5,7 +5,7 @@ vector follows: decode the model, write the patch over it, add the decoded delta
 kilobytes per device, and what it computes with is exactly what went over the wire.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
@@ -16,11 +16,11 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.store.broadcast import next_version, worth_sending
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import MemoryRow, OrderRow, RunRow, UpdateRow
+from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow, UpdateRow
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import Vectors
-from sedge_cloud.strategies.registry import make_strategy
-from sedge_cloud.strategy import Memory, State, Strategy, Update, Width
+from sedge_cloud.strategies import make_strategy
+from sedge_cloud.strategy import ClientModel, Context, Groups, State, Strategy, Update, Width
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest, unpack
@@ -29,17 +29,16 @@ from sedge_protocol.wire.update import Report
 
 # A blob is written before the row that names it; the command line does so beside the service.
 ORPHAN_AGE_S = 60.0
-# Who counted in full, of the rounds that memories are of: 1000 rounds of 100 devices fit.
+# Who counted in full, by the rounds of client models: 1000 rounds of 100 devices fit.
 CACHED_NAMES_BYTES = 16 * 2**20
 NAME_BYTES = 128
 # A device may lose its link in the middle of an update and come back the next day.
 PART_AGE_S = 86_400.0
 R = TypeVar("R")
-Groups = Mapping[str, tuple[str, ...]]
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """A run's strategy.State in references; ``round`` counts the rounds applied.
+    """What a strategy gave back, in references; ``round`` counts the rounds applied.
 
     ``model`` is the coded global, whole and exact. ``steps`` lead to it from the versions before, oldest
     first, as far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little
@@ -91,7 +90,7 @@ class Run:
             raise StorageError(f"run {row.run}: its bundle cannot be read: {exc}") from exc
         self.manifest: BundleManifest = manifests[0]
         self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
-        self.widths = tuple(Width(manifest.rate, manifest.layout) for manifest in manifests)
+        self.widths = tuple(Width(manifest.dropped, manifest.layout) for manifest in manifests)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -108,20 +107,19 @@ class Run:
 
 @dataclass(frozen=True)
 class RoundUpdates:
-    """The accepted updates of a round on the global ``base`` (n,), by device; each made when it is due.
+    """Accepted updates on the global ``base`` (n,), each made when it is due.
 
-    They can be gone through as often as is needed.
+    They can be gone through as often as is needed. A late one counts as the same change from ``base``: what
+    it has changed since its own round began is kept, and what the fleet has learned meanwhile is, too.
     """
 
     run: Run
     vectors: Vectors
     base: Theta
-    orders: Mapping[str, OrderRow]
-    rows: tuple[UpdateRow, ...]
+    accepted: tuple[tuple[UpdateRow, OrderRow], ...]
 
     def __iter__(self) -> Iterator[Update]:
-        for row in self.rows:
-            order = self.orders[row.device]
+        for row, order in self.accepted:
             report = msgspec.msgpack.decode(row.report, type=Report)
             size = self.run.layout(order.width).size
             yield Update(
@@ -132,7 +130,7 @@ class RoundUpdates:
                 self.vectors.delta(size, row.blob, order.context),
                 order.width,
                 report.mix,
-                order.read_details().trusted,
+                order.trusted,
             )
 
 
@@ -147,13 +145,14 @@ class Ledger(Vectors):
             CACHED_NAMES_BYTES, lambda names: NAME_BYTES * len(names)
         )
 
-    def state(self, run: Run) -> State:
-        """The run's strategy state."""
+    def context(self, run: Run) -> Context:
+        """What the run's strategy is given now."""
         layout, trainings = run.manifest.layout, run.config.trainings(run.state.round)
-        return State(
+        return Context(
             layout,
             self.theta(run.state.model, layout.size),
             self.theta(run.state.initial, layout.size),
+            run.config.training,
             trainings,
             self.read_arrays(run.state.arrays),
             self.read_groups(run.state.groups),
@@ -164,18 +163,15 @@ class Ledger(Vectors):
         )
 
     def write_state(self, run: Run, state: State) -> RunState:
-        """Store a strategy state; what comes back names it.
+        """Store what a strategy gives back; the result names it.
 
-        Where the broadcast is not whole, the next global is what the devices make of it (broadcast.py), and
-        what it leaves out is owed unless the strategy is ``absolute``. A pure function of ``run.state`` and
-        ``state``. Raises ``LocalError`` when it is not finite.
+        Where the broadcast is not whole, the next global model is what the devices make of it
+        (broadcast.py). What the broadcast leaves out is owed where the state ``counts``. A pure function of
+        ``run.state`` and ``state``. Raises ``LocalError`` when it is not finite.
         """
         known, broadcast = run.state, run.config.broadcast
         known = msgspec.structs.replace(
-            known,
-            round=state.round,
-            arrays=self.write_arrays(state.arrays),
-            groups=self.write_groups(state.groups),
+            known, arrays=self.write_arrays(state.arrays), groups=self.write_groups(state.groups)
         )
         current = self.theta(known.model, run.manifest.layout.size)
         if broadcast.whole:
@@ -183,10 +179,9 @@ class Ledger(Vectors):
                 return known
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
             return msgspec.structs.replace(known, model=model, model_hash=model_hash)
-        absolute = getattr(run.strategy, "absolute", False)
-        owed = self.read_vector(known.owed) if known.owed and not absolute else None
+        owed = self.read_vector(known.owed) if known.owed and state.counts else None
         version = next_version(state.theta, current, owed, broadcast)
-        left = b"" if absolute else self.write_vector(version.owed)
+        left = self.write_vector(version.owed) if state.counts else b""
         known = msgspec.structs.replace(known, owed=left)
         model, model_hash, size = self.write_model(version.theta, broadcast.compression)
         if model_hash == known.model_hash:
@@ -196,23 +191,23 @@ class Ledger(Vectors):
         steps = worth_sending((*known.steps, step), size)
         return msgspec.structs.replace(known, model=model, model_hash=model_hash, steps=steps)
 
-    def memory(self, run: Run, device: str) -> Memory:
+    def client_model(self, run: Run, device: str) -> ClientModel:
         """What the cloud knows of a device in this run, but for its group and its memory's size.
 
         The vector is read-only: whoever plans may not change it. What the disk has lost a part of counts
         as none: the run goes on, and the device's next update takes its place.
         """
-        row = self.store.memory(run.name, device)
+        row = self.store.client_model(run.name, device)
         if row is None:
-            return Memory(device=device)
+            return ClientModel(device=device)
         try:
-            return self._memory(run, row)
+            return self._client_model(run, row)
         except StorageError as exc:
             if not any(map(self.store.lost, row.blobs)):
                 raise
             text = f"run {run.name}: the model of {device} after round {row.round} is lost: {exc}"
             self._losses.setdefault((run.name, device), text)
-            return Memory(device=device)
+            return ClientModel(device=device)
 
     def take_losses(self) -> list[str]:
         """What has been found lost since the last call, each once."""
@@ -220,14 +215,14 @@ class Ledger(Vectors):
         self._losses.clear()
         return found
 
-    def _memory(self, run: Run, row: MemoryRow) -> Memory:
+    def _client_model(self, run: Run, row: ClientModelRow) -> ClientModel:
         device = row.device
         size = run.layout(row.width).size
         delta = self.delta(size, row.blob, row.context) if row.blob else None
         base, patch = self.theta(row.model, size), self.patch(row, size)
         trained = Update(device, 0, base, patch, delta).trained
         trained.flags.writeable = False
-        return Memory(
+        return ClientModel(
             trained,
             run.config.trainings(row.round),
             self.read_arrays(row.arrays),
@@ -240,8 +235,8 @@ class Ledger(Vectors):
             trusted=self.trusted(run, row),
         )
 
-    def trusted(self, run: Run, row: MemoryRow) -> bool:
-        """Whether the update that a memory is of counted in full in its round; none that came late did."""
+    def trusted(self, run: Run, row: ClientModelRow) -> bool:
+        """Whether the update of a client model counted in full in its round; none that came late did."""
         name = f"{run.name}/{row.round}".encode()
         counted = self._counted.get(name)
         if counted is None:
@@ -253,10 +248,32 @@ class Ledger(Vectors):
             counted = self._counted.put(name, names - closed.distrusted.keys())
         return row.device in counted
 
-    def updates(self, run: Run, number: int, base: Theta) -> RoundUpdates:
-        """The accepted updates of a round on the global ``base`` (n,), one at a time, by device."""
-        orders = {o.device: o for o in self.store.orders(run.name, number)}
-        return RoundUpdates(run, self, base, orders, tuple(self.store.updates(run.name, number)))
+    def with_orders(
+        self, run: Run, number: int, rows: Iterable[UpdateRow]
+    ) -> list[tuple[UpdateRow, OrderRow]]:
+        """Updates that count in a round, each with its order; a late one's is of an earlier round."""
+        orders = {order.device: order for order in self.store.orders(run.name, number)}
+        found: list[tuple[UpdateRow, OrderRow]] = []
+        for row in rows:
+            order = orders.get(row.device)
+            if row.round != number:
+                order = self.store.order(run.name, row.round, row.device)
+            if order is None:
+                where = f"run {run.name}, round {row.round}"
+                raise StorageError(f"{where}: an update of {row.device}, but no order")
+            found.append((row, order))
+        return found
+
+    def updates(
+        self, run: Run, number: int, base: Theta, rows: Iterable[UpdateRow] | None = None
+    ) -> RoundUpdates:
+        """The updates that count in a round, by device; without ``rows`` those that came in time.
+
+        They are on the global ``base`` (n,).
+        """
+        given = self.store.updates(run.name, number) if rows is None else rows
+        by_device = sorted(given, key=lambda row: row.device)
+        return RoundUpdates(run, self, base, tuple(self.with_orders(run, number, by_device)))
 
     def write_groups(self, groups: Groups) -> bytes:
         """Store who learns with whom; the blob's hash, or empty bytes for none."""

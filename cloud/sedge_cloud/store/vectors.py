@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import MemoryRow, OrderRow
+from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.strategy import Arrays
 from sedge_protocol.codec import (
     Compression,
@@ -90,7 +90,7 @@ class Vectors:
         return self.decode(payload, size, context) if payload else None
 
     def patch(
-        self, row: OrderRow | MemoryRow, size: int, keep: bool = False
+        self, row: OrderRow | ClientModelRow, size: int, keep: bool = False
     ) -> SparseVector | None:
         """The decoded patch of an order, if there is one; ``keep`` it for the closing of its round."""
         name = row.patch_hash
@@ -106,7 +106,7 @@ class Vectors:
 
     def levels(self, order: OrderRow, size: int) -> Levels | None:
         """The levels (k,) of an order's patch, none without one; None where the device has no choice."""
-        choice = order.read_details().choice
+        choice = order.read_work().choice
         if choice is None:
             return None
         patch = self.patch(order, size, keep=True)

@@ -1,1 +1,110 @@
-"""The algorithms, one paper a file, by the names that run files use."""
+"""The strategies that a run file can name, one paper a file, and how a run file's options become one.
+
+A strategy of your own is a subclass of ``Strategy``, or of one that is here, in a module that can be
+imported where the coordinator runs (beside the fleet file in the emulator); a run file names it
+"module:Class". Only a run file can name one: nothing that a device sends does.
+"""
+
+import importlib
+import math
+from collections.abc import Mapping
+from typing import Literal, get_args, get_origin
+
+import msgspec
+
+from sedge_cloud.strategies.apfl import APFL
+from sedge_cloud.strategies.custom import Custom
+from sedge_cloud.strategies.ditto import Ditto
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategies.fedbn import FedBN
+from sedge_cloud.strategies.fedcac import FedCAC
+from sedge_cloud.strategies.fedobp import FedOBP
+from sedge_cloud.strategies.fedper import FedPer, LGFedAvg
+from sedge_cloud.strategies.fedprox import FedProx
+from sedge_cloud.strategies.fedpurin import FedPURIN
+from sedge_cloud.strategies.fedrep import FedBABU, FedRep
+from sedge_cloud.strategies.fedrolex import FedRolex
+from sedge_cloud.strategies.fedselect import FedSelect
+from sedge_cloud.strategies.heterofl import HeteroFL
+from sedge_cloud.strategies.local_only import LocalOnly
+from sedge_cloud.strategies.subflot import SubFLOT
+from sedge_cloud.strategy import Strategy
+from sedge_protocol.errors import ConfigError
+
+_KINDS: tuple[type[Strategy], ...] = (
+    APFL, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedOBP, FedPer, FedProx, FedPURIN, FedRep, FedRolex,
+    FedSelect, HeteroFL, LGFedAvg, LocalOnly, SubFLOT,
+)  # fmt: skip
+STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
+
+
+def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
+    """The named strategy, or your own "module:Class", with these options.
+
+    Raises ``ConfigError``, which lists what exists, for an unknown name or option, a value of the wrong
+    type or out of its range, one that is missing, and for a class that is no strategy or cannot be made.
+    """
+    kind = _own(name) if ":" in name else STRATEGIES.get(name)
+    if kind is None:
+        expected = f"one of {', '.join(sorted(STRATEGIES))}, or module:Class"
+        raise ConfigError("strategy", name, expected)
+    values = _values(name, kind, options)
+    try:
+        made = kind(**values)
+    except ConfigError:
+        raise
+    except Exception as exc:  # whatever the user's own code raises
+        expected = f"what {name} takes ({type(exc).__name__}: {exc})"
+        raise ConfigError("options", dict(options), expected) from exc
+    return Custom(made) if ":" in name else made
+
+
+def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> dict[str, object]:
+    """The options of a strategy's class, converted to their types. Raises ``ConfigError``."""
+    try:
+        known = {option.name: option for option in msgspec.structs.fields(kind)}
+    except Exception as exc:  # whatever stands in the user's own annotations
+        why = f"a class whose annotations can be read ({type(exc).__name__}: {exc})"
+        raise ConfigError("strategy", name, why) from exc
+    values: dict[str, object] = {}
+    for key, value in options.items():
+        if key not in known:
+            raise ConfigError(
+                key, value, f"an option of {name}: {', '.join(known) or 'it has none'}"
+            )
+        try:
+            values[key] = msgspec.convert(value, known[key].type)
+            _require_finite(value)
+        except Exception as exc:  # msgspec's errors, or what a type of the user's own raises
+            raise ConfigError(key, value, _expected(known[key].type, exc)) from exc
+    for key, option in known.items():
+        if key not in values and option.required:
+            raise ConfigError(key, None, f"a value: {name} has none of its own")
+    return values
+
+
+def _expected(annotation: object, error: Exception) -> str:
+    """What an option takes; msgspec's own text does not list the names that it may have."""
+    if get_origin(annotation) is Literal:
+        return f"one of {', '.join(map(repr, get_args(annotation)))}"
+    return str(error).removeprefix("Expected ").split(" - at ")[0]
+
+
+def _require_finite(value: object) -> None:
+    """Raise ``ValueError`` for NaN and infinity, which TOML has and which no range excludes."""
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(part, float) and not math.isfinite(part):
+            raise ValueError("a finite number")
+
+
+def _own(name: str) -> type[Strategy]:
+    """The class that "module:Class" names. Raises ``ConfigError``."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as exc:  # whatever the user's own code raises
+        why = f"module:Class that can be imported ({type(exc).__name__}: {exc})"
+        raise ConfigError("strategy", name, why) from exc
+    if not isinstance(found, type) or not issubclass(found, Strategy):
+        raise ConfigError("strategy", name, "a subclass of sedge_cloud.Strategy")
+    return found

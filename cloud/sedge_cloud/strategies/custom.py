@@ -9,7 +9,7 @@ of another type would fail where it is stored or sent. n = parameters.
 import reprlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from traceback import walk_tb
 from types import UnionType
@@ -18,10 +18,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from sedge_cloud.strategy import Assignment, Memory, State, Strategy, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.errors import ConfigError, LocalError, StorageError
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Training
 
 R = TypeVar("R")
 
@@ -35,44 +33,31 @@ _ACCEPTED: dict[Any, tuple[type, ...]] = {
 _SCALARS = (bool, int, float, str)
 
 
-@dataclass(frozen=True)
-class Guarded:
+class Custom(Strategy, frozen=True):
     """The strategy ``inner``; its members raise ``SedgeError`` only."""
 
     inner: Strategy
 
     @property
-    def name(self) -> str:
-        """The name that the strategy gives itself."""
-        with self._step("name"):
-            return _expected(self.inner.name, str)
-
-    @property
     def coordinate_rules(self) -> bool:
-        """Whether its averages take robust rules by coordinate (``robust.py``)."""
+        """Whether its averages take robust rules by coordinate (robust.py)."""
         with self._step("coordinate_rules"):
-            return bool(getattr(self.inner, "coordinate_rules", False))
+            return bool(self.inner.coordinate_rules)
 
-    @property
-    def absolute(self) -> bool:
-        """Whether its next global model does not count from the present one."""
-        with self._step("absolute"):
-            return bool(getattr(self.inner, "absolute", False))
-
-    def init(self, layout: Layout, theta: Theta) -> State:
+    def init(self, context: Context) -> State:
         """The state before the first round."""
         with self._step("init"):
-            return _expected_state(self.inner.init(layout, theta), layout)
+            return _expected_state(self.inner.init(context), context)
 
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """What a device of the cohort starts from and what it sends."""
         with self._step("plan"):
-            return _expected(self.inner.plan(state, memory, training), Assignment)
+            return _expected(self.inner.plan(context, client), Assignment)
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The state after a round."""
         with self._step("apply"):
-            return _expected_state(self.inner.apply(state, updates), state.layout)
+            return _expected_state(self.inner.apply(context, updates), context)
 
     @contextmanager
     def _step(self, step: str) -> Generator[None]:
@@ -106,17 +91,14 @@ def _expected(found: object, kind: type[R]) -> R:
     return found
 
 
-def _expected_state(found: object, layout: Layout) -> State:
-    """The state, if its vectors are finite ones (n,) of the run's layout. Raises ``TypeError``."""
-    state = _expected(found, State)
-    if state.layout != layout:
-        raise TypeError("State.layout: found another one, expected the run's")
-    for name, theta in (("theta", state.theta), ("initial", state.initial)):
-        if theta.shape != (layout.size,):
-            raise _unlike(f"State.{name}", theta, f"float32 ({layout.size},)")
-        if not np.isfinite(theta).all():
-            first = int(np.argmin(np.isfinite(theta)))
-            raise _unlike(f"State.{name}[{first}]", float(theta[first]), "a finite number")
+def _expected_state(found: object, context: Context) -> State:
+    """The state, if its model is a finite one (n,) of the run's layout. Raises ``TypeError``."""
+    state, size = _expected(found, State), context.layout.size
+    if state.theta.shape != (size,):
+        raise _unlike("State.theta", state.theta, f"float32 ({size},)")
+    if not np.isfinite(state.theta).all():
+        first = int(np.argmin(np.isfinite(state.theta)))
+        raise _unlike(f"State.theta[{first}]", float(state.theta[first]), "a finite number")
     return state
 
 

@@ -7,38 +7,29 @@
 v_k is what the device evaluates and predicts with, and never leaves it. The device trains twice.
 """
 
-from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import Assignment, Memory, State
-from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import Personal, Training
+from sedge_cloud.strategy import Assignment, ClientModel, Context
+from sedge_protocol.wire.messages import OwnModel, Work
 
 
-@dataclass(frozen=True)
-class Ditto(FedAvg):
-    """FedAvg, and beside it each device's own model. Raises ``ConfigError`` for a value out of range."""
+class Ditto(FedAvg, frozen=True):
+    """FedAvg, and each device's own model besides."""
 
-    lam: float = 0.1
-    """The paper's lambda, 0 to 1e6: how strongly a device's own model is pulled to the global one."""
-    personal_epochs: int = 0
-    """Epochs of the own model, up to 1000; 0: as many as the run's ``local_epochs``."""
+    name: ClassVar[str] = "ditto"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.lam <= 1e6:
-            raise ConfigError("lam", self.lam, "a number from 0 to 1e6")
-        if not 0 <= self.personal_epochs <= 1000:
-            raise ConfigError("personal_epochs", self.personal_epochs, "a number from 0 to 1000")
+    lam: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
+    """The paper's lambda: how strongly a device's own model is pulled to the global one."""
+    personal_epochs: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """Epochs of the own model; 0: as many as the run's ``local_epochs``."""
 
-    @property
-    def name(self) -> str:
-        """``ditto``."""
-        return "ditto"
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, and the training of the device's own model."""
+        training = context.training
         epochs = self.personal_epochs or training.local_epochs
         tied = msgspec.structs.replace(training, prox=self.lam, local_epochs=epochs)
-        return Assignment(keep=state.layout.statistics, personal=Personal(tied))
+        return Assignment(work=Work(own_model=OwnModel(tied)))

@@ -5,36 +5,26 @@ has nothing to keep, and FedBN is then FedAvg; ``norms = "all"`` keeps the scale
 LayerNorm too, which the paper does not study.
 """
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal
 
 from sedge_cloud.algorithms.layers import norms
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import Assignment, Memory, State
-from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import Training
+from sedge_cloud.strategy import Assignment, ClientModel, Context
+from sedge_protocol.wire.messages import Work
 
 Norms = Literal["batch", "all"]
 
 
-@dataclass(frozen=True)
-class FedBN(FedAvg):
-    """FedAvg of all but normalisation. Raises ``ConfigError`` for a kind of norms it does not know."""
+class FedBN(FedAvg, frozen=True):
+    """FedAvg of all but normalisation."""
+
+    name: ClassVar[str] = "fedbn"
 
     norms: Norms = "batch"
     """``batch``: BatchNorm as in the paper; ``all``: modules whose parameters are vectors only, too."""
 
-    def __post_init__(self) -> None:
-        if self.norms not in get_args(Norms):
-            raise ConfigError("norms", self.norms, f"one of {get_args(Norms)}")
-
-    @property
-    def name(self) -> str:
-        """``fedbn``."""
-        return "fedbn"
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model and the device's own normalisation."""
-        layout = state.layout
-        every = (*layout.statistics, *norms(layout))
-        return Assignment(keep=layout.normalisation if self.norms == "batch" else every)
+        layout = context.layout
+        kept = layout.normalisation if self.norms == "batch" else norms(layout)
+        return Assignment(work=Work(keep=kept))

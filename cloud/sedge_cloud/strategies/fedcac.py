@@ -10,100 +10,83 @@ elements, which the server finds in what every device sends anyway:
 
 After round beta nobody collaborates: d_i is th_i on m_i. BatchNorm's statistics stay on the device,
 its scale and shift are parameters like all others. A device that the cloud knows nothing of starts from
-G. What partial participation means: collaboration.py. FedPURIN is the same with sparse uploads. n = parameters.
+G. What partial participation means: collaboration.py. FedPURIN is the same with sparse uploads.
+n = parameters.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
-from sedge_cloud.algorithms.averaging import average
+from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.collaboration import (
+    Beta,
     Grouping,
     Masks,
     Noted,
+    OverlapSample,
     Places,
+    StaleRounds,
     group_mean,
     known,
     regrouped,
 )
-from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Training
 
 # The authors' code takes a threshold of at most the first for none, and then every c above the second.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 
 
-@dataclass(frozen=True)
-class FedCAC:
-    """The options of FedCAC; the defaults are those of the authors' code.
+class FedCAC(Strategy, frozen=True):
+    """The options of FedCAC; the defaults are those of the authors' code."""
 
-    Raises ``ConfigError`` for a value out of range.
-    """
+    name: ClassVar[str] = "fedcac"
 
-    absolute: ClassVar[bool] = True
-
-    fraction: float = 0.5
-    """tau, above 0 to 1: the share of each tensor that is critical."""
-    beta: int = 100
-    """The last round with collaboration, 1 or later; half of all rounds in the paper."""
-    overlap_sample: int = 2**21
-    """Models of more elements are compared by so many of them; 64 or more."""
-    stale_rounds: int = 0
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """tau: the share of each tensor that is critical."""
+    beta: Beta = 100
+    """The last round with collaboration; half of all rounds in the paper."""
+    overlap_sample: OverlapSample = 2**21
+    """Models of more elements are compared by so many of them."""
+    stale_rounds: StaleRounds = 0
     """For so many rounds an absent device's mask is still compared; kept in the state, n/4 bytes each."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ConfigError("fraction", self.fraction, "a number above 0 to 1")
-        self._grouping()
-
-    @property
-    def name(self) -> str:
-        """``fedcac``."""
-        return "fedcac"
 
     @property
     def coordinate_rules(self) -> bool:
-        """Whether ``State.robust`` is followed: by G."""
+        """Yes: by G."""
         return True
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """The state with theta (n,) as the first global model."""
-        return State(layout, theta, initial=theta)
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the device's critical elements, G elsewhere, and its own statistics."""
-        keep = state.layout.statistics
-        if memory.trained is None or memory.sent is None:
-            return Assignment(keep=keep)
-        critical = critical_places(state.layout, memory.sent, memory.trained, self.fraction)
+        if client.trained is None or client.sent is None:
+            return Assignment()
+        critical = critical_places(context.layout, client.sent, client.trained, self.fraction)
         if critical.size == 0:
-            return Assignment(keep=keep)
-        if state.round > self.beta:
-            values = memory.trained[critical]
+            return Assignment()
+        if context.round > self.beta:
+            values = client.trained[critical]
         else:
-            models = ((theta, None) for theta, _ in known([memory, *memory.group]))
+            models = ((theta, None) for theta, _ in known([client, *client.group]))
             values = group_mean(critical, models, counted=False)
-        patch = SparseVector(state.layout.size, critical.astype(np.uint32), values)
-        return Assignment(patch, keep)
+        patch = SparseVector(context.layout.size, critical.astype(np.uint32), values)
+        return Assignment(patch)
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The weighted mean of the trained models, and the next groups."""
 
         def critical(update: Update, delta: SparseVector) -> Places:
-            return critical_places(state.layout, delta, update.trained, self.fraction)
+            return critical_places(context.layout, delta, update.trained, self.fraction)
 
         grouping = self._grouping()
-        masks = Masks(state.layout.size, grouping.sample)
-        after = average(state, Noted(updates, masks, critical))
-        groups, arrays = regrouped(state, masks, grouping)
-        return replace(after, groups=groups, arrays=arrays)
+        masks = Masks(context.layout.size, grouping.sample)
+        change = average_change(context, Noted(updates, masks, critical))
+        groups, arrays = regrouped(context, masks, grouping)
+        return context.replaced(context.theta + change, arrays, groups)
 
     def _grouping(self) -> Grouping:
         return Grouping(self.beta, self.overlap_sample, self.stale_rounds)

@@ -22,43 +22,47 @@ n = parameters of the model, s = scored elements, k = personal ones.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from sedge_cloud.algorithms import thresholds as personal
-from sedge_cloud.algorithms.averaging import average, moved, shared_mean
+from sedge_cloud.algorithms.averaging import average_change, shared_mean_change
 from sedge_cloud.algorithms.prefixes import nested, sizes_of
-from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.importance import Score, importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
-from sedge_protocol.wire.messages import Own, Training
+from sedge_protocol.wire.messages import DeviceScoring, Work
 
 Norm = Literal["none", "global", "layer"]
 ColdStart = Literal["global", "init"]
 Scoring = Literal["cloud", "device"]
 Scores = NDArray[np.float32]
+Share = Annotated[float, Meta(ge=0, le=1)]
+BelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
-# A device's smoothed importance (s,) in ``Memory.arrays``.
+# A device's smoothed importance (s,) in ``ClientModel.arrays``.
 IMPORTANCE = "importance"
 # What a device can do itself, beside the scores that only a device has.
 ON_DEVICE = ("quantile", "score", "norm", "classifier_only", "scoring")
 NEEDS_GRADIENT = ("gradient", "fisher")
 
 
-@dataclass(frozen=True)
-class FedOBP:
+class FedOBP(Strategy, frozen=True):
     """The options of FedOBP; the defaults are the paper's method and its Fashion-MNIST quantile.
 
-    Raises ``ConfigError`` for a value out of range, and for options that exclude each other.
+    Raises ``ConfigError`` for options that exclude each other.
     """
 
-    quantile: float = 0.99993
-    """q, 0 to 1: the share of the scored elements that stays global; .99993 of 582,026 leaves 41."""
+    name: ClassVar[str] = "fedobp"
+
+    quantile: Share = 0.99993
+    """q: the share of the scored elements that stays global; .99993 of 582,026 leaves 41."""
     score: Score = "squared"
     """``product`` is |(th_i - th_g) th_i|, the score behind the authors' released logs. ``gradient``
     |g| and ``fisher`` g^2, of the last batch, are the paper's baselines: with scoring = "device"."""
@@ -66,60 +70,37 @@ class FedOBP:
     """``layer``: min-max per tensor. ``global`` is the same as ``none``: min-max keeps the order."""
     classifier_only: bool | tuple[str, ...] = False
     """True scores only the last module, names only those tensors; q is then a quantile of these."""
-    ema: float = 0.0
+    ema: BelowOne = 0.0
     """a in E <- (1 - a) I + a E per device, E scored in place of I; 0 is off and stores nothing."""
     cold_start: ColdStart = "global"
     """A device never heard of starts from th_g; ``init``: as if it had ended with the first model."""
     scoring: Scoring = "cloud"
     """Who scores; see above for what ``device`` gives, and what it does not."""
-    energy: float = 0.0
-    """eta, 0 to below 1: in place of the quantile, the fewest elements whose scores add up to this share
+    energy: BelowOne = 0.0
+    """eta: in place of the quantile, the fewest elements whose scores add up to this share
     of all; 0 is off."""
-    most: float = 0.01
-    """The share of the scored elements that ``energy`` never exceeds, above 0 to 1."""
+    most: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    """The share of the scored elements that ``energy`` never exceeds."""
     exclude_personal: bool = False
     """Each element is averaged over those only in whose patch it is not."""
     prefixes: bool | tuple[int, ...] = False
     """In place of the quantile the sizes of which each device picks its own (prefixes.py), at most 8; true
     is 0, 16, 64, 256, 1024 and 4096."""
-    holdout: float = 0.1
-    """The share of its training examples, above 0 to below 1, that a device keeps for picking."""
+    holdout: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    """The share of its training examples that a device keeps for picking."""
 
     def __post_init__(self) -> None:
-        choices = (
-            ("score", Score),
-            ("norm", Norm),
-            ("cold_start", ColdStart),
-            ("scoring", Scoring),
-        )
-        for key, options in choices:
-            if getattr(self, key) not in get_args(options):
-                raise ConfigError(key, getattr(self, key), f"one of {get_args(options)}")
-        within = {
-            "quantile": (0 <= self.quantile <= 1, "a number from 0 to 1"),
-            "ema": (0 <= self.ema < 1, "a number from 0 to below 1"),
-            "classifier_only": (self.classifier_only != (), "true, false or names of tensors"),
-            "energy": (0 <= self.energy < 1, "a number from 0 to below 1"),
-            "most": (0 < self.most <= 1, "a number above 0 to 1"),
-            "holdout": (0 < self.holdout < 1, "a number above 0 and below 1"),
-        }
-        for key, (is_within, expected) in within.items():
-            if not is_within:
-                raise ConfigError(key, getattr(self, key), expected)
+        if self.classifier_only == ():
+            raise ConfigError("classifier_only", (), "true, false or names of tensors")
         if self.scoring == "cloud" and self.score in NEEDS_GRADIENT:
             expected = 'squared or product; the cloud has no gradient, only scoring = "device" has'
             raise ConfigError("score", self.score, expected)
         if self.sizes and self.energy:
             raise ConfigError("energy", self.energy, "0 with prefixes: the device picks")
-        for option in fields(self) if self.scoring == "device" else ():
+        for option in msgspec.structs.fields(self) if self.scoring == "device" else ():
             if option.name not in ON_DEVICE and getattr(self, option.name) != option.default:
                 expected = f'{option.default!r} with scoring = "device": the cloud scores nothing'
                 raise ConfigError(option.name, getattr(self, option.name), expected)
-
-    @property
-    def name(self) -> str:
-        """``fedobp``."""
-        return "fedobp"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -128,46 +109,46 @@ class FedOBP:
 
     @property
     def coordinate_rules(self) -> bool:
-        """Whether ``State.robust`` is followed: not where each element has devices of its own."""
+        """Not where each element has devices of its own."""
         return not self.exclude_personal
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """The state with theta (n,) as the first global model. Raises ``ConfigError`` for a name."""
-        self.scored(layout)
-        return State(layout, theta, initial=theta)
+    def init(self, context: Context) -> State:
+        """The run's first model. Raises ``ConfigError`` for a name in ``classifier_only``."""
+        self.scored(context.layout)
+        return super().init(context)
 
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The patch of the device's personal parameters, and its own statistics."""
-        keep, holdout = state.layout.statistics, self.holdout if self.sizes else 0.0
+        holdout = self.holdout if self.sizes else 0.0
         if self.scoring == "device":
-            return Assignment(keep=keep, own=self._own(state.layout))
-        first = state.initial if self.cold_start == "init" else None
-        history = first if memory.trained is None else memory.trained
+            return Assignment(work=Work(scoring=self._scoring(context.layout)))
+        first = context.initial if self.cold_start == "init" else None
+        history = first if client.trained is None else client.trained
         if history is None:
-            return Assignment(keep=keep, holdout=holdout)
-        tensors = self.scored(state.layout)
-        scores = importance(history, state.theta, tensors, self.score)
+            return Assignment(holdout=holdout)
+        tensors = self.scored(context.layout)
+        scores = importance(history, context.theta, tensors, self.score)
         arrays: dict[str, NDArray[np.float32]] = {}
         if self.ema > 0:
-            scores = smooth(scores, memory.arrays.get(IMPORTANCE), self.ema)
+            scores = smooth(scores, client.arrays.get(IMPORTANCE), self.ema)
             arrays[IMPORTANCE] = scores
         if self.norm == "layer":
             scores = min_max(scores, tensors)
         if not self.sizes:
-            patch = self._patch(scores, tensors, state.layout, history)
-            return Assignment(patch, keep, arrays=arrays)
+            patch = self._patch(scores, tensors, context.layout, history)
+            return Assignment(patch, arrays=arrays)
         chosen, levels = nested(scores, self.sizes)
         if chosen.size == 0:
-            return Assignment(keep=keep, arrays=arrays, holdout=holdout)
+            return Assignment(arrays=arrays, holdout=holdout)
         indices = positions(chosen, tensors)
-        offer = SparseVector(state.layout.size, indices, history[indices])
-        return Assignment(offer, keep, arrays=arrays, levels=levels, holdout=holdout)
+        offer = SparseVector(context.layout.size, indices, history[indices])
+        return Assignment(offer, arrays=arrays, levels=levels, holdout=holdout)
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The weighted mean of the trained models, personal elements included unless told otherwise."""
         if self.exclude_personal:
-            return moved(state, shared_mean(updates, state.theta))
-        return average(state, updates)
+            return context.moved(shared_mean_change(updates, context.theta))
+        return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
         """The tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
@@ -180,10 +161,10 @@ class FedOBP:
             raise ConfigError("classifier_only", unknown, f"names among {sorted(parameters)}")
         return tuple(t for t in parameters.values() if t.name in names)
 
-    def _own(self, layout: Layout) -> Own:
+    def _scoring(self, layout: Layout) -> DeviceScoring:
         """What a device is told that scores for itself."""
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
-        return Own(self.quantile, self.score, self.norm, names)
+        return DeviceScoring(self.quantile, self.score, self.norm, names)
 
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
         """K, as sorted indices into the scores (s,). Raises ``LocalError`` unless these are finite."""

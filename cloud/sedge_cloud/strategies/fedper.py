@@ -5,46 +5,37 @@ LG-FedAvg (Liang et al. 2020, Algorithm 1) is its mirror image: it keeps the bod
 representation. What is kept is never sent; a device that has never trained has the run's first values.
 """
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 from sedge_cloud.algorithms.layers import body, head
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import Assignment, Memory, State
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Training
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State
+from sedge_protocol.wire.messages import Work
 
 
-@dataclass(frozen=True)
-class FedPer(FedAvg):
+class FedPer(FedAvg, frozen=True):
     """FedAvg of the body; every device has a head of its own."""
+
+    name: ClassVar[str] = "fedper"
 
     head: tuple[str, ...] = ()
     """Names of modules or tensors; none: the last module, the classifier of the usual network."""
 
-    @property
-    def name(self) -> str:
-        """``fedper``."""
-        return "fedper"
+    def init(self, context: Context) -> State:
+        """The run's first model. Raises ``ConfigError`` for a name in ``head`` that the model lacks."""
+        head(context.layout, self.head)
+        return super().init(context)
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """The state with theta (n,) as the first model. Raises ``ConfigError`` for a name in ``head``."""
-        head(layout, self.head)
-        return super().init(layout, theta)
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global body and the device's own head."""
-        return Assignment(keep=(*state.layout.statistics, *head(state.layout, self.head)))
+        return Assignment(work=Work(keep=head(context.layout, self.head)))
 
 
-@dataclass(frozen=True)
-class LGFedAvg(FedPer):
+class LGFedAvg(FedPer, frozen=True):
     """FedAvg of the head; every device has a body of its own."""
 
-    @property
-    def name(self) -> str:
-        """``lg_fedavg``."""
-        return "lg_fedavg"
+    name: ClassVar[str] = "lg_fedavg"
 
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The device's own body and the global head."""
-        return Assignment(keep=(*state.layout.statistics, *body(state.layout, self.head)))
+        return Assignment(work=Work(keep=body(context.layout, self.head)))

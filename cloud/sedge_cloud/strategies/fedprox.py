@@ -4,33 +4,25 @@ device     min over w of F_k(w) + mu/2 ||w - w_t||^2,   w_t the model it started
 cloud      as FedAvg
 """
 
-from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import Assignment, Memory, State
-from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import Training
+from sedge_cloud.strategy import Assignment, ClientModel, Context
+from sedge_protocol.wire.messages import Work
 
 
-@dataclass(frozen=True)
-class FedProx(FedAvg):
-    """FedAvg with a proximal term in every device's loss. Raises ``ConfigError`` for a mu out of range."""
+class FedProx(FedAvg, frozen=True):
+    """FedAvg with a proximal term in every device's loss."""
 
-    mu: float = 0.01
-    """The pull, 0 to 1e6, in place of ``training.prox``; the paper tries .001, .01, .1 and 1."""
+    name: ClassVar[str] = "fedprox"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.mu <= 1e6:
-            raise ConfigError("mu", self.mu, "a number from 0 to 1e6")
+    mu: Annotated[float, Meta(ge=0, le=1e6)] = 0.01
+    """The pull, in place of ``training.prox``; the paper tries .001, .01, .1 and 1."""
 
-    @property
-    def name(self) -> str:
-        """``fedprox``."""
-        return "fedprox"
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, and a training that is pulled towards the start."""
-        held = msgspec.structs.replace(training, prox=self.mu)
-        return Assignment(keep=state.layout.statistics, training=held)
+        held = msgspec.structs.replace(context.training, prox=self.mu)
+        return Assignment(work=Work(training=held))

@@ -2,7 +2,7 @@
 
 Algorithm 1 for device i in round t; th_i is what it trained, m_i the elements it sent:
 
-    c = |g th_i|, per tensor the largest tau of it           on the device: messages.Selection
+    c = |g th_i|, per tensor the largest tau of it           on the device: messages.UpdateSelection
     C_i = the devices whose masks overlap with m_i           collaboration.py
     d_i = 1/(|C_i| + 1) sum_{j in C_i + i} th_j m_j          what the device gets on m_i
     G   = sum_j (n_j / n) th_j m_j                           what it gets elsewhere
@@ -22,128 +22,105 @@ place of G, has no global model and is not here. n = parameters, k = elements se
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.averaging import average, moved
+from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.collaboration import (
+    Beta,
     Grouping,
     Masks,
     Noted,
+    OverlapSample,
+    StaleRounds,
     group_mean,
     known,
     places,
     regrouped,
 )
-from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError
-from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Selection, Training
+from sedge_protocol.layout import Role, Theta
+from sedge_protocol.wire.messages import UpdateSelection, Work
 
 Gradient = Literal["last", "delta"]
 Average = Literal["shrunk", "counted", "filled"]
 
 
-@dataclass(frozen=True)
-class FedPURIN:
-    """The options of FedPURIN; the defaults are those of the paper's Table 1 on Fashion-MNIST.
+class FedPURIN(Strategy, frozen=True):
+    """The options of FedPURIN; the defaults are those of the paper's Table 1 on Fashion-MNIST."""
 
-    Raises ``ConfigError`` for a value out of range.
-    """
+    name: ClassVar[str] = "fedpurin"
 
-    absolute: ClassVar[bool] = True
-
-    fraction: float = 0.5
-    """tau, above 0 to 1: the share of each tensor that a device sends."""
-    beta: int = 100
-    """The last round with collaboration, 1 or later; half of all rounds in the paper."""
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """tau: the share of each tensor that a device sends."""
+    beta: Beta = 100
+    """The last round with collaboration; half of all rounds in the paper."""
     gradient: Gradient = "last"
     """g: the last batch's gradient, or ``delta``, what the training changed (FedCAC's)."""
     hessian: bool = False
     """c = |-g th + (g th)^2 / 2|, the second order too."""
     half: bool = True
     """The last batch's gradient is rounded to fp16 first, as in the authors' code."""
-    cutoff: float = 1e-10
-    """No element with c of at most this is sent; 0 to 1."""
+    cutoff: Annotated[float, Meta(ge=0, le=1)] = 1e-10
+    """No element with c of at most this is sent."""
     average: Average = "shrunk"
     """An element that a device did not send counts as zero (the paper); ``counted``: not at all, and
     what nobody sent stays as it was; ``filled``: as the device began its training with it."""
-    overlap_sample: int = 2**21
-    """Models of more elements are compared by so many of them; 64 or more."""
-    stale_rounds: int = 0
+    overlap_sample: OverlapSample = 2**21
+    """Models of more elements are compared by so many of them."""
+    stale_rounds: StaleRounds = 0
     """For so many rounds an absent device's mask is still compared; kept in the state, n/4 bytes each."""
-
-    def __post_init__(self) -> None:
-        for key, options in (("gradient", Gradient), ("average", Average)):
-            if getattr(self, key) not in get_args(options):
-                raise ConfigError(key, getattr(self, key), f"one of {get_args(options)}")
-        if not 0 < self.fraction <= 1:
-            raise ConfigError("fraction", self.fraction, "a number above 0 to 1")
-        if not 0 <= self.cutoff <= 1:
-            raise ConfigError("cutoff", self.cutoff, "a number from 0 to 1")
-        self._grouping()
-
-    @property
-    def name(self) -> str:
-        """``fedpurin``."""
-        return "fedpurin"
 
     @property
     def coordinate_rules(self) -> bool:
-        """Whether ``State.robust`` is followed: not by averages of what was sent alone."""
+        """Not by averages of what was sent alone."""
         return self.average == "filled"
 
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """The state with theta (n,) as the first global model."""
-        return State(layout, theta, initial=theta)
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the elements that the device sent last, G elsewhere, and what it is to send."""
-        return Assignment(
-            patch=self._patch(state, memory),
-            keep=state.layout.normalisation,
-            select=Selection(
-                fraction=self.fraction,
-                gradient=self.gradient,
-                hessian=self.hessian,
-                cutoff=self.cutoff,
-                half=self.half and self.gradient == "last",
-            ),
-            remember=True,
+        select = UpdateSelection(
+            fraction=self.fraction,
+            gradient=self.gradient,
+            hessian=self.hessian,
+            cutoff=self.cutoff,
+            half=self.half and self.gradient == "last",
         )
+        work = Work(keep=context.layout.normalisation, select=select, remember=True)
+        return Assignment(self._patch(context, client), work)
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The next G, and the next groups."""
         grouping = self._grouping()
-        masks = Masks(state.layout.size, grouping.sample)
+        masks = Masks(context.layout.size, grouping.sample)
         seen = Noted(updates, masks, lambda _, delta: places(delta))
+        theta: Theta | NDArray[np.float64]
         if self.average == "filled":
-            after = average(state, seen, state.layout.normalisation)
+            theta = context.theta + average_change(context, seen)
         else:
-            theta = sparse_mean(seen, state.theta, self.average == "counted")
-            after = moved(state, theta, state.layout.normalisation)
-        groups, arrays = regrouped(state, masks, grouping)
-        return replace(after, groups=groups, arrays=arrays)
+            theta = sparse_mean(seen, context.theta, self.average == "counted")
+        groups, arrays = regrouped(context, masks, grouping)
+        return context.replaced(theta, arrays, groups, context.layout.normalisation)
 
     def _grouping(self) -> Grouping:
         return Grouping(self.beta, self.overlap_sample, self.stale_rounds)
 
-    def _patch(self, state: State, memory: Memory) -> SparseVector | None:
+    def _patch(self, context: Context, client: ClientModel) -> SparseVector | None:
         """d on m; after beta these are the device's own values, bit for bit."""
-        if memory.trained is None or memory.sent is None or not memory.sent.count:
+        if client.trained is None or client.sent is None or not client.sent.count:
             return None
-        critical = places(memory.sent)
-        if state.round > self.beta:
-            values = memory.trained[critical]
+        critical = places(client.sent)
+        if context.round > self.beta:
+            values = client.trained[critical]
         else:
             dense = self.average == "filled"
-            members = known([memory, *memory.group])
+            members = known([client, *client.group])
             models = ((theta, None if dense else places(sent)) for theta, sent in members)
             values = group_mean(critical, models, self.average == "counted")
-        return SparseVector(state.layout.size, memory.sent.indices, values)
+        return SparseVector(context.layout.size, client.sent.indices, values)
 
 
 def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta:
@@ -177,21 +154,23 @@ class Accounted(NamedTuple):
     down: float
 
 
-def accounted_bytes(state: State, memory: Memory, assignment: Assignment, beta: int) -> Accounted:
-    """What Table 3 counts for a device's update in round ``state.round`` and the start that follows.
+def accounted_bytes(
+    context: Context, client: ClientModel, assignment: Assignment, beta: int
+) -> Accounted:
+    """What Table 3 counts for a device's update in round ``context.round`` and the start that follows.
 
     Up: 4 bytes for every parameter sent, and a bit for each there is. Down: 4 bytes for every element of
     the start that is not zero; after beta only of those outside the mask. What the device keeps does
     not count. The wire's own bytes are another matter: G goes out once for the fleet, and all is coded.
     """
-    layout = state.layout
+    layout = context.layout
     parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)
     up = 0.0
-    if memory.sent is not None:
-        up = 4 * np.count_nonzero(parameters[places(memory.sent)]) + parameters.sum() / 8
-    start = state.theta.copy()
-    start[layout.mask(assignment.keep)] = 0
+    if client.sent is not None:
+        up = 4 * np.count_nonzero(parameters[places(client.sent)]) + parameters.sum() / 8
+    start = context.theta.copy()
+    start[layout.mask(assignment.work.keep)] = 0
     if assignment.patch is not None:
         place = places(assignment.patch)
-        start[place] = 0 if state.round > beta else assignment.patch.values
+        start[place] = 0 if context.round > beta else assignment.patch.values
     return Accounted(float(up), 4.0 * np.count_nonzero(start))

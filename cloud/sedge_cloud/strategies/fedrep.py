@@ -8,71 +8,55 @@ it costs other methods; where these are too few each part gets one. Each part's 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
-from sedge_cloud.algorithms.averaging import average
+from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.layers import body, head
 from sedge_cloud.strategies.fedper import FedPer
-from sedge_cloud.strategy import Assignment, Memory, State, Update
-from sedge_protocol.errors import ConfigError
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.layout import Layout
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.messages import Training, Work
+
+Epochs = Annotated[int, Meta(ge=1, le=1000)]
 
 
-@dataclass(frozen=True)
-class FedRep(FedPer):
-    """FedPer, but head before body. Raises ``ConfigError`` for a number of epochs out of range."""
+class FedRep(FedPer, frozen=True):
+    """FedPer, but head before body."""
 
-    body_epochs: int = 1
-    """The last of the ``local_epochs``, 1 to 1000: the body's. The paper and the authors' code have 1."""
+    name: ClassVar[str] = "fedrep"
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.body_epochs <= 1000:
-            raise ConfigError("body_epochs", self.body_epochs, "a number from 1 to 1000")
+    body_epochs: Epochs = 1
+    """The last of the ``local_epochs``: the body's. The paper and the authors' code have 1."""
 
-    @property
-    def name(self) -> str:
-        """``fedrep``."""
-        return "fedrep"
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global body, the device's own head, and two trainings."""
-        top, below = phases(state.layout, self.head, training, self.body_epochs)
-        keep = (*state.layout.statistics, *head(state.layout, self.head))
-        return Assignment(keep=keep, training=top, then=(below,))
+        top, below = phases(context.layout, self.head, context.training, self.body_epochs)
+        keep = head(context.layout, self.head)
+        return Assignment(work=Work(keep=keep, training=top, then=(below,)))
 
 
-@dataclass(frozen=True)
-class FedBABU(FedPer):
-    """FedAvg of the body under the run's first head; the "after" of a round has a head fitted to it.
+class FedBABU(FedPer, frozen=True):
+    """FedAvg of the body under the run's first head; the "after" of a round has a head fitted to it."""
 
-    Raises ``ConfigError`` for a number of epochs out of range.
-    """
+    name: ClassVar[str] = "fedbabu"
 
-    head_epochs: int = 1
-    """The last of the ``local_epochs``, 1 to 1000: fitting the head, which then counts for nobody else."""
+    head_epochs: Epochs = 1
+    """The last of the ``local_epochs``: fitting the head, which then counts for nobody else."""
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.head_epochs <= 1000:
-            raise ConfigError("head_epochs", self.head_epochs, "a number from 1 to 1000")
-
-    @property
-    def name(self) -> str:
-        """``fedbabu``."""
-        return "fedbabu"
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model with the first head, and two trainings: the body's, then the head's."""
-        body_epochs = max(1, training.local_epochs - self.head_epochs)
-        top, below = phases(state.layout, self.head, training, body_epochs)
+        body_epochs = max(1, context.training.local_epochs - self.head_epochs)
+        top, below = phases(context.layout, self.head, context.training, body_epochs)
         fit = msgspec.structs.replace(top, local_epochs=self.head_epochs)
-        return Assignment(keep=state.layout.statistics, training=below, then=(fit,))
+        return Assignment(work=Work(training=below, then=(fit,)))
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The mean of the bodies under the same head."""
-        return average(state, updates, fixed=head(state.layout, self.head))
+        fixed = head(context.layout, self.head)
+        return context.moved(average_change(context, updates), fixed=fixed)
 
 
 def phases(

@@ -10,22 +10,18 @@ places that they had, and so belong to the channels before: some steps of traini
 GroupNorm has none.
 """
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 from sedge_cloud.algorithms.submodels import Channels, form_of, rolled
 from sedge_cloud.strategies.heterofl import HeteroFL
-from sedge_cloud.strategy import State
+from sedge_cloud.strategy import Context
 
 
-@dataclass(frozen=True)
-class FedRolex(HeteroFL):
+class FedRolex(HeteroFL, frozen=True):
     """The options of FedRolex: those of HeteroFL."""
 
-    @property
-    def name(self) -> str:
-        """``fedrolex``."""
-        return "fedrolex"
+    name: ClassVar[str] = "fedrolex"
 
-    def channels(self, state: State, width: int) -> Channels:
+    def channels(self, context: Context, width: int) -> Channels:
         """The channels of a width in this round."""
-        return rolled(form_of(state, width), form_of(state, 0).axes, state.round)
+        return rolled(form_of(context, width), form_of(context, 0).axes, context.round)

@@ -15,67 +15,59 @@ never exceeds its limit. What a codec leaves out did not change. n = parameters,
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.averaging import moved, shared_mean
+from sedge_cloud.algorithms.averaging import shared_mean_change
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.top_k import largest
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Training
 
 Mask = NDArray[np.bool_]  # (n,)
 
-# A device's mask in ``Memory.arrays``: sixteen bits to a number, which float32 holds exactly.
+# A device's mask in ``ClientModel.arrays``: sixteen bits to a number, which float32 holds exactly.
 MASK = "mask"
 
 
-@dataclass(frozen=True)
-class FedSelect(FedAvg):
-    """The options of FedSelect. Raises ``ConfigError`` for a value out of range."""
+class FedSelect(FedAvg, frozen=True):
+    """The options of FedSelect."""
 
-    rate: float = 0.05
-    """p, above 0 to 1: the share of a tensor's shared elements that become personal each round."""
-    limit: float = 0.3
-    """alpha, 0 to 1: the largest share of a tensor that is personal."""
+    name: ClassVar[str] = "fedselect"
 
-    coordinate_rules: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ConfigError("rate", self.rate, "a number above 0 to 1")
-        if not 0 <= self.limit <= 1:
-            raise ConfigError("limit", self.limit, "a number from 0 to 1")
+    rate: Annotated[float, Meta(gt=0, le=1)] = 0.05
+    """p: the share of a tensor's shared elements that become personal each round."""
+    limit: Annotated[float, Meta(ge=0, le=1)] = 0.3
+    """alpha: the largest share of a tensor that is personal."""
 
     @property
-    def name(self) -> str:
-        """``fedselect``."""
-        return "fedselect"
+    def coordinate_rules(self) -> bool:
+        """No: each element has devices of its own."""
+        return False
 
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The device's own values on its mask, which its last change has made larger."""
-        keep, layout = state.layout.statistics, state.layout
-        if memory.trained is None:
-            return Assignment(keep=keep)
-        mask = read_mask(memory.arrays.get(MASK), layout.size)
-        if memory.sent is not None:
-            mask = self.grown(mask, memory.sent.dense(), layout)
+        layout = context.layout
+        if client.trained is None:
+            return Assignment()
+        mask = read_mask(client.arrays.get(MASK), layout.size)
+        if client.sent is not None:
+            mask = self.grown(mask, client.sent.dense(), layout)
         indices = np.flatnonzero(mask).astype(np.uint32)
         if indices.size == 0:
-            return Assignment(keep=keep)
-        patch = SparseVector(layout.size, indices, memory.trained[indices])
-        return Assignment(patch, keep, arrays={MASK: write_mask(mask)})
+            return Assignment()
+        patch = SparseVector(layout.size, indices, client.trained[indices])
+        return Assignment(patch, arrays={MASK: write_mask(mask)})
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The mean of every element over the devices that share it."""
-        return moved(state, shared_mean(updates, state.theta))
+        return context.moved(shared_mean_change(updates, context.theta))
 
     def grown(self, mask: Mask, change: NDArray[np.float32], layout: Layout) -> Mask:
         """A new mask (n,): ``mask`` and in each weight tensor what changed most outside it."""

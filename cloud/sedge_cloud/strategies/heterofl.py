@@ -12,70 +12,51 @@ n = parameters, m = those of a width.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from sedge_cloud.algorithms.submodels import (
     Channels,
     Places,
-    count_average,
+    count_change,
     form_of,
     places_of,
     prefix,
 )
 from sedge_cloud.algorithms.width_policy import Sized
-from sedge_cloud.strategy import Assignment, Memory, State, Update
-from sedge_protocol.errors import ConfigError
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Training
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 
 Weighting = Literal["uniform", "examples"]
 
 
-@dataclass(frozen=True)
-class HeteroFL(Sized):
-    """The options of HeteroFL: who gets which width (``Sized``), and who counts how much.
+class HeteroFL(Sized, frozen=True):
+    """The options of HeteroFL: who gets which width (``Sized``), and who counts how much."""
 
-    Raises ``ConfigError`` for a value out of range.
-    """
-
-    coordinate_rules: ClassVar[bool] = False
+    name: ClassVar[str] = "heterofl"
 
     weighting: Weighting = "uniform"
     """Devices count alike, as in the paper, or by ``num_examples``; with one width that is FedAvg."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.weighting not in get_args(Weighting):
-            raise ConfigError("weighting", self.weighting, f"one of {get_args(Weighting)}")
-
-    @property
-    def name(self) -> str:
-        """``heterofl``."""
-        return "heterofl"
-
-    def init(self, layout: Layout, theta: Theta) -> State:
-        """The state with theta (n,) as the first global model."""
-        return State(layout, theta, initial=theta)
-
-    def plan(self, state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The device's sub-model of the global one, and its own statistics."""
-        width, arrays = self.width_of(state, memory)
-        start = state.theta[self.places(state, width)] if width else None
-        return Assignment(None, state.layout.statistics, arrays=arrays, start=start, width=width)
+        width, arrays = self.width_of(context, client)
+        start = context.theta[self.places(context, width)] if width else None
+        return Assignment(arrays=arrays, start=start, width=width)
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """Each element as the mean of the models that have it."""
 
         def weight(update: Update) -> float:
             return update.num_examples if self.weighting == "examples" else 1
 
-        return count_average(state, updates, lambda width: self.places(state, width), weight)
+        change = count_change(context, updates, lambda width: self.places(context, width), weight)
+        return context.moved(change)
 
-    def places(self, state: State, width: int) -> Places:
+    def places(self, context: Context, width: int) -> Places:
         """Where in the global model the elements (m,) of a width lie in this round."""
-        return places_of(form_of(state, 0), form_of(state, width), self.channels(state, width))
+        return places_of(
+            form_of(context, 0), form_of(context, width), self.channels(context, width)
+        )
 
-    def channels(self, state: State, width: int) -> Channels:
+    def channels(self, context: Context, width: int) -> Channels:
         """The channels of a width in this round: the first ones of every axis."""
-        return prefix(form_of(state, width))
+        return prefix(form_of(context, width))

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
-from sedge_protocol.wire.messages import Selection
+from sedge_protocol.wire.messages import UpdateSelection
 
 _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 
 
 def critical(
-    theta: Theta, gradient: Theta, layout: Layout, keep: Collection[str], selection: Selection
+    theta: Theta, gradient: Theta, layout: Layout, keep: Collection[str], selection: UpdateSelection
 ) -> NDArray[np.uint32]:
     """Sorted indices (k,) of the critical elements of theta (n,), given its gradient (n,)."""
     found = [np.empty(0, np.uint32)]
@@ -48,7 +48,7 @@ def _candidates(layout: Layout, keep: Collection[str]) -> list[Tensor]:
     return [t for t in layout.tensors if t.role is Role.PARAMETER and t.name not in keep]
 
 
-def _scores(theta: Theta, gradient: Theta, selection: Selection) -> NDArray[np.float32]:
+def _scores(theta: Theta, gradient: Theta, selection: UpdateSelection) -> NDArray[np.float32]:
     """c of a tensor's elements; what is too large for float32 is infinite."""
     if selection.half:
         limited = np.clip(gradient, -_LARGEST_HALF, _LARGEST_HALF)
@@ -61,7 +61,7 @@ def _scores(theta: Theta, gradient: Theta, selection: Selection) -> NDArray[np.f
     return change
 
 
-def _threshold(scores: NDArray[np.float32], selection: Selection) -> np.float32:
+def _threshold(scores: NDArray[np.float32], selection: UpdateSelection) -> np.float32:
     """The least c that is critical in a tensor; NaN, which no c is at least, where none is."""
     count = int(selection.fraction * scores.size)
     if count == 0:

@@ -207,16 +207,16 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
     check(place.test, manifest)
     check_order(order, layout)
     train, held = place.train, None
-    if order.choice is not None:
-        train, held = split(train, order.choice.holdout, order.choice.seed)
-    kept = _slices(layout, order.keep)
+    if order.work.choice is not None:
+        train, held = split(train, order.work.choice.holdout, order.work.choice.seed)
+    kept = _slices(layout, order.work.keep)
     start = assemble(order, place.blobs, vectors, layout, kept, job.model, job.gradient)
     context = None
-    if order.select is not None and job.mask is not None and order.context == job.mask:
+    if order.work.select is not None and job.mask is not None and order.context == job.mask:
         context = vectors.read_mask(job.mask)
     name = None
-    if order.personal is not None:
-        name = job.part if order.personal.mixes else job.model
+    if order.work.own_model is not None:
+        name = job.part if order.work.own_model.mixes else job.model
     own = None if name is None else vectors.read(name, layout)
     return Prepared(
         job,
@@ -258,7 +258,7 @@ def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place)
         level=None if learned.picked is None else learned.picked.level,
     )
     coded = Coded(b"", job.residual, job.mask, job.patch)
-    if order.task == TRAIN and order.upload:
+    if order.task == TRAIN and order.work.upload:
         coded = code_delta(prepared, learned, vectors)
     update = place.blobs.write(encode_update(report, coded.payload))
     model, part, gradient = job.model, job.part, job.gradient
@@ -295,7 +295,7 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
             chosen = SparseVector(delta.size, learned.chosen, delta[learned.chosen.astype(np.intp)])
         payload = encode(chosen, codec.values, codec.compression, prepared.context)
         base = base_of(prepared, learned)
-        patch = _remember(base, chosen, codec.values, vectors) if order.remember else None
+        patch = _remember(base, chosen, codec.values, vectors) if order.work.remember else None
     except LocalError as exc:
         where = f"run {order.run}, round {order.round}"
         raise TrainingDiverged(f"{where}: delta: {exc}") from exc

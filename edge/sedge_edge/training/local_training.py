@@ -29,7 +29,7 @@ from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Order, Selection, Training
+from sedge_protocol.wire.messages import Order, Training, UpdateSelection
 from sedge_protocol.wire.update import Metrics
 
 # What an order may ask for beyond one training, as ``Hello.codecs`` announces it.
@@ -111,7 +111,7 @@ def lesson(
 
     ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
     """
-    personal, picked = order.personal, None
+    personal, picked = order.work.own_model, None
     if parts is not None:
         picked = yield from _pick(parts)
         start = picked.start
@@ -126,11 +126,11 @@ def lesson(
     learned = Learned(before, trained, after, model, picked=picked)
     if mixes:
         learned = replace(learned, part=own, mix=mix)
-    if order.select is None:
+    if order.work.select is None:
         return learned
-    slope = _slope(order.select, start, trained)
-    chosen = critical(trained.theta, slope, layout, order.keep, order.select)
-    alone = sparsified(trained.theta, chosen, layout, order.keep)
+    slope = _slope(order.work.select, start, trained)
+    chosen = critical(trained.theta, slope, layout, order.work.keep, order.work.select)
+    alone = sparsified(trained.theta, chosen, layout, order.work.keep)
     sparse = yield from _ask(Evaluate(alone), Metrics)
     return replace(learned, chosen=chosen, sparse=sparse)
 
@@ -156,9 +156,9 @@ def _rank(found: Metrics) -> tuple[float, float]:
 
 def _first(order: Order, start: Theta, own: Theta) -> Generator[Request, Answer, Mixed]:
     """The order's first training, with the own part beside it where the device predicts with a mixture."""
-    personal, training, seed = order.personal, order.training, order.seed
+    personal, training, seed = order.work.own_model, order.training, order.seed
     if personal is None or not personal.mixes:
-        wanted = wants_gradient(order) and not order.then
+        wanted = wants_gradient(order) and not order.work.then
         trained = yield from _trained(Train(start, training, seed, gradient=wanted))
         return Mixed(trained, own, 0.0)
     both = TrainMixed(start, own, personal.mix, personal.adaptive, training, seed)
@@ -170,14 +170,14 @@ def _others(
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:
     """The further trainings: of the model that is sent, phase by phase, then of the own one."""
     trained, own, steps = first.sent, first.own, first.sent.steps
-    for phase, training in enumerate(order.then, start=1):
-        wanted = wants_gradient(order) and phase == len(order.then)
+    for phase, training in enumerate(order.work.then, start=1):
+        wanted = wants_gradient(order) and phase == len(order.work.then)
         further = _further(trained.theta, training, order, phase, start, wanted)
         trained = yield from _trained(further)
         steps += trained.steps
-    personal = order.personal
+    personal = order.work.own_model
     if personal is not None and not personal.mixes:
-        alone = _further(own, personal.training, order, len(order.then) + 1, start)
+        alone = _further(own, personal.training, order, len(order.work.then) + 1, start)
         ended = yield from _trained(alone)
         own, steps = ended.theta, steps + ended.steps
     return replace(trained, steps=steps), own
@@ -212,19 +212,19 @@ def mixture(mix: float, own: Theta, sent: Theta) -> Theta:
 
 def wants_gradient(order: Order) -> bool:
     """Whether the last batch's gradient is needed, now or in the next round."""
-    selects = order.select is not None and order.select.gradient == "last"
+    selects = order.work.select is not None and order.work.select.gradient == "last"
     return selects or scores_gradient(order)
 
 
 def scores_gradient(order: Order) -> bool:
     """Whether the device's own scores are those of a gradient, which it then keeps."""
-    return order.own is not None and order.own.score in ("gradient", "fisher")
+    return order.work.scoring is not None and order.work.scoring.score in ("gradient", "fisher")
 
 
 def check_order(order: Order, layout: Layout) -> None:
     """Raise ``CodecError`` for what no device can do: unknown tensors, settings that exclude each other."""
-    own, personal = order.own, order.personal
-    trainings = [order.training, *order.then]
+    own, personal = order.work.scoring, order.work.own_model
+    trainings = [order.training, *order.work.then]
     if personal is not None:
         trainings.append(personal.training)
     for name in {name for training in trainings for name in training.freeze}:
@@ -236,9 +236,9 @@ def check_order(order: Order, layout: Layout) -> None:
             raise CodecError(f"own.tensors: no parameter named {name!r}")
     if own is not None and (order.patch_hash or personal is not None):
         raise CodecError("own: found beside a patch or personal, expected neither")
-    if order.choice is not None and (own is not None or personal is not None):
+    if order.work.choice is not None and (own is not None or personal is not None):
         raise CodecError("choice: found beside own or personal, expected neither")
-    if personal is not None and personal.mixes and wants_gradient(order) and not order.then:
+    if personal is not None and personal.mixes and wants_gradient(order) and not order.work.then:
         raise CodecError("select: a mixture's training gives no gradient, expected 'delta'")
 
 
@@ -263,7 +263,7 @@ def _trained(request: Train) -> Generator[Request, Answer, Trained]:
     return trained
 
 
-def _slope(select: Selection, start: Theta, trained: Trained) -> Theta:
+def _slope(select: UpdateSelection, start: Theta, trained: Trained) -> Theta:
     """What an order's selection goes by (n,): the last batch's gradient, or the whole change."""
     if select.gradient == "last" and trained.gradient is not None:
         return trained.gradient

@@ -14,7 +14,7 @@ from sedge_protocol.codec.patch_levels import Levels, decode_levels, offered
 from sedge_protocol.errors import CodecError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Choice, Order, Own
+from sedge_protocol.wire.messages import DeviceScoring, Order, PatchChoice
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,25 +73,25 @@ def assemble(
     """
     shared = global_model(order, blobs, vectors, layout)
     theta = shared.copy()
-    bare = theta if order.choice is None else shared.copy()
+    bare = theta if order.work.choice is None else shared.copy()
     patch = _patch(order, blobs, vectors, layout)
     if patch is not None:
         patch.scatter_into(theta)
     personal = np.empty(0, np.uint32)
-    if model is not None and (kept or order.own is not None):
+    if model is not None and (kept or order.work.scoring is not None):
         own = vectors.read(model, layout)
-        if order.own is not None:
+        if order.work.scoring is not None:
             slope = None if gradient is None else vectors.read(gradient, layout)
-            personal = own_elements(own, shared, layout, order.own, slope)
+            personal = own_elements(own, shared, layout, order.work.scoring, slope)
             place = personal.astype(np.intp)
             theta[place] = own[place]
         for tensor in kept:
             theta[tensor] = bare[tensor] = own[tensor]
-    parts = None if order.choice is None else _parts(order.choice, patch, bare, theta)
-    return Start(theta, theta if order.own is None else shared, personal, parts)
+    parts = None if order.work.choice is None else _parts(order.work.choice, patch, bare, theta)
+    return Start(theta, theta if order.work.scoring is None else shared, personal, parts)
 
 
-def _parts(choice: Choice, patch: SparseVector | None, bare: Theta, whole: Theta) -> Parts:
+def _parts(choice: PatchChoice, patch: SparseVector | None, bare: Theta, whole: Theta) -> Parts:
     """What a device picks from; without a patch there is nothing to pick."""
     levels = decode_levels(choice.levels, 0 if patch is None else patch.count)
     where: slice | NDArray[np.intp] = slice(0, 0)
@@ -101,7 +101,7 @@ def _parts(choice: Choice, patch: SparseVector | None, bare: Theta, whole: Theta
 
 
 def own_elements(
-    own: Theta, shared: Theta, layout: Layout, wanted: Own, gradient: Theta | None
+    own: Theta, shared: Theta, layout: Layout, wanted: DeviceScoring, gradient: Theta | None
 ) -> NDArray[np.uint32]:
     """Sorted indices (k,) of what tells the own model (n,) from the shared one (n,), as FedOBP scores it.
 

@@ -65,8 +65,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     ``batch_size`` is static in the programs. ``num_classes`` is 0 for a model that does not classify.
     ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
-    which channels of the layout's tensors belong together, or None where nothing can be narrowed; ``rate``
-    (0 to below 1) is the share of the whole model's channels that this form of it lacks.
+    which channels of the layout's tensors belong together, or None where nothing can be narrowed;
+    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form of it lacks.
     """
 
     format: int
@@ -81,7 +81,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     programs: tuple[Program, ...]
     verification: Verification
     axes: Axes | None = None
-    rate: float = 0.0
+    dropped: float = 0.0
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -131,8 +131,8 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
         raise CodecError(f"{where}: {exc}") from exc
     if not 1 <= manifest.batch_size <= 65536:
         raise CodecError(f"{where}: batch_size {manifest.batch_size} is not within 1 to 65536")
-    if not 0 <= manifest.rate < 1:
-        raise CodecError(f"{where}: rate {manifest.rate} is not within 0 and 1")
+    if not 0 <= manifest.dropped < 1:
+        raise CodecError(f"{where}: dropped {manifest.dropped} is not within 0 and 1")
     if manifest.axes is not None:
         manifest.axes.check(manifest.layout)
     for program in manifest.programs:

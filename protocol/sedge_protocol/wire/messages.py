@@ -81,7 +81,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     freeze: Names = ()
 
 
-class Personal(msgspec.Struct, frozen=True, omit_defaults=True):
+class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
     """A model that is the device's own, trained beside the one it sends; it never leaves the device.
 
     It starts where it ended last time, or at the round's start vector, and is what the device evaluates
@@ -102,7 +102,7 @@ class Personal(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.mix < 1 or self.adaptive
 
 
-class Selection(msgspec.Struct, frozen=True, omit_defaults=True):
+class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     """The elements a device sends are those its loss depends on most, tensor by tensor (FedPURIN, FedCAC).
 
     c = |g theta| of every element of the trained model, or with ``hessian`` |-g theta + (g theta)^2 / 2|;
@@ -120,7 +120,7 @@ class Selection(msgspec.Struct, frozen=True, omit_defaults=True):
     half: bool = False
 
 
-class Own(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
     """The device finds its personal elements itself, in the model it ended with last time.
 
     FedOBP with ``scoring = "device"``: the cloud sees no model of a device, only its change, which is
@@ -135,7 +135,7 @@ class Own(msgspec.Struct, frozen=True, omit_defaults=True):
     tensors: Names = ()
 
 
-class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The device picks how much of the patch it starts with, by examples that it does not train on.
 
     ``holdout`` is the share of its training examples that it keeps for this; they are drawn by ``seed``, so
@@ -170,6 +170,34 @@ class Step(msgspec.Struct, frozen=True):
     blob: Manifest
 
 
+class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a strategy asks of a device in one round, beyond the vector that it starts from.
+
+    ``keep`` names tensors that the device takes from its own last model and never sends. Without ``upload``
+    only metrics come back. ``training`` is how it trains, and ``then`` are further trainings, each of which
+    begins where the one before ended; no ``training`` is, to a strategy, the run's, and in an order the
+    defaults. With ``remember`` the device keeps what it sends as the patch that it would be, so that
+    a later order which names that patch need not bring it.
+    """
+
+    keep: Names = ()
+    upload: bool = True
+    training: Training | None = None
+    then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
+    own_model: OwnModel | None = None
+    select: UpdateSelection | None = None
+    scoring: DeviceScoring | None = None
+    choice: PatchChoice | None = None
+    remember: bool = False
+
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """Every training that it names, one after the other."""
+        first = (self.training,) if self.training is not None else ()
+        own = (self.own_model.training,) if self.own_model is not None else ()
+        return (*first, *self.then, *own)
+
+
 class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One device's work in one round.
 
@@ -179,11 +207,8 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``patch`` (inline) or ``patch_blob`` is a coded vector of absolute values to write over it;
     ``patch_hash`` is the SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n
     bits, without which the patch cannot be decoded: the device's own last one, fetched where it is gone.
-    ``keep`` names tensors that the device takes from its own last model. ``then`` are further trainings,
-    each of which begins where the one before ended. With ``remember`` the device keeps what it sends as
-    the patch that it would be, so that a later order which names that patch need not bring it. With
-    ``select`` ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator holds for
-    decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
+    Where ``work`` selects, ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the
+    coordinator holds for decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
     """
 
     run: Id
@@ -197,19 +222,16 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     patch_blob: Manifest | None = None
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
     patch_context: Manifest | None = None
-    keep: Names = ()
-    upload: bool = True
-    training: Training = Training()
-    then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
-    personal: Personal | None = None
-    select: Selection | None = None
-    own: Own | None = None
-    choice: Choice | None = None
-    remember: bool = False
+    work: Work = Work()
     codec: Codec = Codec()
     context: Annotated[bytes, Meta(max_length=32)] = b""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     deadline_ms: Count = 0
+
+    @property
+    def training(self) -> Training:
+        """The work's first training."""
+        return self.work.training or Training()
 
 
 class Cancel(msgspec.Struct, frozen=True):

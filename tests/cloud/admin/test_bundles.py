@@ -19,7 +19,7 @@ from sedge_protocol.wire.bundle import BundleManifest
 def forms(tmp_path_factory: pytest.TempPathFactory) -> list[BundleManifest]:
     """The whole model, three quarters, half and a quarter of it."""
     folder = tmp_path_factory.mktemp("forms")
-    found = [make_width(folder / str(rate), rate) for rate in (0.0, 0.25, 0.5, 0.75)]
+    found = [make_width(folder / str(dropped), dropped) for dropped in (0.0, 0.25, 0.5, 0.75)]
     return [bundles.load(one)[0].manifest for one in found]
 
 
@@ -46,8 +46,8 @@ WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
     "target": (changed(target=bundles.TensorSpec("float32", ())), 'bundle 2: found "target'),
     "classes": (changed(num_classes=9), "bundle 2: found 'num_classes 9', expected 100"),
     "backend": (changed(programs=(PROGRAM,)), r"expected programs for \['onnxruntime'\]"),
-    "rate": (changed(rate=0.0), "found 'rate 0', expected a rate above 0"),
-    "another rate": (changed(rate=0.25), r"found 'channels \(60,\)', expected \(90,\)"),
+    "dropped": (changed(dropped=0.0), "found 'dropped 0', expected above 0"),
+    "another dropped": (changed(dropped=0.25), r"found 'channels \(60,\)', expected \(90,\)"),
     "axes": (changed(axes=None), "found 'no axes', expected bundles that were exported with"),
     "channels": (changed(axes=Axes((59,), AXES.dims)), r"found 'channels \(59,\)', expected \(60"),
     "dims": (changed(axes=Axes((60,), ((0, FIXED), (0,)))), "along the first one's axes"),
@@ -66,9 +66,9 @@ def test_what_is_no_form_of_the_model(forms: list[BundleManifest], name: str) ->
 
 
 def test_the_order_of_the_bundles(forms: list[BundleManifest]) -> None:
-    with pytest.raises(ConfigError, match=r"bundle 3: found 'rate 0\.25', expected a rate above"):
+    with pytest.raises(ConfigError, match=r"bundle 3: found 'dropped 0\.25', expected above"):
         require_forms(forms[0], [forms[2], forms[1]])
-    with pytest.raises(ConfigError, match=r"bundle 3: found 'rate 0\.5'"):
+    with pytest.raises(ConfigError, match=r"bundle 3: found 'dropped 0\.5'"):
         require_forms(forms[0], [forms[2], forms[2]])
     with pytest.raises(ConfigError, match="the whole model first"):
         require_forms(forms[1], [forms[2]])
@@ -79,7 +79,7 @@ def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cloud = Cloud(tmp_path, CONFIG, widths=(0.25, 0.5))
     for _ in range(2):
         run = cloud.core.runs[RUN]
-        assert [width.rate for width in run.widths] == [0.0, 0.25, 0.5]
+        assert [width.dropped for width in run.widths] == [0.0, 0.25, 0.5]
         assert run.layout(2) == AXES.layout(LAYOUT, AXES.narrowed(0.5))
         cloud.core.ledger.collect()
         assert all(cloud.store.blobs.has(bundle.sha256) for bundle in run.bundles)

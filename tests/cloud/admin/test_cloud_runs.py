@@ -36,7 +36,7 @@ from sedge_cloud.store.runs import Ledger, Run, RunState
 from sedge_cloud.strategy import Assignment, State
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
-from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Layout, Role
 
 
 @pytest.fixture
@@ -51,10 +51,9 @@ def test_a_run_is_stored_whole(store: Store, tmp_path: Path) -> None:
     run = Run(row, store)
     assert (run.name, run.status, run.config) == ("first-run", "running", CONFIG)
     assert run.manifest.layout == LAYOUT
-    state = Ledger(store).state(run)
-    assert np.array_equal(state.theta, random_theta(1)) and np.array_equal(
-        state.initial, state.theta
-    )
+    context = Ledger(store).context(run)
+    assert np.array_equal(context.theta, random_theta(1))
+    assert np.array_equal(context.initial, context.theta)
 
 
 @pytest.mark.parametrize("name", ["", "Run", "run_1", "-run", "a" * 49, "run\n", "rün", "../run"])
@@ -114,7 +113,7 @@ def test_a_program_that_devices_refuse(store: Store, tmp_path: Path) -> None:
 def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path) -> None:
     """It is asked before the run is there: nobody wants to hear of it from the log."""
     given.clear()
-    given.PLANS[""] = lambda state, memory, training: Assignment(width=len(state.widths))
+    given.PLANS[""] = lambda context, client: Assignment(width=len(context.widths))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
     try:
         with pytest.raises(ConfigError, match=r"strategy: .*width 1, the run has 1 bundles"):
@@ -129,7 +128,7 @@ def test_a_model_whose_orders_no_frame_holds(store: Store, tmp_path: Path) -> No
     layout = Layout.of([(name, (2,), Role.PARAMETER) for name in [*names, "head.weight"]])
     config = msgspec.structs.replace(CONFIG, strategy="lg_fedavg")
     said = (
-        r"strategy: found 'lg_fedavg', .*, a new device: an order of \d+ bytes, of which keep takes"
+        r"strategy: found 'lg_fedavg', .*, a new device: an order of \d+ bytes, of which work takes"
     )
     with pytest.raises(ConfigError, match=said):
         start_run(store, "large", make_bundle(tmp_path / "bundle", layout), config)
@@ -164,25 +163,20 @@ def test_krum_is_for_one_width(store: Store, tmp_path: Path, rule: Rule) -> None
 
 def test_a_run_begins_with_the_model_that_its_strategy_makes(store: Store, tmp_path: Path) -> None:
     """Of the bundle's own nothing is left."""
-
-    def init(layout: Layout, theta: Theta) -> State:
-        return State(layout, theta * np.float32(2), initial=np.zeros_like(theta))
-
-    given.INITS.append(init)
+    given.INITS.append(lambda context: context.replaced(context.theta * np.float32(2)))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
     try:
         start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     finally:
         given.clear()
     run = Run(store.runs()[0], store)
-    state = Ledger(store).state(run)
-    doubled = random_theta(1) * np.float32(2)
-    assert state.theta.tobytes() == doubled.tobytes() and not state.initial.any()
+    context, doubled = Ledger(store).context(run), random_theta(1) * np.float32(2)
+    assert context.theta.tobytes() == context.initial.tobytes() == doubled.tobytes()
     assert run.state.model_hash == hashlib.sha256(doubled.tobytes()).digest()
 
 
 def test_a_strategy_that_begins_with_a_model_of_its_own_size(store: Store, tmp_path: Path) -> None:
-    given.INITS.append(lambda layout, theta: State(layout, theta[:-1], initial=theta))
+    given.INITS.append(lambda context: State(context.theta[:-1]))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
     try:
         with pytest.raises(LocalError, match=r"State.theta: found float32 \(11999,\), expected"):

@@ -1,11 +1,11 @@
 """Overlaps of masks, thresholds and groups: tables, properties, samples, masks of absent devices."""
 
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.cloud.contexts import context_of
 
 from sedge_cloud.algorithms.collaboration import (
     Grouping,
@@ -21,19 +21,17 @@ from sedge_cloud.algorithms.collaboration import (
     regrouped,
     threshold,
 )
-from sedge_cloud.strategy import Memory, State, Update
+from sedge_cloud.strategy import ClientModel, Context, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 
 GROUPING = Grouping(beta=10, sample=2**21, stale_rounds=0)
 
 
-def state(size: int, number: int = 0, **groups: tuple[str, ...]) -> State:
-    """A state after so many rounds of a model of n = ``size``."""
-    theta = np.zeros(size, np.float32)
+def context(size: int, number: int = 0, **groups: tuple[str, ...]) -> Context:
+    """The context after so many rounds of a model of n = ``size``."""
     layout = Layout.of([("fc.weight", (size,), Role.PARAMETER)])
-    return State(layout, theta, theta, number, groups=groups)
+    return context_of(layout, np.zeros(size, np.float32), round=number, groups=groups)
 
 
 def masks_of(size: int, **critical: list[int]) -> Masks:
@@ -53,7 +51,7 @@ def by_counting(bits: NDArray[np.bool_]) -> NDArray[np.float64]:
     return found
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 65, 1000, 64 * 512, 64 * 512 + 1, 70_000])
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 64 * 512 + 1])
 def test_overlaps_are_what_counting_gives(size: int) -> None:
     rng = np.random.default_rng(size)
     bits = rng.random((5, size)) < np.array([0.1, 0.5, 0.5, 0.9, 1.0])[:, None]
@@ -87,8 +85,7 @@ def test_the_threshold_rises_from_the_mean_to_the_largest() -> None:
     assert threshold(overlap, 4, 4) == 0.5
 
 
-@pytest.mark.parametrize("count", [2, 3, 7, 30])
-@pytest.mark.parametrize("number", [1, 2, 3, 7])
+@pytest.mark.parametrize(("count", "number"), [(2, 1), (7, 3), (30, 7)])
 def test_equal_masks_are_one_group(count: int, number: int) -> None:
     # Whatever the mean of equal overlaps is rounded to.
     elements = [0, 3, 4, 9, 10]
@@ -107,7 +104,7 @@ def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     assert threshold(overlap, 3, 3) == 0.9
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_two_planted_clusters_are_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
     masks = Masks(2000, 2**21)
@@ -119,7 +116,7 @@ def test_two_planted_clusters_are_found(seed: int) -> None:
         assert groups[f"d{i:02}"] == tuple(f"d{j:02}" for j in range(i % 2, 12, 2) if j != i)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_groups_only_get_smaller_until_nobody_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)
     masks = masks_of(64, **{d: rng.choice(64, 20, replace=False).tolist() for d in "abcdef"})
@@ -146,7 +143,7 @@ def test_a_device_without_critical_elements_is_alone() -> None:
 # Samples ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 64), (1000, 999), (10**6, 65_536)])
+@pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 999)])
 def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> None:
     places = drawn(size, sample)
     assert places is not None
@@ -156,10 +153,7 @@ def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> No
     again = drawn(size, sample)
     assert again is not None
     np.testing.assert_array_equal(places, again)
-
-
-def test_a_small_model_is_compared_whole() -> None:
-    assert drawn(64, 64) is None
+    assert drawn(sample, sample) is None
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -181,7 +175,7 @@ def test_a_sample_errs_no_more_than_documented(share: float) -> None:
 
 
 def test_groups_of_absent_devices_stay() -> None:
-    before = state(8, 3, x=("a",), a=("x",), b=("x",))
+    before = context(8, 3, x=("a",), a=("x",), b=("x",))
     groups, arrays = regrouped(before, masks_of(8, a=[0, 1], c=[0, 2]), GROUPING)
     assert groups == {"x": ("a",), "b": ("x",), "a": ("c",), "c": ("a",)}
     assert arrays == {}
@@ -189,23 +183,23 @@ def test_groups_of_absent_devices_stay() -> None:
 
 def test_a_device_that_finds_nobody_loses_its_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1], c=[6, 7])
-    groups, _ = regrouped(state(8, 3, c=("a",)), masks, GROUPING)
+    groups, _ = regrouped(context(8, 3, c=("a",)), masks, GROUPING)
     assert groups == {"a": ("b",), "b": ("a",)}
 
 
 def test_after_beta_nobody_has_a_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1])
-    last, _ = regrouped(state(8, 9, x=("a",)), masks, GROUPING)
+    last, _ = regrouped(context(8, 9, x=("a",)), masks, GROUPING)
     assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
-    after, arrays = regrouped(state(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
+    after, arrays = regrouped(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
     assert after == arrays == {}
 
 
-@pytest.mark.parametrize("size", [5, 64, 1000])
+@pytest.mark.parametrize("size", [5, 1000])
 def test_masks_of_absent_devices_count_while_they_are_fresh(size: int) -> None:
     grouping = replace(GROUPING, stale_rounds=2)
     high = list(range(size - 2, size))
-    current = state(size)
+    current = context(size)
     seen: list[dict[str, tuple[str, ...]]] = []
     for critical in ({"a": [0, 1], "z": high}, {"b": [0, 1]}, {"c": high}, {"d": [0, 1]}):
         groups, arrays = regrouped(current, masks_of(size, **critical), grouping)
@@ -260,40 +254,15 @@ def test_enormous_values_have_a_mean() -> None:
 def test_a_device_that_is_forgotten_is_left_out() -> None:
     theta = np.zeros(2, np.float32)
     sent = SparseVector(2, None, theta)
-    assert list(known([Memory(), Memory(theta, sent=sent), Memory(theta)])) == [(theta, sent)]
+    assert list(known([ClientModel(), ClientModel(theta, sent=sent), ClientModel(theta)])) == [
+        (theta, sent)
+    ]
 
 
-@pytest.mark.parametrize("count", [0, 3, 4])
+@pytest.mark.parametrize("count", [0, 3])
 def test_places(count: int) -> None:
     indices = np.arange(count, dtype=np.uint32)
     assert places(SparseVector(4, indices, np.zeros(count, np.float32))).tolist() == list(
         range(count)
     )
     assert places(SparseVector(4, None, np.zeros(4, np.float32))).tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("key", "grouping"),
-    [
-        ("beta", (0, 64, 0)),
-        ("beta", (10**6 + 1, 64, 0)),
-        ("overlap_sample", (1, 63, 0)),
-        ("overlap_sample", (1, 2**28 + 1, 0)),
-        ("stale_rounds", (1, 64, -1)),
-    ],
-)
-def test_refuses(key: str, grouping: tuple[int, int, int]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Grouping(*grouping)
-    assert caught.value.key == key
-
-
-def test_every_pair_is_compared_once_for_both() -> None:
-    rng = np.random.default_rng(3)
-    masks = masks_of(
-        200, **{f"d{i}": rng.choice(200, 50 + i, replace=False).tolist() for i in range(6)}
-    )
-    found = overlaps(list(masks.words.values()))
-    sizes = 50 + np.arange(6)
-    for i, j in combinations(range(6), 2):
-        assert (1 - found[i, j]) * sizes[i] == pytest.approx((1 - found[j, i]) * sizes[j])

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.forms import PLAIN, RESIDUAL, Plain, Residual, layout_of, random_theta, state_of
+from tests.cloud.forms import PLAIN, RESIDUAL, Plain, Residual, context_of, layout_of, random_theta
 
-from sedge_cloud.algorithms.averaging import weighted_mean
+from sedge_cloud.algorithms.averaging import mean_change
 from sedge_cloud.algorithms.submodels import (
     WHOLE,
     Tally,
-    count_average,
+    count_change,
     form_of,
     places_of,
     prefix,
@@ -23,7 +23,7 @@ from sedge_protocol.layout import Theta
 
 LAYOUT = layout_of(Residual())
 THETA = random_theta(LAYOUT, np.random.default_rng(0))
-STATE = state_of(LAYOUT, RESIDUAL, THETA, (0.25, 0.5))
+CONTEXT = context_of(LAYOUT, RESIDUAL, THETA, (0.25, 0.5))
 
 
 def by_tensor(theta: Theta, channels: list[NDArray[np.intp]]) -> list[NDArray[np.float32]]:
@@ -40,13 +40,13 @@ def by_tensor(theta: Theta, channels: list[NDArray[np.intp]]) -> list[NDArray[np
 
 @pytest.mark.parametrize("width", [0, 1, 2])
 def test_a_sub_model_has_its_channels_of_every_tensor(width: int) -> None:
-    form = form_of(STATE, width)
+    form = form_of(CONTEXT, width)
     rng = np.random.default_rng(width)
     channels = [
         rng.permutation(many)[:few].astype(np.intp)
         for many, few in zip(RESIDUAL.channels, form.axes.channels, strict=True)
     ]
-    places = places_of(form_of(STATE, 0), form, channels)
+    places = places_of(form_of(CONTEXT, 0), form, channels)
     np.testing.assert_array_equal(THETA[places], np.concatenate(by_tensor(THETA, channels)))
     assert np.unique(places).size == form.layout.size
 
@@ -54,8 +54,8 @@ def test_a_sub_model_has_its_channels_of_every_tensor(width: int) -> None:
 def test_a_channel_behind_a_flattened_image_is_sixteen_elements() -> None:
     layout = layout_of(Plain(32, 64, 512))
     theta = random_theta(layout, np.random.default_rng(1))
-    state = state_of(layout, PLAIN, theta, (0.5,))
-    whole, half = form_of(state, 0), form_of(state, 1)
+    context = context_of(layout, PLAIN, theta, (0.5,))
+    whole, half = form_of(context, 0), form_of(context, 1)
     channels = rolled(half, whole.axes, 40)
     assert channels[1].tolist() == [*range(40, 64), *range(8)]
     cut = half.layout.views(theta[places_of(whole, half, channels)])["fc1.weight"]
@@ -65,8 +65,8 @@ def test_a_channel_behind_a_flattened_image_is_sixteen_elements() -> None:
 
 
 def test_the_prefix_of_a_width_is_a_slice() -> None:
-    form = form_of(STATE, 2)
-    cut = form.layout.views(THETA[places_of(form_of(STATE, 0), form, prefix(form))])
+    form = form_of(CONTEXT, 2)
+    cut = form.layout.views(THETA[places_of(form_of(CONTEXT, 0), form, prefix(form))])
     for name, whole in LAYOUT.views(THETA).items():
         part = tuple(slice(extent) for extent in cut[name].shape)
         np.testing.assert_array_equal(cut[name], whole[part])
@@ -74,7 +74,7 @@ def test_the_prefix_of_a_width_is_a_slice() -> None:
 
 @pytest.mark.parametrize("shift", [0, 1, 7, 8, 1000])
 def test_the_rolled_window_goes_round(shift: int) -> None:
-    form = form_of(STATE, 2)
+    form = form_of(CONTEXT, 2)
     for window, many, few in zip(
         rolled(form, RESIDUAL, shift), RESIDUAL.channels, form.axes.channels, strict=True
     ):
@@ -83,32 +83,29 @@ def test_the_rolled_window_goes_round(shift: int) -> None:
 
 def test_every_element_is_the_mean_of_those_that_have_it() -> None:
     rng = np.random.default_rng(3)
-    forms = [form_of(STATE, width) for width in range(3)]
+    forms = [form_of(CONTEXT, width) for width in range(3)]
     places = [places_of(forms[0], form, prefix(form)) for form in forms]
     updates = [
         Update(f"d{i}", 10, random_theta(forms[width].layout, rng), width=width)
         for i, width in enumerate((0, 1, 2, 2))
     ]
-    after = count_average(STATE, updates, lambda width: places[width], lambda _: 1)
+    change = count_change(CONTEXT, updates, lambda width: places[width], lambda _: 1)
     total, count = np.zeros(LAYOUT.size), np.zeros(LAYOUT.size)
     for update in updates:
         total[places[update.width]] += update.trained
         count[places[update.width]] += 1
     expected = (total / count).astype(np.float32)
-    statistics = LAYOUT.mask(LAYOUT.statistics)
-    np.testing.assert_allclose(after.theta[~statistics], expected[~statistics], rtol=1e-6)
-    np.testing.assert_array_equal(after.theta[statistics], THETA[statistics])
-    assert after.round == 1
+    np.testing.assert_allclose(THETA + change, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_an_element_that_nobody_has_keeps_its_value() -> None:
-    form = form_of(STATE, 2)
-    places = places_of(form_of(STATE, 0), form, prefix(form))
+    form = form_of(CONTEXT, 2)
+    places = places_of(form_of(CONTEXT, 0), form, prefix(form))
     update = Update("a", 1, np.full(form.layout.size, 9, np.float32), width=2)
-    after = count_average(STATE, [update], lambda _: places, lambda _: 3.0).theta
-    inside = np.isin(np.arange(LAYOUT.size), places) & ~LAYOUT.mask(LAYOUT.statistics)
-    assert (after[inside] == 9).all()
-    np.testing.assert_array_equal(after[~inside], THETA[~inside])
+    change = count_change(CONTEXT, [update], lambda _: places, lambda _: 3.0)
+    inside = np.isin(np.arange(LAYOUT.size), places)
+    np.testing.assert_allclose((THETA + change)[inside], 9)
+    assert not change[~inside].any()
 
 
 def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
@@ -121,7 +118,7 @@ def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
     tally = Tally(THETA)
     for update in updates:
         tally.add(update, update.num_examples, WHOLE)
-    np.testing.assert_array_equal(tally.mean(), weighted_mean(updates, THETA))
+    np.testing.assert_array_equal(tally.change(), mean_change(updates, THETA))
 
 
 def test_cover_leaves_elements_out() -> None:
@@ -129,28 +126,17 @@ def test_cover_leaves_elements_out() -> None:
     first, second = np.array([5, 5, 5], np.float32), np.array([9, 9, 9], np.float32)
     tally.vector(first, 1, WHOLE, np.array([1, 1, 0], np.float32))
     tally.vector(second, 3, WHOLE, np.array([1, 0, 0], np.float32))
-    assert tally.mean().tolist() == [8, 5, 3]
-
-
-def test_without_weight_nothing_moves() -> None:
-    assert Tally(THETA).mean().tolist() == THETA.tolist()
-
-
-def test_a_mean_that_is_not_finite_is_refused() -> None:
-    tally = Tally(np.zeros(3, np.float32))
-    tally.vector(np.array([0, np.inf, 0], np.float32), 1, WHOLE)
-    with pytest.raises(LocalError, match="element 1 is inf"):
-        tally.mean()
+    assert tally.change().tolist() == [7, 3, 0]
 
 
 def test_a_width_that_the_run_does_not_have() -> None:
     for width in (-1, 3):
         with pytest.raises(LocalError, match=f"width {width}: the run has 3"):
-            form_of(STATE, width)
+            form_of(CONTEXT, width)
 
 
 def test_a_run_without_axes_has_its_whole_model() -> None:
-    form = form_of(state_of(LAYOUT, None, THETA), 0)
+    form = form_of(context_of(LAYOUT, None, THETA), 0)
     assert form.layout is LAYOUT
     assert form.axes.channels == ()
     form.axes.check(LAYOUT)

@@ -80,7 +80,7 @@ def test_a_small_update_in_one_message(tmp_path: Path) -> None:
         len(blob),
         report_for(cloud.order("a")),
     )
-    memory = cloud.store.memory(RUN, "a")
+    memory = cloud.store.client_model(RUN, "a")
     assert memory is not None and memory.blob == sha256
 
 
@@ -210,7 +210,7 @@ def test_a_late_update_of_a_strategy_with_arrays(
     (answer,) = cloud.say("c", Offer(RUN, 1, early, 1, small_update(first)), early.transfer)
     assert isinstance(answer, Reject) and answer.reason == "stale"
     assert cloud.core.open[RUN].row.round == 6 and cloud.core.counters["storage_errors"] == 0
-    found = cloud.core.ledger.memory(cloud.core.runs[RUN], "c")
+    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "c")
     assert found.round == 2 and found.arrays["importance"].shape == (LAYOUT.size,)
 
 
@@ -251,12 +251,12 @@ def test_another_update_for_the_same_round_is_a_duplicate(tmp_path: Path) -> Non
     cloud = opened(tmp_path)
     blob = small_update(cloud.order("a"))
     cloud.offer("a", blob)
-    row, memory = cloud.store.update(RUN, 1, "a"), cloud.store.memory(RUN, "a")
+    row, memory = cloud.store.update(RUN, 1, "a"), cloud.store.client_model(RUN, "a")
     other = small_update(cloud.order("a"), seed=9)
     (answer,) = cloud.offer("a", other)
     assert isinstance(answer, Reject) and answer.reason == "duplicate"
     assert answer.sha256 == hashlib.sha256(other).digest()
-    assert cloud.store.update(RUN, 1, "a") == row and cloud.store.memory(RUN, "a") == memory
+    assert cloud.store.update(RUN, 1, "a") == row and cloud.store.client_model(RUN, "a") == memory
     assert cloud.core.open[RUN].received == {"a"}
     assert not cloud.store.blobs.has(hashlib.sha256(other).digest())
 
@@ -526,7 +526,7 @@ def test_the_disk_fails_at_each_call(
         cloud.poll()
         kept = open_store(cloud.folder / "state")
         row = kept.update(RUN, 1, "a")
-        assert row is not None and not row.rejected and row.late == (kind == "late")
+        assert row is not None and not row.rejected and bool(row.late) == (kind == "late")
         assert kept.update_blob(row.blob) == blob and parts(cloud) == []
         kept.close()
         assert kind == "late" or cloud.core.open[RUN].received == {"a"}

@@ -12,12 +12,10 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, small_update
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundOpened
-from sedge_cloud.rounds.cohort import plan_cohort
-from sedge_cloud.rounds.lifecycle import cohort
+from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.plans import Planned
 from sedge_cloud.store.runs import Run
-from sedge_cloud.strategy import Assignment
-from sedge_protocol.wire.messages import Personal
+from sedge_protocol.wire.messages import OwnModel
 
 NAMES = [f"d{i}" for i in range(10)]
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, fraction_train=0.2)
@@ -27,7 +25,7 @@ GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, fraction_train=0.2)
 def ditto() -> Generator[None]:
     """Every device is to train a model of its own."""
     for name in NAMES:
-        given.PLANS[name] = lambda state, memory, training: Assignment(personal=Personal())
+        given.PLANS[name] = lambda context, client: given.assigned(own_model=OwnModel())
     yield
     given.clear()
 
@@ -41,7 +39,7 @@ class Drawn:
 
     def __call__(self, run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
         self.online.append(list(online))
-        return list(self.always) or cohort(run, number, task, online)
+        return list(self.always) or draw_cohort(run, number, task, online)
 
 
 def a_cloud(folder: Path, config: RunConfig, *lacking: str) -> Cloud:
@@ -71,7 +69,7 @@ def test_while_nobody_lacks_anything_there_is_one_draw(tmp_path: Path) -> None:
     cloud = a_cloud(tmp_path, GIVEN)
     draw = Drawn()
     found = planned(cloud, draw)
-    assert devices(found) == cohort(cloud.core.runs[RUN], 1, "train", NAMES)
+    assert devices(found) == draw_cohort(cloud.core.runs[RUN], 1, "train", NAMES)
     assert draw.online == [NAMES] and found.left_out == {}
 
 

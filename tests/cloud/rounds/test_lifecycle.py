@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,11 +22,15 @@ from tests.cloud.helper import (
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds import lifecycle as rounds
-from sedge_cloud.rounds.lifecycle import OpenRound, Summary, cohort, complete, due, order_seed
+from sedge_cloud.rounds.cohort import coming_round, draw_cohort
+from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
+from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
+from sedge_cloud.rounds.plans import order_seed
+from sedge_cloud.rounds.summary import personal_elements
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
+from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import Cancel, Committed, Decline, Offer, Order, Reject
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import encode_update
@@ -48,20 +52,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_draw_depends_on_who_is_online_and_on_nothing_else(run: Run) -> None:
     with_config(run, fraction_train=0.3)
-    drawn = cohort(run, 4, "train", NAMES)
+    drawn = draw_cohort(run, 4, "train", NAMES)
     assert drawn == sorted(drawn) and len(set(drawn)) == 12
-    assert cohort(run, 4, "train", NAMES[::-1]) == drawn
-    assert cohort(run, 5, "train", NAMES) != drawn
-    assert cohort(run, 4, "train", NAMES[1:]) != drawn
+    assert draw_cohort(run, 4, "train", NAMES[::-1]) == drawn
+    assert draw_cohort(run, 5, "train", NAMES) != drawn
+    assert draw_cohort(run, 4, "train", NAMES[1:]) != drawn
     with_config(run, fraction_train=0.3, seed=43)
-    assert cohort(run, 4, "train", NAMES) != drawn
+    assert draw_cohort(run, 4, "train", NAMES) != drawn
 
 
 def test_every_device_has_the_same_chance(run: Run) -> None:
     with_config(run, fraction_train=0.25)
     count = np.zeros(len(NAMES))
     for number in range(1, 2001):
-        for name in cohort(run, number, "train", NAMES):
+        for name in draw_cohort(run, number, "train", NAMES):
             count[NAMES.index(name)] += 1
     # 2000 draws at 1/4: mean 500, standard deviation 19.4; five of them.
     assert count.sum() == 2000 * 10 and abs(count - 500).max() < 97
@@ -99,7 +103,7 @@ def test_the_size_of_a_cohort(
     run: Run, config: dict[str, object], online: int, task: str, size: int
 ) -> None:
     with_config(run, **config)
-    assert len(cohort(run, 1, task, NAMES[:online])) == size
+    assert len(draw_cohort(run, 1, task, NAMES[:online])) == size
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_what_is_due(
     if fraction == 0 and expected == (3, "evaluate"):
         expected = None
     run.state = msgspec.structs.replace(run.state, round=closed)
-    assert due(run) == expected
+    assert coming_round(run) == expected
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str)
     with_config(run, num_rounds=num_rounds, evaluate_every=every, evaluate=True)
     run.state = msgspec.structs.replace(run.state, round=0)
     found: list[tuple[int, str]] = []
-    while (coming := due(run)) is not None:
+    while (coming := coming_round(run)) is not None:
         found.append(coming)
         run.state = msgspec.structs.replace(run.state, round=coming[0])
     names = {"T": "train", "E": "evaluate"}
@@ -152,7 +156,7 @@ def test_a_strategy_counts_rounds_of_training_only(tmp_path: Path) -> None:
     cloud.hello()
     seen: list[tuple[int, bool]] = []
     while cloud.run_row().status == "running":
-        state = cloud.core.ledger.state(cloud.core.runs[RUN])
+        state = cloud.core.ledger.context(cloud.core.runs[RUN])
         seen.append((state.round, state.measures))
         cloud.answer("a", "b")
     assert seen == [(0, False), (1, True), (1, False), (2, True)]
@@ -167,7 +171,7 @@ def test_seeds_are_pinned(run: Run) -> None:
 
 def an_open_round(size: int, settled: int, received: int) -> OpenRound:
     """A round of ``size`` devices with its deadline at 100."""
-    orders = [OrderRow(RUN, 1, f"d{i}", b"", b"", True, b"") for i in range(size)]
+    orders = [OrderRow(RUN, 1, f"d{i}", b"", b"", b"") for i in range(size)]
     row = RoundRow(RUN, 1, "train", True, b"", b"", None)
     names = [order.device for order in orders]
     return OpenRound(
@@ -180,14 +184,7 @@ def an_open_round(size: int, settled: int, received: int) -> OpenRound:
     [
         ({}, 3, 2, 2, 99.0, False),
         ({}, 3, 3, 3, 0.0, True),
-        (
-            {},
-            3,
-            3,
-            0,
-            0.0,
-            True,
-        ),  # everyone has answered, nobody with an update: it closes, and fails
+        ({}, 3, 3, 0, 0.0, True),  # all have answered, nobody with an update: it closes, and fails
         ({"quorum": 0.5}, 3, 1, 1, 0.0, False),
         ({"quorum": 0.5}, 3, 2, 2, 0.0, True),
         ({"quorum": 0.5}, 3, 2, 1, 0.0, False),  # declining is no update
@@ -213,7 +210,12 @@ def test_when_a_round_closes(
     expected: bool,
 ) -> None:
     with_config(run, **config)
-    assert complete(run, an_open_round(size, settled, received), now) is expected
+    current = an_open_round(size, settled, received)
+    while current.phase is not Phase.CLOSED and (event := current.due(run.config, now)):
+        if event is Event.SHORTAGE:
+            break
+        current.enter(event, run.config, now)
+    assert (current.phase is Phase.CLOSED) is expected
 
 
 def replaced(**values: object) -> RunConfig:
@@ -297,7 +299,9 @@ def test_what_a_round_came_to(tmp_path: Path) -> None:
     assert moved[5] == pytest.approx(25.0) and np.count_nonzero(moved) == 1
 
 
-def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_memory(tmp_path: Path) -> None:
+def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_model(
+    tmp_path: Path,
+) -> None:
     cloud = Cloud(tmp_path, replaced(quorum=0.6), devices=("a", "b", "c"))
     cloud.hello()
     late_order = cloud.order("c")
@@ -310,14 +314,14 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_memory(tmp_
     assert answers == [Committed(RUN, 1, manifest.sha256, late=True)]
     assert [event.late for event in cloud.events(UpdateReceived)] == [False, False, True]
     assert cloud.core.counters["late"] == 1
-    memory = cloud.store.memory(RUN, "c")
-    assert memory is not None and (memory.round, memory.blob) == (1, manifest.sha256)
+    known = cloud.store.client_model(RUN, "c")
+    assert known is not None and (known.round, known.blob) == (1, manifest.sha256)
     assert cloud.state() == after_round_1 and len(cloud.store.updates(RUN, 1)) == 2
     # It does not count as an answer to the open round.
     assert cloud.core.open[RUN].row.round == 2 and cloud.core.open[RUN].waiting_for("c")
     # After a newer one it is a receipt and nothing more.
     cloud.answer("c")
-    assert cloud.store.memory(RUN, "c") != memory
+    assert cloud.store.client_model(RUN, "c") != known
 
 
 def test_a_late_update_after_a_newer_one(tmp_path: Path) -> None:
@@ -326,12 +330,12 @@ def test_a_late_update_after_a_newer_one(tmp_path: Path) -> None:
     first = cloud.order("c")
     cloud.answer("a", "b")
     cloud.answer("c")
-    newer = cloud.store.memory(RUN, "c")
+    newer = cloud.store.client_model(RUN, "c")
     blob = small_update(first)
     manifest = describe(blob)
     (answer,) = cloud.say("c", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
     assert isinstance(answer, Committed) and answer.late
-    assert newer is not None and newer.round == 2 and cloud.store.memory(RUN, "c") == newer
+    assert newer is not None and newer.round == 2 and cloud.store.client_model(RUN, "c") == newer
 
 
 def test_the_deadline_closes_a_round_with_enough_updates(tmp_path: Path) -> None:
@@ -572,17 +576,10 @@ def test_where_the_personal_elements_are(tmp_path: Path) -> None:
 def test_a_whole_vector_as_a_patch_is_counted_by_tensor(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     patch = encode(SparseVector(LAYOUT.size, None, random_theta(1)), ValueCoding.FP32)
-    order = OrderRow(RUN, 1, "a", patch, b"", True, b"")
+    order = OrderRow(RUN, 1, "a", patch, b"", b"")
     run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-    counted = rounds.personal_elements(run, ledger, [order, order], {})
+    counted = personal_elements(run, ledger, [order, order], {})
     assert counted == {"body.weight": 2 * 11_900, "head.bias": 200}
-
-
-def test_summaries_of_an_older_version_are_read() -> None:
-    """``failure`` came later."""
-    summary = Summary("run", 1, "train", 0, 0, (), 0.0, 0.0, 0.0, 0, {})
-    old = {k: v for k, v in msgspec.to_builtins(summary).items() if k != "failure"}
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Summary) == summary
 
 
 def test_a_device_that_cannot_do_the_work_is_not_asked(tmp_path: Path) -> None:
@@ -590,3 +587,77 @@ def test_a_device_that_cannot_do_the_work_is_not_asked(tmp_path: Path) -> None:
     cloud.say("c", a_hello(backends=("executorch",)))
     cloud.hello("a", "b")
     assert cloud.events(RoundOpened)[0].cohort == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("table", "state"),
+    [*((RUN_TABLE, state) for state in RUN_TABLE), *((ROUND, state) for state in ROUND)],
+)
+def test_an_event_that_a_state_does_not_have_raises(
+    table: Mapping[str, Mapping[Event, str]], state: str
+) -> None:
+    for event in Event:
+        if event in table[state]:
+            assert next_state(table, state, event) in table
+            continue
+        with pytest.raises(LocalError, match=f"{state!r}: found the event .*, expected "):
+            next_state(table, state, event)
+
+
+def test_a_round_closes_a_grace_period_after_the_quorum(tmp_path: Path) -> None:
+    config = replaced(quorum=0.5, grace_s=30.0, deadline_s=100.0, num_rounds=4)
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c", "d"))
+    cloud.hello()
+    cloud.answer("a", "b")
+    cloud.poll(29.0)
+    assert not cloud.summaries() and cloud.core.timer() == pytest.approx(cloud.now + 1.0)
+    cloud.answer("c")
+    cloud.poll(1.0)  # d has not answered
+    cloud.answer("a", "b", "c", "d")  # nobody is left to wait for
+    cloud.poll(90.0)
+    cloud.answer("a", "b")
+    cloud.poll(9.0)
+    assert len(cloud.summaries()) == 2
+    cloud.poll(1.0)  # the deadline holds in the grace period, too
+    assert [len(summary.devices) for summary in cloud.summaries()] == [3, 4, 2]
+
+
+def test_a_grace_period_without_updates_is_over(tmp_path: Path) -> None:
+    """The updates that made the quorum may be lost by the disk, while others are waited for."""
+    current = an_open_round(3, 1, 1)
+    config = replaced(quorum=0.1, grace_s=10.0, deadline_s=50.0)
+    current.enter(Event.QUORUM, config, 20.0)
+    assert (current.phase, current.due(config, 29.0)) == (Phase.GRACE, None)
+    current.received.clear()
+    assert current.due(config, 30.0) is Event.SHORTAGE
+    current.enter(Event.SHORTAGE, config, 30.0)
+    assert (current.phase, current.ends_at) == (Phase.OPEN, 80.0)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, counts: bool) -> None:
+    choice = "count" if counts else "remember"
+    config = replaced(quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1)
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
+    cloud.hello()
+    first = {name: cloud.order(name) for name in "abc"}
+    cloud.answer("a", "b")
+    blob = small_update(first["c"], seed=100)  # while a round of evaluation is open
+    cloud.say("c", Offer(RUN, 1, describe(blob), 1, blob), describe(blob).transfer)
+    before = cloud.model(cloud.state().model)
+    cloud.answer("a", "b", "c")
+    cloud.answer("a", "b")  # the second round of training
+    step = cloud.model(cloud.state().model) - before
+    moved = np.flatnonzero(step)
+    assert np.array_equal(moved >= 100, [False] * 10 + [True] * 10 if counts else [False] * 10)
+    # each moved its ten elements by .5; c's differ from the others'
+    expected = 0.5 * np.array([2 / 3] * 10 + [1 / 3] * 10 if counts else [1.0] * 10)
+    assert np.allclose(step[moved], expected, atol=1e-6)
+    assert [summary.late for summary in cloud.summaries()] == [(), (), ("c",) if counts else ()]
+    # with an update of its own, c's late one for round 3 does not count in round 5
+    third = cloud.messages("c", Order)[-2]
+    cloud.answer("a", "b", "c")
+    blob = small_update(third, seed=200)
+    cloud.say("c", Offer(RUN, 3, describe(blob), 1, blob), describe(blob).transfer)
+    cloud.answer("c", "a", "b")
+    assert cloud.summaries()[-1].late == ()

@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud import given
+from tests.cloud.given import assigned
 from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for, update
 
 from sedge_cloud.config import PatchConfig, TrainingConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.plans import check_assignment, needed_features
-from sedge_cloud.strategy import Assignment, Memory, State
+from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
@@ -29,12 +30,14 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import (
     MAX_INLINE_BYTES,
     Committed,
+    DeviceScoring,
     Order,
-    Own,
-    Personal,
+    OwnModel,
+    PatchChoice,
     Reject,
-    Selection,
     Training,
+    UpdateSelection,
+    Work,
 )
 from sedge_protocol.wire.update import encode_update
 
@@ -54,10 +57,7 @@ def nothing_said() -> Iterator[None]:
 def gives(*devices: str, **fields: Any) -> None:
     """These devices get this assignment."""
 
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
-        return Assignment(**fields)
-
-    given.PLANS.update(dict.fromkeys(devices, plan))
+    given.PLANS.update(dict.fromkeys(devices, lambda context, client: assigned(**fields)))
 
 
 def part(count: int, seed: int = 0, size: int = LAYOUT.size) -> SparseVector:
@@ -75,89 +75,96 @@ def sends(cloud: Cloud, name: str, delta: SparseVector, context: bytes | None = 
     assert isinstance(answer, Committed), answer
 
 
-def known(cloud: Cloud, name: str) -> Memory:
+def known(cloud: Cloud, name: str) -> ClientModel:
     """What the cloud knows of a device."""
-    return cloud.core.ledger.memory(cloud.core.runs[RUN], name)
+    return cloud.core.ledger.client_model(cloud.core.runs[RUN], name)
 
 
 FROZEN = Training(freeze=("head.bias",))
-NOTHING: Any = (None, None, None)
+NOTHING: Any = (None, None)
 DOUBLES: Any = np.zeros(LAYOUT.size)
 LONGS: Any = np.zeros(3, np.int64)
 
 
 @pytest.mark.parametrize(
-    ("assignment", "needed"),
+    ("work", "needed"),
     [
-        (Assignment(), ""),
-        (Assignment(patch=part(3), keep=("head.bias",), start=random_theta(0)), ""),
-        (Assignment(training=FROZEN), "freeze"),
-        (Assignment(then=(Training(), FROZEN)), "freeze phases"),
-        (Assignment(personal=Personal()), "personal"),
-        (Assignment(personal=Personal(training=FROZEN)), "freeze personal"),
-        (Assignment(select=Selection(), remember=True), "remember select"),
-        (Assignment(own=Own(quantile=0.5)), "own"),
-        (Assignment(holdout=0.1), "choice"),
+        (Work(), ""),
+        (Work(training=FROZEN), "freeze"),
+        (Work(then=(Training(), FROZEN)), "freeze phases"),
+        (Work(own_model=OwnModel()), "personal"),
+        (Work(own_model=OwnModel(training=FROZEN)), "freeze personal"),
+        (Work(select=UpdateSelection(), remember=True), "remember select"),
+        (Work(scoring=DeviceScoring(quantile=0.5)), "own"),
+        (Work(choice=PatchChoice(0.1)), "choice"),
     ],
 )
-def test_what_a_device_must_be_able_to_do(assignment: Assignment, needed: str) -> None:
-    assert needed_features(assignment, Training()) == frozenset(needed.split())
-    run_freezes = needed_features(assignment, FROZEN)
+def test_what_a_device_must_be_able_to_do(work: Work, needed: str) -> None:
+    assert needed_features(work, Training()) == frozenset(needed.split())
+    run_freezes = needed_features(work, FROZEN)
     assert run_freezes - {"freeze"} == frozenset(needed.split()) - {"freeze"}
-    assert "freeze" in run_freezes or assignment.training is not None
+    assert "freeze" in run_freezes
+
+
+def test_a_training_takes_the_place_of_the_runs() -> None:
+    assert needed_features(Work(training=Training()), FROZEN) == frozenset()
 
 
 WRONG: dict[str, tuple[Assignment, str]] = {
-    "width": (Assignment(width=2), "width 2, the run has 2 bundles"),
-    "negative": (Assignment(width=-1), "width -1, the run has 2 bundles"),
-    "no start": (Assignment(width=1), "width 1 without a start of its own"),
+    "width": (assigned(width=2), "width 2, the run has 2 bundles"),
+    "negative": (assigned(width=-1), "width -1, the run has 2 bundles"),
+    "no start": (assigned(width=1), "width 1 without a start of its own"),
     "a start of another width": (
-        Assignment(start=random_theta(0), width=1),
+        assigned(start=random_theta(0), width=1),
         rf"start float32 \(12000,\), expected float32 \({HALF.size},\)",
     ),
-    "a start in float64": (Assignment(start=DOUBLES), r"start float64"),
-    "a patch of another n": (Assignment(patch=part(3, size=99)), "a patch of n=99, expected 12000"),
+    "a start in float64": (assigned(start=DOUBLES), r"start float64"),
+    "a patch of another n": (assigned(patch=part(3, size=99)), "a patch of n=99, expected 12000"),
     "own and a patch": (
-        Assignment(patch=part(3), own=Own(quantile=0.5)),
-        "own elements beside a patch or a personal model",
+        assigned(patch=part(3), scoring=DeviceScoring(quantile=0.5)),
+        "device scoring together with a patch or a model of its own",
     ),
     "levels of no patch": (
-        Assignment(levels=np.zeros(3, np.uint8), holdout=0.1),
+        assigned(levels=np.zeros(3, np.uint8), holdout=0.1),
         r"levels uint8 \(3,\), expected uint8 \(0,\)",
     ),
     "levels of another patch": (
-        Assignment(part(3), levels=np.zeros(4, np.uint8), holdout=0.1),
+        assigned(patch=part(3), levels=np.zeros(4, np.uint8), holdout=0.1),
         r"levels uint8 \(4,\), expected uint8 \(3,\)",
     ),
     "levels in int64": (
-        Assignment(part(3), levels=LONGS, holdout=0.1),
+        assigned(patch=part(3), levels=LONGS, holdout=0.1),
         r"levels int64 \(3,\), expected uint8",
     ),
     "levels and nothing to pick by": (
-        Assignment(part(3), levels=np.zeros(3, np.uint8)),
+        assigned(patch=part(3), levels=np.zeros(3, np.uint8)),
         "levels without a holdout to pick one by",
     ),
     "a level too high": (
-        Assignment(part(3), levels=np.full(3, 8, np.uint8), holdout=0.1),
+        assigned(patch=part(3), levels=np.full(3, 8, np.uint8), holdout=0.1),
         "level 8, expected 0 to 7",
     ),
     "a holdout and own": (
-        Assignment(own=Own(quantile=0.5), holdout=0.1),
-        "a holdout beside own elements or a personal model",
+        assigned(scoring=DeviceScoring(quantile=0.5), holdout=0.1),
+        "a holdout together with device scoring or a model of its own",
     ),
     "a holdout and a personal model": (
-        Assignment(personal=Personal(), holdout=0.1),
-        "a holdout beside own elements or a personal model",
+        assigned(own_model=OwnModel(), holdout=0.1),
+        "a holdout together with device scoring or a model of its own",
     ),
-    "a holdout of everything": (Assignment(holdout=1.0), "< 1"),
-    "a holdout below nothing": (Assignment(holdout=-0.1), "> 0"),
-    "a holdout that is no number": (Assignment(holdout=float("nan")), "holdout"),
-    "kept": (Assignment(keep=("head",)), "no tensor named 'head'"),
-    "frozen": (Assignment(then=(Training(freeze=("x",)),)), "no tensor named 'x'"),
-    "personal": (Assignment(personal=Personal(Training(freeze=("y",)))), "no tensor named 'y'"),
-    "scored": (Assignment(own=Own(quantile=0.5, tensors=("z",))), "no tensor named 'z'"),
-    "a range": (Assignment(training=Training(prox=-1.0)), r"prox|>= 0"),
-    "too many phases": (Assignment(then=(Training(),) * 9), "length"),
+    "a holdout of everything": (assigned(holdout=1.0), "< 1"),
+    "a holdout below nothing": (assigned(holdout=-0.1), "> 0"),
+    "a holdout that is no number": (assigned(holdout=float("nan")), "holdout"),
+    "a choice of its own": (assigned(choice=PatchChoice(0.1)), "a choice, which follows from"),
+    "kept": (assigned(keep=("head",)), "no tensor named 'head'"),
+    "frozen": (assigned(then=(Training(freeze=("x",)),)), "no tensor named 'x'"),
+    "personal": (assigned(own_model=OwnModel(Training(freeze=("y",)))), "no tensor named 'y'"),
+    "scored": (
+        assigned(scoring=DeviceScoring(quantile=0.5, tensors=("z",))),
+        "no tensor named 'z'",
+    ),
+    "a range": (assigned(training=Training(prox=-1.0)), r"prox|>= 0"),
+    "too many phases": (assigned(then=(Training(),) * 9), "length"),
 }
 
 
@@ -165,12 +172,12 @@ WRONG: dict[str, tuple[Assignment, str]] = {
 def test_what_no_device_could_do(tmp_path: Path, name: str) -> None:
     cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
     assignment, text = WRONG[name]
-    with pytest.raises(LocalError, match=f"given, a: .*{text}"):
+    with pytest.raises(LocalError, match=f"Given, a: .*{text}"):
         check_assignment(cloud.core.runs[RUN], "a", assignment)
 
 
 def test_who_lacks_a_feature_is_left_out_with_one_note(tmp_path: Path) -> None:
-    gives("b", "c", then=(Training(),), personal=Personal())
+    gives("b", "c", then=(Training(),), own_model=OwnModel())
     cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c"))
     cloud.hello("a", "b", codecs=("phases",))
     cloud.hello("c", codecs=("phases", "personal"))
@@ -178,13 +185,13 @@ def test_who_lacks_a_feature_is_left_out_with_one_note(tmp_path: Path) -> None:
     assert note == "run run, round 1: left out: b lacks personal"
     assert set(cloud.core.open[RUN].orders) == {"a"}
     cloud.answer("a")
-    assert set(cloud.core.open[RUN].orders) == {"a", "c"} and cloud.order("c").then
+    assert set(cloud.core.open[RUN].orders) == {"a", "c"} and cloud.order("c").work.then
     assert len(cloud.notes(logging.WARNING)) == 2
     assert cloud.messages("b", Order) == []
 
 
 def test_a_round_waits_while_too_few_are_able(tmp_path: Path) -> None:
-    gives("a", "b", personal=Personal())
+    gives("a", "b", own_model=OwnModel())
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello()
     cloud.poll(1000.0)
@@ -198,7 +205,7 @@ def test_a_round_waits_while_too_few_are_able(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_given_ends_the_run(
     tmp_path: Path, error: ConfigError | None
 ) -> None:
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(context: Context, client: ClientModel) -> Assignment:
         if error is not None:
             raise error
         return Assignment(width=3)
@@ -208,7 +215,7 @@ def test_a_plan_that_cannot_be_given_ends_the_run(
     cloud.hello()
     assert cloud.run_row().status == "failed" and cloud.core.open == {}
     (note,) = cloud.notes(logging.ERROR)
-    expected = f"given, b: {error or 'width 3, the run has 1 bundles'}"
+    expected = f"{given.NAME}, b: {error or 'width 3, the run has 1 bundles'}"
     assert note == f"run run has failed: round 1 cannot be planned: {expected}"
     assert cloud.events(RunEnded) == [RunEnded(RUN, "failed", note.partition(": ")[2])]
     cloud.restart()
@@ -217,7 +224,7 @@ def test_a_plan_that_cannot_be_given_ends_the_run(
 
 
 def test_a_run_that_was_stopped_meanwhile_does_not_fail(tmp_path: Path) -> None:
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(context: Context, client: ClientModel) -> Assignment:
         cloud.store.set_status(RUN, "stopped")
         return Assignment(width=3)
 
@@ -235,16 +242,22 @@ def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
         keep=("head.bias",),
         training=TrainingConfig(prox=0.5),
         then=(FROZEN,),
-        personal=Personal(mix=0.5),
-        select=Selection(fraction=0.1),
+        own_model=OwnModel(mix=0.5),
+        select=UpdateSelection(fraction=0.1),
         remember=True,
         arrays={"mine": random_theta(6, 4)},
     )
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=ALL)
     order = cloud.order("a")
-    assert order.training == Training(prox=0.5) and order.then == (FROZEN,) and order.remember
-    assert order.personal == Personal(mix=0.5) and order.select == Selection(fraction=0.1)
+    assert order.work == Work(
+        keep=("head.bias",),
+        training=Training(prox=0.5),
+        then=(FROZEN,),
+        own_model=OwnModel(mix=0.5),
+        select=UpdateSelection(fraction=0.1),
+        remember=True,
+    )
     cloud.restart()
     cloud.hello(codecs=ALL)
     again = cloud.order("a")
@@ -361,11 +374,11 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
 ) -> None:
     """The blob of its own last elements at their own values is a function of these alone."""
 
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
-        if memory.trained is None or memory.sent is None or memory.sent.indices is None:
-            return Assignment(remember=True)
-        values = memory.trained[memory.sent.indices]
-        return Assignment(SparseVector(LAYOUT.size, memory.sent.indices, values))
+    def plan(context: Context, client: ClientModel) -> Assignment:
+        if client.trained is None or client.sent is None or client.sent.indices is None:
+            return assigned(remember=True)
+        values = client.trained[client.sent.indices]
+        return Assignment(SparseVector(LAYOUT.size, client.sent.indices, values))
 
     given.PLANS["a"] = plan
     config = msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.BF16))
@@ -391,12 +404,13 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
 def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path) -> None:
     """That of its last update, which it holds: then the positions cost next to nothing."""
 
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
-        select = Selection(fraction=0.75)
-        if memory.sent is None:
-            return Assignment(select=select)
-        values = random_theta(2, memory.sent.count)
-        return Assignment(SparseVector(LAYOUT.size, memory.sent.indices, values), select=select)
+    def plan(context: Context, client: ClientModel) -> Assignment:
+        select = UpdateSelection(fraction=0.75)
+        if client.sent is None:
+            return assigned(select=select)
+        values = random_theta(2, client.sent.count)
+        patch = SparseVector(LAYOUT.size, client.sent.indices, values)
+        return assigned(patch=patch, select=select)
 
     given.PLANS["a"] = plan
     cloud = Cloud(tmp_path, GIVEN)
@@ -423,18 +437,19 @@ def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path) ->
     assert trained is not None and trained.tobytes() == start.tobytes()
 
 
-def test_what_orders_and_memories_name_is_not_collected(
+def test_what_orders_and_client_models_name_is_not_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starts, large patches, their masks and the groups, for as long as they are needed."""
     monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
 
-    def plan(state: State, memory: Memory, training: Training) -> Assignment:
+    def plan(context: Context, client: ClientModel) -> Assignment:
         patch = part(11_000, seed=8)
-        if memory.sent is not None:
-            values = random_theta(7, memory.sent.count)
-            patch = SparseVector(LAYOUT.size, memory.sent.indices, values)
-        return Assignment(patch, start=random_theta(60 + state.round), select=Selection())
+        if client.sent is not None:
+            values = random_theta(7, client.sent.count)
+            patch = SparseVector(LAYOUT.size, client.sent.indices, values)
+        start = random_theta(60 + context.round)
+        return assigned(patch=patch, start=start, select=UpdateSelection())
 
     given.PLANS["a"] = plan
     given.GROUPS["a"] = ("b",)
@@ -468,7 +483,7 @@ def _mask(cloud: Cloud, order: Order) -> bytes | None:
 
 
 def test_a_width_of_its_own(tmp_path: Path) -> None:
-    """Its bundle, a start of that layout, an update of that layout, and a memory of that layout."""
+    """Its bundle, a start of that layout, an update of that layout, and a client model of that layout."""
     narrow = random_theta(4, HALF.size)
     gives("b", start=narrow, width=1)
     cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
@@ -491,9 +506,9 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
     found = known(cloud, "b")
     assert found.width == 1 and found.trained is not None
     assert found.trained.tobytes() == narrow.tobytes()
-    state = cloud.core.ledger.state(run)
-    assert [width.layout for width in state.widths] == [LAYOUT, HALF] and state.axes == AXES
-    assert [width.rate for width in state.widths] == [0.0, 0.5]
+    context = cloud.core.ledger.context(run)
+    assert [width.layout for width in context.widths] == [LAYOUT, HALF] and context.axes == AXES
+    assert [width.dropped for width in context.widths] == [0.0, 0.5]
     del given.PLANS["b"]  # back to the whole model: nothing of the other layout is used
     cloud.restart()
     cloud.hello()
@@ -505,13 +520,13 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_mask_of_another_width_is_no_context(tmp_path: Path) -> None:
-    gives("b", start=random_theta(4, HALF.size), width=1, select=Selection())
+    gives("b", start=random_theta(4, HALF.size), width=1, select=UpdateSelection())
     cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
     cloud.hello(codecs=ALL)
     sends(cloud, "b", part(100, size=HALF.size))
-    row = cloud.store.memory(RUN, "b")
+    row = cloud.store.client_model(RUN, "b")
     assert row is not None and row.mask
-    gives("b", select=Selection(), patch=part(11_000))
+    gives("b", select=UpdateSelection(), patch=part(11_000))
     cloud.answer("a")
     order = cloud.order("b")
     assert order.round == 2 and order.context == b"" and order.patch_context is None

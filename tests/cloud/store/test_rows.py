@@ -5,28 +5,24 @@ import hashlib
 import msgspec
 import pytest
 
-from sedge_cloud.store.rows import Details, MemoryRow, OrderRow, RunRow
+from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import OwnModel, Training, Work
 
-ORDER = OrderRow("run", 3, "a", b"", b"", True, b"")
+ORDER = OrderRow("run", 3, "a", b"", b"", b"")
 RUN = RunRow("run", "running", b"", b"W" * 32, b"", 0.0)
 
 
-def test_details_come_back() -> None:
-    details = Details(
-        Training(prox=1.0), (Training(),), Personal(), Selection(), Own(quantile=0.5), True
-    )
-    row = msgspec.structs.replace(ORDER, details=msgspec.msgpack.encode(details))
-    assert row.read_details() == details
-    assert ORDER.read_details() == Details()
+def test_work_comes_back() -> None:
+    work = Work(training=Training(prox=1.0), own_model=OwnModel(), remember=True)
+    assert msgspec.structs.replace(ORDER, work=msgspec.msgpack.encode(work)).read_work() == work
+    assert ORDER.read_work() == Work()
 
 
 @pytest.mark.parametrize("damage", [b"\xc1", b"\x80\x00", msgspec.msgpack.encode({"remember": 3})])
-def test_damaged_details(damage: bytes) -> None:
-    row = msgspec.structs.replace(ORDER, details=damage)
+def test_damaged_work(damage: bytes) -> None:
     with pytest.raises(StorageError, match="run run, round 3, order of a: "):
-        row.read_details()
+        msgspec.structs.replace(ORDER, work=damage).read_work()
 
 
 def test_bundles() -> None:
@@ -40,8 +36,8 @@ def test_bundles() -> None:
 
 def test_a_patch_has_one_name_wherever_it_lies() -> None:
     name = hashlib.sha256(b"patch").digest()
-    memory = MemoryRow("run", "a", 3, b"M", b"", b"", b"")
-    for row in (ORDER, memory):
+    known = ClientModelRow("run", "a", 3, b"M", b"", b"", b"")
+    for row in (ORDER, known):
         assert row.patch_hash == b""
         assert msgspec.structs.replace(row, patch=b"patch").patch_hash == name
         assert msgspec.structs.replace(row, patch_blob=name).patch_hash == name

@@ -18,8 +18,9 @@ from tests.cloud.helper import (
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store import runs as ledgers
-from sedge_cloud.store.rows import MemoryRow, OrderRow
+from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Run
+from sedge_cloud.strategy import State
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
@@ -40,7 +41,7 @@ def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
     """Whatever the broadcast: a lossy one begins with the first change."""
     lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8, 0.1))
     cloud = Cloud(tmp_path, lossy)
-    state = cloud.core.ledger.state(cloud.core.runs[RUN])
+    state = cloud.core.ledger.context(cloud.core.runs[RUN])
     assert state.theta.tobytes() == random_theta(1).tobytes()
     assert np.array_equal(state.initial, state.theta) and state.round == 0
     assert cloud.state().model_hash == hashlib.sha256(state.theta.tobytes()).digest()
@@ -70,27 +71,27 @@ def test_history_is_the_vector_the_device_had(
         patch = encode(vector, ValueCoding.FP32)
         vector.scatter_into(start)
         payload, expected = device_vector(start, random_theta(number + 9), values, kept)
-        order = OrderRow(RUN, number, "a", patch, b"", True, b"")
+        order = OrderRow(RUN, number, "a", patch, b"", b"")
         report = msgspec.structs.replace(example_report(), round=number)
         blob = store.blobs.write(encode_update(report, payload))
-        ledger_row = MemoryRow(RUN, "a", number, model, order.patch, blob, b"")
+        ledger_row = ClientModelRow(RUN, "a", number, model, order.patch, blob, b"")
         with store._transaction() as db:
-            store._insert(db, "memory", ledger_row, "INSERT OR REPLACE")
-        found = ledger.memory(run, "a")
+            store._insert(db, "client_models", ledger_row, "INSERT OR REPLACE")
+        found = ledger.client_model(run, "a")
         assert found.trained is not None and found.trained.tobytes() == expected.tobytes()
         assert found.round == number
         assert found.base is not None and found.base.tobytes() == random_theta(number).tobytes()
 
 
-def test_rounds_that_only_measure_do_not_make_a_memory_older(tmp_path: Path) -> None:
-    """A memory's round counts trainings, as the state's does."""
+def test_rounds_that_only_measure_do_not_make_a_client_model_older(tmp_path: Path) -> None:
+    """A client model's round counts trainings, as the state's does."""
     cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9, evaluate_every=1))
     cloud.hello()
     ages: list[tuple[int, int]] = []
     for _ in range(6):  # three trainings, and a measurement after each
         cloud.answer("a", "b")
         run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-        ages.append((ledger.state(run).round, ledger.memory(run, "a").round))
+        ages.append((ledger.context(run).round, ledger.client_model(run, "a").round))
     assert ages == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
 
 
@@ -116,16 +117,16 @@ def example_report() -> Report:
 
 def test_a_device_never_heard_of_has_no_history(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
-    found = cloud.core.ledger.memory(cloud.core.runs[RUN], "a")
+    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a")
     assert found.trained is None and found.round == 0 and found.arrays == {} and found.base is None
 
 
-def test_the_memory_of_a_real_round(tmp_path: Path) -> None:
+def test_the_client_model_of_a_real_round(tmp_path: Path) -> None:
     cloud, run, _ = open_cloud(tmp_path)
     delta = random_theta(7)
     (answer,) = cloud.upload("a", update(cloud.order("a"), delta))
     assert isinstance(answer, Committed)
-    found = cloud.core.ledger.memory(run, "a")
+    found = cloud.core.ledger.client_model(run, "a")
     assert found.trained is not None
     assert found.trained.tobytes() == (random_theta(1) + delta).tobytes()
     round_ = cloud.store.round(RUN, 1)
@@ -140,7 +141,7 @@ def test_the_memory_of_a_real_round(tmp_path: Path) -> None:
 def test_a_state_that_did_not_change_names_the_same_model(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-    assert ledger.write_state(run, ledger.state(run)) == run.state
+    assert ledger.write_state(run, State(ledger.context(run).theta)) == run.state
 
 
 def test_collect_keeps_what_states_and_rows_name(
@@ -216,15 +217,18 @@ def test_a_model_that_the_disk_has_lost_counts_as_none(tmp_path: Path) -> None:
     for seed, name in enumerate("ab"):
         cloud.upload(name, update(cloud.order(name), random_theta(seed)))
     cloud.poll()
-    row = cloud.store.memory(RUN, "a")
+    row = cloud.store.client_model(RUN, "a")
     assert row is not None
     path = tmp_path / "state" / "blobs" / row.blob.hex()[:2] / row.blob.hex()
     path.write_bytes(b"rot" + path.read_bytes()[3:])
     cloud.restart()
     ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
     for _ in range(2):
-        assert ledger.memory(run, "a").trained is None and ledger.memory(run, "a").device == "a"
-    assert ledger.memory(run, "b").trained is not None
+        assert (
+            ledger.client_model(run, "a").trained is None
+            and ledger.client_model(run, "a").device == "a"
+        )
+    assert ledger.client_model(run, "b").trained is not None
     (text,) = ledger.take_losses()
     assert text.startswith(f"run run: the model of a after round 1 is lost: read blob {path}: ")
     assert "do not have its sha256" in text and ledger.take_losses() == []
@@ -247,5 +251,5 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     with monkeypatch.context() as patch:
         patch.setattr("sedge_protocol.host.blobs.read_at", fails)
         with pytest.raises(StorageError, match="Permission denied"):
-            ledger.memory(run, "a")
-    assert ledger.take_losses() == [] and ledger.memory(run, "a").trained is not None
+            ledger.client_model(run, "a")
+    assert ledger.take_losses() == [] and ledger.client_model(run, "a").trained is not None

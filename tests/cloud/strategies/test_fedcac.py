@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.cloud.contexts import context_of, follow
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
-from sedge_cloud.strategies.registry import make_strategy
-from sedge_cloud.strategy import Assignment, Memory, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.messages import Work
 
 LAYOUT = Layout.of(
     [
@@ -26,7 +25,8 @@ LAYOUT = Layout.of(
 )
 N = LAYOUT.size
 ONES = np.ones(N, np.float32)
-TRAINING = Training()
+CONTEXT = context_of(LAYOUT, ONES, round=1)
+START = context_of(LAYOUT, ONES)
 
 
 def dense(*values: float) -> SparseVector:
@@ -39,35 +39,27 @@ STEPS = dense(0.1, 0.5, 0.1, -0.5, 9, 9, 0.1, 0.2, -0.3, 0.1, 0.1, 0.4, 9)
 CRITICAL = [1, 3, 7, 8, 11]
 
 
-def memory(steps: SparseVector = STEPS, group: tuple[Memory, ...] = ()) -> Memory:
+def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> ClientModel:
     """What is known of a device that went these steps from a model of ones."""
-    return Memory(steps.values + ONES, 1, device="a", sent=steps, group=group)
-
-
-def state(strategy: FedCAC, number: int = 1) -> State:
-    """A state after so many rounds."""
-    return replace(strategy.init(LAYOUT, ONES), round=number)
+    return ClientModel(steps.values + ONES, 1, device="a", sent=steps, group=group)
 
 
 def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
-    plain = Assignment(keep=("norm.running_var",))
-    assert FedCAC().plan(state(FedCAC()), Memory(), TRAINING) == plain
-    still = memory(dense(*np.zeros(N)))
-    assert FedCAC().plan(state(FedCAC()), still, TRAINING) == plain
+    for client in (ClientModel(), known(dense(*np.zeros(N)))):
+        assert FedCAC().plan(CONTEXT, client) == Assignment()
 
 
 def test_a_group_shares_whole_models_on_the_devices_own_mask() -> None:
-    group = (memory(dense(*np.full(N, 2.0))), Memory())  # the second is forgotten
+    group = (known(dense(*np.full(N, 2.0))), ClientModel())  # the second is forgotten
     for number, partner in ((100, 2.0), (101, None)):
-        given = FedCAC(beta=100).plan(state(FedCAC(), number), memory(group=group), TRAINING)
+        given = FedCAC(beta=100).plan(replace(CONTEXT, round=number), known(group=group))
         assert given.patch is not None
         assert given.patch.indices is not None
         assert given.patch.indices.tolist() == CRITICAL
         own = STEPS.values[CRITICAL] + np.float32(1)
         expected = own if partner is None else (own + 1 + np.float32(partner)) / 2
         np.testing.assert_allclose(given.patch.values, expected, rtol=1e-6)
-        assert given.keep == ("norm.running_var",)
-        assert given.upload
+        assert given.work == Work()
 
 
 def test_the_average_is_of_whole_models_and_the_groups_of_critical_elements() -> None:
@@ -77,21 +69,21 @@ def test_the_average_is_of_whole_models_and_the_groups_of_critical_elements() ->
         Update("b", 3, ONES, None, STEPS),
         Update("c", 4, ONES, None, other),
     ]
-    after = FedCAC().apply(state(FedCAC(), 0), sent)
+    after = FedCAC().apply(START, sent)
     expected = ONES + (STEPS.values + other.values) / 2
     expected[4:6] = 1
     np.testing.assert_allclose(after.theta, expected, rtol=1e-6)
     assert after.groups == {"a": ("b",), "b": ("a",)}
-    assert after.round == 1
+    assert not after.counts
 
 
 def test_masks_of_absent_devices_are_kept_where_they_are_asked_for() -> None:
     strategy = FedCAC(stale_rounds=1)
-    after = strategy.apply(state(strategy, 0), [Update("a", 1, ONES, None, STEPS)])
+    after = strategy.apply(START, [Update("a", 1, ONES, None, STEPS)])
     assert list(after.arrays) == ["mask a"]
-    after = strategy.apply(after, [Update("b", 1, ONES, None, STEPS)])
+    after = strategy.apply(follow(START, after), [Update("b", 1, ONES, None, STEPS)])
     assert after.groups == {"b": ("a",)}
-    assert FedCAC().apply(state(FedCAC(), 0), [Update("a", 1, ONES, None, STEPS)]).arrays == {}
+    assert FedCAC().apply(START, [Update("a", 1, ONES, None, STEPS)]).arrays == {}
 
 
 def test_a_long_model_is_compared_by_a_sample() -> None:
@@ -102,8 +94,7 @@ def test_a_long_model_is_compared_by_a_sample() -> None:
     sent = [
         Update(name, 1, theta, None, SparseVector(1000, None, steps[name > "b"])) for name in "abcd"
     ]
-    strategy = FedCAC(overlap_sample=64, beta=1)
-    after = strategy.apply(strategy.init(layout, theta), sent)
+    after = FedCAC(overlap_sample=64, beta=1).apply(context_of(layout, theta), sent)
     assert after.groups == {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("c",)}
 
 
@@ -139,19 +130,3 @@ def test_enormous_changes_are_critical() -> None:
     vast: Theta = most.copy()
     found = critical_places(LAYOUT, SparseVector(N, None, vast), most, 0.5)
     assert found.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("fraction", 0.0),
-        ("fraction", 1.5),
-        ("beta", 0),
-        ("overlap_sample", 1),
-        ("stale_rounds", -1),
-    ],
-)
-def test_refuses(key: str, value: float) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_strategy("fedcac", {key: value})
-    assert caught.value.key == key

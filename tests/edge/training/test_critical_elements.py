@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Selection
+from sedge_protocol.wire.messages import UpdateSelection
 
 LAYOUT = Layout.of(
     [
@@ -27,7 +27,9 @@ def vector(*values: float) -> NDArray[np.float32]:
     return np.array(values, np.float32)
 
 
-def twin(theta: Theta, gradient: Theta, keep: tuple[str, ...], options: Selection) -> list[int]:
+def twin(
+    theta: Theta, gradient: Theta, keep: tuple[str, ...], options: UpdateSelection
+) -> list[int]:
     """ALGORITHM 1's mask, element by element, in float64."""
     chosen: list[int] = []
     for tensor in LAYOUT.tensors:
@@ -53,7 +55,7 @@ def twin(theta: Theta, gradient: Theta, keep: tuple[str, ...], options: Selectio
 @pytest.mark.parametrize("fraction", [0.04, 0.25, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("cutoff", [0.0, 1e-10, 0.05])
 def test_the_twin_agrees(hessian: bool, half: bool, fraction: float, cutoff: float) -> None:
-    options = Selection(fraction, "last", hessian, cutoff, half)
+    options = UpdateSelection(fraction, "last", hessian, cutoff, half)
     for seed in range(20):
         rng = np.random.default_rng(seed)
         # Multiples of 1/16 below 2: every score is exact in float32 and in float64, so the two agree
@@ -73,22 +75,22 @@ ONE = Layout.of([("w", (4,), Role.PARAMETER)])
 @pytest.mark.parametrize(
     ("gradient", "options", "expected"),
     [
-        ([4, 3, 2, 1], Selection(0.5), [0, 1]),
-        ([4, 3, 3, 1], Selection(0.5), [0, 1, 2]),  # what ties with the last one goes too
-        ([4, 3, 2, 1], Selection(0.2), []),  # floor(.8) = 0
-        ([4, 3, 2, 1], Selection(1.0), [0, 1, 2, 3]),
-        ([4, 0, 0, 0], Selection(0.5), [0]),  # zeros are never critical
-        ([4, 1e-11, 1e-9, 0], Selection(0.75), [0, 2]),
-        ([0, 0, 0, 0], Selection(0.5), []),
-        ([1e-11, 1e-11, 0, 0], Selection(0.5), []),
-        ([4, 3, 2, 1], Selection(0.5, cutoff=1.0), [0, 1]),
-        ([0.9, 0.8, 0.7, 0.6], Selection(0.5, cutoff=1.0), []),
-        ([1, 1e-8, 2e-8, 5e-8], Selection(1.0, half=True), [0, 3]),
-        ([1, 2, 3, 5], Selection(0.25, hessian=True), [3]),  # .5, 0, 1.5, 7.5
-        ([1, 2, 0.5, 2], Selection(0.75, hessian=True), [0, 2]),  # c = 0 where g theta = 2
+        ([4, 3, 2, 1], UpdateSelection(0.5), [0, 1]),
+        ([4, 3, 3, 1], UpdateSelection(0.5), [0, 1, 2]),  # what ties with the last one goes too
+        ([4, 3, 2, 1], UpdateSelection(0.2), []),  # floor(.8) = 0
+        ([4, 3, 2, 1], UpdateSelection(1.0), [0, 1, 2, 3]),
+        ([4, 0, 0, 0], UpdateSelection(0.5), [0]),  # zeros are never critical
+        ([4, 1e-11, 1e-9, 0], UpdateSelection(0.75), [0, 2]),
+        ([0, 0, 0, 0], UpdateSelection(0.5), []),
+        ([1e-11, 1e-11, 0, 0], UpdateSelection(0.5), []),
+        ([4, 3, 2, 1], UpdateSelection(0.5, cutoff=1.0), [0, 1]),
+        ([0.9, 0.8, 0.7, 0.6], UpdateSelection(0.5, cutoff=1.0), []),
+        ([1, 1e-8, 2e-8, 5e-8], UpdateSelection(1.0, half=True), [0, 3]),
+        ([1, 2, 3, 5], UpdateSelection(0.25, hessian=True), [3]),  # .5, 0, 1.5, 7.5
+        ([1, 2, 0.5, 2], UpdateSelection(0.75, hessian=True), [0, 2]),  # c = 0 where g theta = 2
     ],
 )
-def test_every_edge(gradient: list[float], options: Selection, expected: list[int]) -> None:
+def test_every_edge(gradient: list[float], options: UpdateSelection, expected: list[int]) -> None:
     theta = np.ones(4, np.float32)
     assert critical(theta, vector(*gradient), ONE, (), options).tolist() == expected
 
@@ -97,12 +99,12 @@ def test_every_edge(gradient: list[float], options: Selection, expected: list[in
 def test_scores_beyond_float32_are_the_largest(half: bool) -> None:
     theta, gradient = vector(3e38, 1, 0, 2), vector(3e38, 1, 3e38, -1)
     for hessian in (False, True):
-        options = Selection(0.25, hessian=hessian, half=half)
+        options = UpdateSelection(0.25, hessian=hessian, half=half)
         assert critical(theta, gradient, ONE, (), options).tolist() == [0]
 
 
 def test_nothing_to_choose_from() -> None:
-    found = critical(vector(1, 2, 3, 4), vector(1, 1, 1, 1), ONE, ("w",), Selection())
+    found = critical(vector(1, 2, 3, 4), vector(1, 1, 1, 1), ONE, ("w",), UpdateSelection())
     assert found.dtype == np.uint32
     assert found.size == 0
 

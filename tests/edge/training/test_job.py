@@ -55,7 +55,15 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
-from sedge_protocol.wire.messages import Choice, Codec, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import (
+    Codec,
+    DeviceScoring,
+    Order,
+    OwnModel,
+    PatchChoice,
+    Training,
+    UpdateSelection,
+)
 from sedge_protocol.wire.update import Metrics, decode_update
 
 MEAN = LAYOUT.by_name["norm.mean"].slice
@@ -181,7 +189,7 @@ def sent(
     chosen: NDArray[np.uint32] | None = None,
 ) -> tuple[bytes, bytes | None, bytes | None]:
     """Payload, and the names of residual and mask, after a training from start to trained (n,)."""
-    kept = [LAYOUT.by_name[name].slice for name in order.keep]
+    kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     job = Job(order, None, residual, mask)
     nothing = np.empty(0, np.uint32)
     prepared = Prepared(job, manifest_of(desk), start, start, nothing, kept, desk.train, context)
@@ -260,7 +268,7 @@ def test_kept_tensors_are_neither_sent_nor_owed(desk: Desk, codec: Codec) -> Non
     order = desk.order(codec=codec, keep=("norm.mean", "head.bias"))
     start, trained = theta_of(1), theta_of(1) + 100 * drift(1)
     payload, owed, _ = sent(desk, order, start, trained, old)
-    kept = LAYOUT.mask(order.keep)
+    kept = LAYOUT.mask(order.work.keep)
     assert not decode(payload, N).dense()[kept].any()
     assert not owed_of(desk, owed)[kept].any()
 
@@ -313,7 +321,7 @@ def test_what_the_agent_announces_is_what_its_codec_has() -> None:
 
 # The mask of what an order selects, coded against the last one.
 
-SELECT = Selection(0.25)
+SELECT = UpdateSelection(0.25)
 
 
 def selected(number: int) -> NDArray[np.uint32]:
@@ -396,7 +404,7 @@ def coded_of(
     desk: Desk, order: Order, learned: Learned, start: Theta, **changes: Any
 ) -> tuple[Coded, Prepared]:
     """What is coded after a training from start (n,), with what the job or the start has besides."""
-    kept = [LAYOUT.by_name[name].slice for name in order.keep]
+    kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
     job = Job(order, residual=changes.pop("residual", None))
     prepared = Prepared(
@@ -502,7 +510,7 @@ def test_with_own_elements_the_delta_is_counted_from_the_global_model(desk: Desk
     trained = start + drift(1)
     owed = np.full(N, 0.5, np.float32)
     residual = desk.blobs().write(owed.tobytes())
-    order = desk.order(own=Own(0.99))
+    order = desk.order(own=DeviceScoring(0.99))
     coded, _ = coded_of(
         desk, order, ended(trained), start, base=shared, personal=personal, residual=residual
     )
@@ -512,16 +520,16 @@ def test_with_own_elements_the_delta_is_counted_from_the_global_model(desk: Desk
 
 
 def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> None:
-    order = desk.order(1, own=Own(0.99, "fisher"), codec=Codec(fraction=0.5))
+    order = desk.order(1, own=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
     first, blobs = job(desk, order)
     assert first.gradient is not None
     np.testing.assert_array_equal(FolderVectors(blobs).read(first.gradient, LAYOUT), -drift(1))
-    second = desk.order(2, own=Own(0.99, "fisher"), codec=Codec())
+    second = desk.order(2, own=DeviceScoring(0.99, "fisher"), codec=Codec())
     stored(desk)
     kept = Job(second, first.model, None, None, None, first.gradient)
     prepared = prepare(kept, desk.place(), manifest_of(desk))
     own = theta_of(1) + drift(1)
-    wanted = own_elements(own, theta_of(2), LAYOUT, Own(0.99, "fisher"), drift(1))
+    wanted = own_elements(own, theta_of(2), LAYOUT, DeviceScoring(0.99, "fisher"), drift(1))
     assert prepared.personal.tolist() == wanted.tolist()
     np.testing.assert_array_equal(prepared.start[prepared.personal], own[prepared.personal])
     np.testing.assert_array_equal(prepared.base, theta_of(2))
@@ -535,7 +543,7 @@ def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> No
 
 
 def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None:
-    personal = Personal(Training(prox=0.5))
+    personal = OwnModel(Training(prox=0.5))
     first, blobs = job(desk, desk.order(1, personal=personal))
     vectors = FolderVectors(blobs)
     assert first.model is not None
@@ -556,7 +564,7 @@ def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None
 
 
 def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
-    personal = Personal(mix=0.25, adaptive=True)
+    personal = OwnModel(mix=0.25, adaptive=True)
     first, blobs = job(desk, desk.order(1, personal=personal))
     vectors = FolderVectors(blobs)
     assert first.model is not None
@@ -566,7 +574,7 @@ def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
     expected = mixture(0.375, part, theta_of(1) + drift(1))
     np.testing.assert_array_equal(vectors.read(first.model, LAYOUT), expected)
     assert first.report.mix == 0.375
-    again = desk.order(2, personal=Personal(mix=0.375))
+    again = desk.order(2, personal=OwnModel(mix=0.375))
     stored(desk)
     second = perform(Job(again, first.model, part=first.part), desk.place())
     assert second.part is not None
@@ -747,7 +755,7 @@ def picking(desk: Desk, number: int, **changes: Any) -> Order:
         number,
         patch=packed,
         patch_hash=hashlib.sha256(packed).digest(),
-        choice=Choice(0.25, seed=11, levels=levels),
+        choice=PatchChoice(0.25, seed=11, levels=levels),
         **changes,
     )
 

@@ -27,7 +27,14 @@ from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Choice, Order, Own, Personal, Selection, Training
+from sedge_protocol.wire.messages import (
+    DeviceScoring,
+    Order,
+    OwnModel,
+    PatchChoice,
+    Training,
+    UpdateSelection,
+)
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
 
@@ -129,7 +136,7 @@ def test_seeds_of_phases() -> None:
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
 def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> None:
-    learned, teacher = done(order_of(personal=Personal(THIRD), then=(SECOND,)), own)
+    learned, teacher = done(order_of(personal=OwnModel(THIRD), then=(SECOND,)), own)
     began = START if own is None else own
     first, second, alone = teacher.asked_to_train()
     assert (alone.theta, alone.training, alone.anchor) == (began, THIRD, START)
@@ -144,7 +151,7 @@ def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> No
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
 def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
-    learned, teacher = done(order_of(personal=Personal(mix=0.25, adaptive=True)), own)
+    learned, teacher = done(order_of(personal=OwnModel(mix=0.25, adaptive=True)), own)
     began = START if own is None else own
     _, both, _ = teacher.asked
     assert isinstance(both, TrainMixed)
@@ -162,7 +169,7 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
 
 
 def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
-    learned, teacher = done(order_of(personal=Personal(mix=0.25), then=(SECOND,)), OWN)
+    learned, teacher = done(order_of(personal=OwnModel(mix=0.25), then=(SECOND,)), OWN)
     (further,) = teacher.asked_to_train()
     np.testing.assert_array_equal(further.theta, START + drift(SEED))
     np.testing.assert_array_equal(learned.trained.theta, further.theta + drift(further.seed))
@@ -174,7 +181,7 @@ def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
-    personal = Personal(mix=1.0, adaptive=adaptive)
+    personal = OwnModel(mix=1.0, adaptive=adaptive)
     assert personal.mixes is adaptive
     _, teacher = done(order_of(personal=personal), OWN)
     assert any(isinstance(request, TrainMixed) for request in teacher.asked) is adaptive
@@ -193,7 +200,7 @@ def test_mixtures_at_both_ends_are_the_models_themselves() -> None:
 
 @pytest.mark.parametrize("then", [(), (SECOND,)])
 def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...]) -> None:
-    select = Selection(0.25)
+    select = UpdateSelection(0.25)
     learned, teacher = done(order_of(select=select, keep=("norm.mean",), then=then))
     trainings = teacher.asked_to_train()
     assert [t.gradient for t in trainings] == [False] * len(then) + [True]
@@ -208,7 +215,7 @@ def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...
 
 
 def test_critical_elements_by_the_whole_change() -> None:
-    select = Selection(0.25, gradient="delta")
+    select = UpdateSelection(0.25, gradient="delta")
     learned, teacher = done(order_of(select=select))
     assert [t.gradient for t in teacher.asked_to_train()] == [False]
     end = learned.trained.theta
@@ -218,7 +225,7 @@ def test_critical_elements_by_the_whole_change() -> None:
 
 @pytest.mark.parametrize("score", ["gradient", "fisher"])
 def test_a_score_of_gradients_asks_for_the_next_rounds_one(score: Any) -> None:
-    learned, teacher = done(order_of(own=Own(0.5, score), then=(SECOND,)))
+    learned, teacher = done(order_of(own=DeviceScoring(0.5, score), then=(SECOND,)))
     assert [t.gradient for t in teacher.asked_to_train()] == [False, True]
     assert learned.trained.gradient is not None
     assert learned.chosen is None
@@ -233,7 +240,7 @@ def test_a_gradient_that_is_not_finite_ends_the_lesson() -> None:
         return teacher.answer(request)
 
     with pytest.raises(TrainingDiverged, match="gradient is not finite"):
-        follow(lesson(order_of(select=Selection()), LAYOUT, START, None), answer)
+        follow(lesson(order_of(select=UpdateSelection()), LAYOUT, START, None), answer)
 
 
 def test_a_change_that_float32_cannot_tell_ends_the_lesson() -> None:
@@ -243,7 +250,9 @@ def test_a_change_that_float32_cannot_tell_ends_the_lesson() -> None:
         return Trained(-start, 1.0, 1) if isinstance(request, Train) else worth(START)
 
     with pytest.raises(TrainingDiverged, match="larger than float32"):
-        follow(lesson(order_of(select=Selection(gradient="delta")), LAYOUT, start, None), answer)
+        follow(
+            lesson(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None), answer
+        )
 
 
 def misled(wrong: Answer) -> Callable[[Request], Answer]:
@@ -259,7 +268,7 @@ def misled(wrong: Answer) -> Callable[[Request], Answer]:
 )
 def test_a_wrong_answer_is_our_bug(wrong: Answer, text: str) -> None:
     with pytest.raises(LocalError, match=text):
-        follow(lesson(order_of(select=Selection()), LAYOUT, START, None), misled(wrong))
+        follow(lesson(order_of(select=UpdateSelection()), LAYOUT, START, None), misled(wrong))
 
 
 def test_what_answering_raises_ends_the_lesson() -> None:
@@ -278,13 +287,19 @@ FROZEN = Training(freeze=("body.weight", "tail"))
     [
         ({"training": FROZEN}, "training.freeze: no tensor named 'tail'"),
         ({"then": (FIRST, FROZEN)}, "training.freeze: no tensor named 'tail'"),
-        ({"personal": Personal(FROZEN)}, "training.freeze: no tensor named 'tail'"),
-        ({"own": Own(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
-        ({"own": Own(0.5, tensors=("norm.mean",))}, "own.tensors: no parameter named 'norm.mean'"),
-        ({"own": Own(0.5), "patch_hash": bytes(32)}, "own: found beside a patch"),
-        ({"own": Own(0.5), "personal": Personal()}, "own: found beside a patch or personal"),
+        ({"personal": OwnModel(FROZEN)}, "training.freeze: no tensor named 'tail'"),
+        ({"own": DeviceScoring(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
         (
-            {"personal": Personal(mix=0.5), "select": Selection()},
+            {"own": DeviceScoring(0.5, tensors=("norm.mean",))},
+            "own.tensors: no parameter named 'norm.mean'",
+        ),
+        ({"own": DeviceScoring(0.5), "patch_hash": bytes(32)}, "own: found beside a patch"),
+        (
+            {"own": DeviceScoring(0.5), "personal": OwnModel()},
+            "own: found beside a patch or personal",
+        ),
+        (
+            {"personal": OwnModel(mix=0.5), "select": UpdateSelection()},
             "select: a mixture's training gives no gradient, expected 'delta'",
         ),
     ],
@@ -299,10 +314,10 @@ def test_what_no_device_can_do(changes: dict[str, Any], text: str) -> None:
     [
         {},
         {"training": Training(freeze=("body.weight", "norm.mean"))},
-        {"own": Own(0.5, "fisher", tensors=("head.bias",)), "then": (FIRST,)},
-        {"personal": Personal(mix=0.5), "select": Selection(gradient="delta")},
-        {"personal": Personal(mix=0.5), "select": Selection(), "then": (FIRST,)},
-        {"personal": Personal(FIRST), "select": Selection()},
+        {"own": DeviceScoring(0.5, "fisher", tensors=("head.bias",)), "then": (FIRST,)},
+        {"personal": OwnModel(mix=0.5), "select": UpdateSelection(gradient="delta")},
+        {"personal": OwnModel(mix=0.5), "select": UpdateSelection(), "then": (FIRST,)},
+        {"personal": OwnModel(FIRST), "select": UpdateSelection()},
     ],
 )
 def test_what_every_device_can_do(changes: dict[str, Any]) -> None:
@@ -332,7 +347,7 @@ def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
             return Metrics(loss, accuracy, 3)
         return teacher.answer(request)
 
-    order = order_of(choice=Choice(0.5))
+    order = order_of(choice=PatchChoice(0.5))
     learned = follow(lesson(order, LAYOUT, PARTS.whole, None, PARTS), answer)
     assert next(worths, None) is None
     return learned, asked
@@ -364,7 +379,7 @@ def test_the_best_start_is_picked(found: list[tuple[float, float]], level: int) 
 
 
 def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
-    teacher, order = Teacher(), order_of(choice=Choice(0.5))
+    teacher, order = Teacher(), order_of(choice=PatchChoice(0.5))
     parts = Parts(START, OWN, slice(None), np.zeros(N, np.uint8))
     learned = follow(lesson(order, LAYOUT, OWN, None, parts), teacher.answer)
     assert len(teacher.asked) == 3
@@ -382,7 +397,7 @@ def test_the_examples_that_an_evaluation_is_on() -> None:
         asked_about(Evaluate(START, held=True), test, None)
 
 
-@pytest.mark.parametrize("other", [{"own": Own(0.5)}, {"personal": Personal()}], ids=str)
+@pytest.mark.parametrize("other", [{"own": DeviceScoring(0.5)}, {"personal": OwnModel()}], ids=str)
 def test_a_choice_is_of_a_patch_alone(other: Any) -> None:
     with pytest.raises(CodecError, match="choice: found beside own or personal"):
-        check_order(order_of(choice=Choice(0.5), **other), LAYOUT)
+        check_order(order_of(choice=PatchChoice(0.5), **other), LAYOUT)

@@ -15,7 +15,7 @@ from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.wire.messages import Choice, Order, Own
+from sedge_protocol.wire.messages import DeviceScoring, Order, PatchChoice
 
 PARAMETERS = tuple(t for t in LAYOUT.tensors if t.role is Role.PARAMETER)
 OWN = theta_of(50)
@@ -35,7 +35,7 @@ def start_of(
     blobs.write(desk.served[order.model.transfer])
     vectors = FolderVectors(blobs)
     names = [None if theta is None else vectors.keep(theta) for theta in (model, gradient)]
-    kept = [LAYOUT.by_name[name].slice for name in order.keep]
+    kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     return assemble(order, blobs, vectors, LAYOUT, kept, *names)
 
 
@@ -46,7 +46,7 @@ def start_of(
 @pytest.mark.parametrize("norm", ["none", "global", "layer"])
 def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: Any) -> None:
     shared, slope = theta_of(1), drift(3)
-    found = own_elements(OWN, shared, LAYOUT, Own(0.99, score, norm), slope)
+    found = own_elements(OWN, shared, LAYOUT, DeviceScoring(0.99, score, norm), slope)
     scores = importance(OWN, shared, PARAMETERS, score, slope)
     if norm == "layer":
         scores = min_max(scores, PARAMETERS)
@@ -56,13 +56,13 @@ def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: A
 
 
 def test_own_elements_of_some_tensors() -> None:
-    found = own_elements(OWN, theta_of(1), LAYOUT, Own(0.0, tensors=("head.bias",)), None)
+    found = own_elements(OWN, theta_of(1), LAYOUT, DeviceScoring(0.0, tensors=("head.bias",)), None)
     assert found.size == 3
     assert LAYOUT.mask(["head.bias"])[found].all()
 
 
 def test_a_start_with_own_elements(desk: Desk) -> None:
-    own = Own(0.99)
+    own = DeviceScoring(0.99)
     found = start_of(desk, desk.order(1, own=own, keep=("norm.mean",)), OWN)
     shared = theta_of(1)
     np.testing.assert_array_equal(found.base, shared)
@@ -74,19 +74,19 @@ def test_a_start_with_own_elements(desk: Desk) -> None:
 
 
 def test_a_device_without_a_model_starts_from_the_fleets(desk: Desk) -> None:
-    found = start_of(desk, desk.order(1, own=Own(0.99)))
+    found = start_of(desk, desk.order(1, own=DeviceScoring(0.99)))
     np.testing.assert_array_equal(found.theta, theta_of(1))
     np.testing.assert_array_equal(found.base, theta_of(1))
     assert found.personal.size == 0
 
 
 def test_a_device_that_lost_its_gradient_starts_from_the_fleets(desk: Desk) -> None:
-    order = desk.order(1, own=Own(0.99, "fisher"))
+    order = desk.order(1, own=DeviceScoring(0.99, "fisher"))
     np.testing.assert_array_equal(start_of(desk, order, OWN).theta, theta_of(1))
     slope = drift(4)
     found = start_of(desk, order, OWN, slope)
     np.testing.assert_array_equal(
-        found.personal, own_elements(OWN, theta_of(1), LAYOUT, Own(0.99, "fisher"), slope)
+        found.personal, own_elements(OWN, theta_of(1), LAYOUT, DeviceScoring(0.99, "fisher"), slope)
     )
     assert found.personal.size > 0
 
@@ -104,7 +104,7 @@ def test_an_own_model_that_nobody_needs_is_not_read(desk: Desk) -> None:
     vectors = FolderVectors(blobs)
     assemble(order, blobs, vectors, LAYOUT, [], bytes(32))
     with pytest.raises(StorageError):
-        assemble(desk.order(1, own=Own(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
+        assemble(desk.order(1, own=DeviceScoring(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
 
 
 # Patches.
@@ -190,7 +190,7 @@ def offering(desk: Desk, levels: bytes, **changes: Any) -> Order:
         1,
         patch=encode(SOME, ValueCoding.FP32),
         patch_hash=hashlib.sha256(encode(SOME, ValueCoding.FP32)).digest(),
-        choice=Choice(0.5, levels=levels),
+        choice=PatchChoice(0.5, levels=levels),
         **changes,
     )
 
@@ -224,7 +224,7 @@ def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(desk: Des
     found = start_of(desk, offering(desk, b"")).parts
     assert found is not None and found.offered == (0,)
     np.testing.assert_array_equal(found.start(0), found.whole)
-    none = start_of(desk, desk.order(1, choice=Choice(0.5))).parts
+    none = start_of(desk, desk.order(1, choice=PatchChoice(0.5))).parts
     assert none is not None and none.offered == (0,)
     np.testing.assert_array_equal(none.start(0), theta_of(1))
     assert start_of(desk, desk.order(1)).parts is None
@@ -240,4 +240,4 @@ def test_levels_that_are_not_the_patchs(desk: Desk) -> None:
     with pytest.raises(CodecError):
         start_of(desk, offering(desk, encode_levels(SOME_LEVELS[:3])))
     with pytest.raises(CodecError, match="expected none without a patch"):
-        start_of(desk, desk.order(1, choice=Choice(0.5, levels=encode_levels(SOME_LEVELS))))
+        start_of(desk, desk.order(1, choice=PatchChoice(0.5, levels=encode_levels(SOME_LEVELS))))

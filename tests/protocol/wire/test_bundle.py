@@ -87,14 +87,14 @@ def with_axes(channels: list[object], dims: list[list[int]]) -> Fields:
 
 def test_axes_and_rate_go_both_ways() -> None:
     axes = Axes((4,), ((-1, 0), (-1,)))
-    narrower = msgspec.structs.replace(MANIFEST, axes=axes, rate=0.25)
+    narrower = msgspec.structs.replace(MANIFEST, axes=axes, dropped=0.25)
     assert unpack(pack(Bundle(narrower, FILES))).manifest == narrower
 
 
 def test_a_manifest_from_before_there_were_axes() -> None:
-    old = {name: value for name, value in fields().items() if name not in ("axes", "rate")}
+    old = {name: value for name, value in fields().items() if name not in ("axes", "dropped")}
     assert unpack(packed(msgspec.json.encode(old), FILES)) == BUNDLE
-    assert (MANIFEST.axes, MANIFEST.rate) == (None, 0.0)
+    assert (MANIFEST.axes, MANIFEST.dropped) == (None, 0.0)
 
 
 def test_a_file_larger_than_a_bundle_is_not_read(folder: Path) -> None:
@@ -191,8 +191,8 @@ HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
     ("unknown program 'sneak'", lambda: with_program(name="sneak")),
     ("does not have the manifest's sha256", lambda: with_program(sha256="00" * 32)),
     ("missing", lambda: with_program(file="evaluate.onnx")),
-    ("rate 1.0 is not within", lambda: {**fields(), "rate": 1.0}),
-    ("rate -0.25 is not within", lambda: {**fields(), "rate": -0.25}),
+    ("dropped 1.0 is not within", lambda: {**fields(), "dropped": 1.0}),
+    ("dropped -0.25 is not within", lambda: {**fields(), "dropped": -0.25}),
     ("axes: 1 tensors, expected 2", lambda: with_axes([4], [[-1, 0]])),
     ("'bias': axis 0 of extent 3", lambda: with_axes([4], [[-1, 0], [0]])),
     ("axis 0 of 0 channels", lambda: with_axes([0], [[-1, 0], [-1]])),

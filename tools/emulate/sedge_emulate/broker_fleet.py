@@ -19,7 +19,8 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BrokerConfig, CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RunEnded
-from sedge_cloud.rounds.lifecycle import RUNNING, Summary
+from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import Service
 from sedge_cloud.store.database import Store
 from sedge_edge.runtime import Runtime

@@ -16,6 +16,7 @@ from msgspec import Meta
 from sedge_cloud.config import (
     BroadcastConfig,
     CodecConfig,
+    LateUpdates,
     Option,
     PatchConfig,
     RobustConfig,
@@ -101,6 +102,8 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fraction_available: Annotated[float, Meta(gt=0, le=1)] = 1.0
     quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
+    grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
+    late_updates: LateUpdates = "remember"
     broadcast: BroadcastConfig = BroadcastConfig()
 
 
@@ -223,6 +226,8 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             min_available_devices=max(fewest, round(rounds.fraction_available * fleet)),
             quorum=rounds.quorum,
             deadline_s=rounds.deadline_s,
+            grace_s=rounds.grace_s,
+            late_updates=rounds.late_updates,
             seed=self.seed,
             broadcast=rounds.broadcast,
             patch=strategy.patch or self.patch,

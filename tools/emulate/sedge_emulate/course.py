@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.rounds.lifecycle import Summary
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_emulate.broker_fleet import BrokerFleet
@@ -92,7 +92,7 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
 def _last_model(store: Store) -> bytes:
     """The run's global model, n float32 little endian."""
     run = Run(store.runs()[0], store)
-    return Ledger(store).state(run).theta.astype("<f4").tobytes()
+    return Ledger(store).context(run).theta.astype("<f4").tobytes()
 
 
 def _engine(watch: Watch, crew: Crew, wall_s: float, train_s: float) -> Engine:

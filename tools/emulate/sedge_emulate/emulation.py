@@ -172,13 +172,13 @@ def locked(out: Path) -> Generator[None]:
 def export_forms(source: ModelSource, dataset: Dataset, config: EmulationConfig, out: Path) -> None:
     """Export the model below ``out``, whole and in each of its widths."""
     folders = (out / "bundle", *narrower(config, out))
-    for rate, folder in zip(config.model.widths, folders, strict=True):
-        export_model(source, dataset, config.seed, folder, rate)
+    for dropped, folder in zip(config.model.widths, folders, strict=True):
+        export_model(source, dataset, config.seed, folder, dropped)
 
 
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
     """Where the bundles of the model's forms with fewer channels lie."""
-    return tuple(out / f"bundle-{rate}" for rate in config.model.widths[1:])
+    return tuple(out / f"bundle-{dropped}" for dropped in config.model.widths[1:])
 
 
 def _cache(own: Path) -> Path:

@@ -1,8 +1,8 @@
 """Many lessons at once: where they ask the same kind of question, all of them are answered together.
 
-A lesson (``sedge_edge.training.local_training``) is what one device does with one order. The trainers of the emulator are
-fastest with many devices, so the lessons of a group wait for each other at every evaluation and training.
-A lesson has the same result whichever others it is led together with.
+A lesson (``sedge_edge.training.local_training``) is what one device does with one order.
+The trainers of the emulator are fastest with many devices, so the lessons of a group wait for each other
+at every evaluation and training. A lesson has the same result whichever others it is led together with.
 """
 
 from collections.abc import Callable, Sequence

@@ -58,8 +58,8 @@ class ModelSource:
             return ""
         return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
-    def build(self, seed: int, rate: float = 0.0) -> "nn.Module":
-        """The model with its first weights, or its form that lacks the share ``rate`` of the channels.
+    def build(self, seed: int, dropped: float = 0.0) -> "nn.Module":
+        """The model with its first weights, or its form that lacks the share ``dropped`` of the channels.
 
         Raises ``ConfigError`` when the user's cannot be had.
         """
@@ -69,10 +69,10 @@ class ModelSource:
 
         torch.manual_seed(seed)
         module = self._own() if self.factory else self._named()
-        if not rate:
+        if not dropped:
             return module
         sample = torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
-        return narrowed(module, sample, rate)
+        return narrowed(module, sample, dropped)
 
     def _named(self) -> "nn.Module":
         from sedge_export.models import avgcnn, mlp, resnet8
@@ -116,11 +116,11 @@ class ModelSource:
 
 
 def export_model(
-    source: ModelSource, dataset: Dataset, seed: int, folder: Path, rate: float = 0.0
+    source: ModelSource, dataset: Dataset, seed: int, folder: Path, dropped: float = 0.0
 ) -> None:
     """Export the model into a bundle at ``folder``, verified on the data's first batch.
 
-    With ``rate`` it is the form that lacks this share of the channels.
+    With ``dropped`` it is the form that lacks this share of the channels.
     """
     import torch
 
@@ -134,5 +134,5 @@ def export_model(
         name=source.name.rpartition(":")[2],
         num_classes=source.num_classes,
         folder=folder,
-        rate=rate,
+        dropped=dropped,
     )

@@ -228,10 +228,10 @@ class VirtualDevice:
 
     def _require_model(self, order: Order) -> None:
         known = None if self._agent is None else self._agent.state.runs.get(order.run)
-        if order.keep and known is not None and known.model is None:
+        if order.work.keep and known is not None and known.model is None:
             raise LocalError(
-                f"round {order.round}: {self.identity.device} is to keep {order.keep} of its own model, "
-                "which virtual devices keep only where every order asks for it"
+                f"round {order.round}: {self.identity.device} is to keep {order.work.keep} of its own "
+                "model, which virtual devices keep only where every order asks for it"
             )
 
     def _let_go(self, coming: "_Begun | None" = None) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event
-from sedge_cloud.rounds.lifecycle import Draw, cohort
+from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.store.database import Store
 from sedge_edge.agent import Identity
 from sedge_edge.data import set_aside
@@ -99,7 +99,7 @@ class VirtualFleet:
         plan: Plan,
         crew: Crew,
         name: bytes,
-        draw: Draw = cohort,
+        draw: Draw = draw_cohort,
     ) -> None:
         self.store = Store(course.folder / "cloud", durable=False)
         self._clock = Clock()
@@ -221,12 +221,12 @@ class VirtualFleet:
         Those of a narrower model count for less, by its parameters.
         """
         examples = self._shares.num_train(number)
-        if order.choice is not None:
-            examples -= set_aside(examples, order.choice.holdout)
+        if order.work.choice is not None:
+            examples -= set_aside(examples, order.work.choice.holdout)
         batches = -(-examples // self._batch_size)
-        phases = [order.training, *order.then]
-        if order.personal is not None and not order.personal.mixes:
-            phases.append(order.personal.training)
+        phases = [order.training, *order.work.then]
+        if order.work.own_model is not None and not order.work.own_model.mixes:
+            phases.append(order.work.own_model.training)
         steps = batches * sum(phase.local_epochs for phase in phases)
         return math.ceil(steps * self._share(order.bundle.sha256))
 

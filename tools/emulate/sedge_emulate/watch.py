@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds.lifecycle import FINISHED, Summary
+from sedge_cloud.rounds.lifecycle import FINISHED
+from sedge_cloud.rounds.summary import Summary
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import RoundResult
 from sedge_protocol.wire.messages import TRAIN

@@ -1,8 +1,8 @@
 """A worker process: it does the devices' jobs, several at once where the trainer likes company.
 
-What a device does is the agent's own code (``sedge_edge.training.job``), and so is the course of its training
-(``sedge_edge.training.local_training``); but where the lessons of a group ask the same kind of question, all of them are
-answered together. All of this runs in the worker process; ``crew.py`` is the other side.
+What a device does is the agent's own code (``sedge_edge.training.job``), and so is the course of its
+training (``sedge_edge.training.local_training``); but where the lessons of a group ask the same kind of
+question, all of them are answered together. All of this runs in the worker process; ``crew.py`` is the other side.
 """
 
 import multiprocessing
@@ -140,8 +140,13 @@ class Worker:
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
         # Nobody asks a virtual device for predictions: its own model serves its next order alone.
         order = request.job.order
-        personal = order.personal is not None and not order.personal.mixes
-        needed = request.key is None or bool(order.keep) or personal or order.own is not None
+        personal = order.work.own_model is not None and not order.work.own_model.mixes
+        needed = (
+            request.key is None
+            or bool(order.work.keep)
+            or personal
+            or order.work.scoring is not None
+        )
         there = Place(blobs, vectors, train, test, keeps_model=needed)
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
@@ -215,7 +220,7 @@ def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
     torch.set_num_threads(1)
     classes = bundle.manifest.num_classes
     return open_trainer(
-        shop.model.build(0, bundle.manifest.rate),
+        shop.model.build(0, bundle.manifest.dropped),
         cross_entropy if classes else squared_error,
         classifies=classes > 0,
         batch_size=bundle.manifest.batch_size,

@@ -81,10 +81,13 @@ def _axes_rows(manifest: BundleManifest) -> list[tuple[str, str]]:
         names = list(dict.fromkeys(layout.tensors[tensor].name for tensor, _ in places))
         shown = ", ".join(names[:SHOWN]) + (" and more" if len(names) > SHOWN else "")
         rows.append((f"axis {number}", f"{channels} channels of {len(names)} tensors: {shown}"))
-    if manifest.rate:
-        return [("left out", f"{manifest.rate:g} of the whole model's channels"), *rows]
-    sizes = [(rate, axes.layout(layout, axes.narrowed(rate)).size) for rate in QUARTERS]
-    return [*rows, *((f"narrower by {rate:g}", f"{size:,} parameters") for rate, size in sizes)]
+    if manifest.dropped:
+        return [("left out", f"{manifest.dropped:g} of the whole model's channels"), *rows]
+    sizes = [(dropped, axes.layout(layout, axes.narrowed(dropped)).size) for dropped in QUARTERS]
+    return [
+        *rows,
+        *((f"narrower by {dropped:g}", f"{size:,} parameters") for dropped, size in sizes),
+    ]
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -100,8 +103,8 @@ def _export(options: argparse.Namespace) -> dict[Path, BundleManifest]:
     model = _model(options.model)
     sample = _sample(options.sample_shape, options.vocabulary, options.seed)
     folders = {
-        rate: Path(f"{Path(options.out)}-{rate:g}" if rate else options.out)
-        for rate in options.widths
+        dropped: Path(f"{Path(options.out)}-{dropped:g}" if dropped else options.out)
+        for dropped in options.widths
     }
     return {
         folder: export(
@@ -113,9 +116,9 @@ def _export(options: argparse.Namespace) -> dict[Path, BundleManifest]:
             folder=folder,
             tolerance=options.tolerance,
             seed=options.seed,
-            rate=rate,
+            dropped=dropped,
         )
-        for rate, folder in folders.items()
+        for dropped, folder in folders.items()
     }
 
 
@@ -155,15 +158,15 @@ def _row_shape(text: str) -> tuple[int, ...]:
     return extents
 
 
-def _rates(text: str) -> tuple[float, ...]:
+def _shares(text: str) -> tuple[float, ...]:
     try:
-        rates = tuple(float(part) for part in text.split(","))
-        if rates[0] != 0 or list(rates) != sorted(set(rates)) or not rates[-1] < 1:
+        shares = tuple(float(part) for part in text.split(","))
+        if shares[0] != 0 or list(shares) != sorted(set(shares)) or not shares[-1] < 1:
             raise ValueError
     except ValueError:
         expected = "0 and then rising shares below 1, such as 0,0.5"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
-    return rates
+    return shares
 
 
 def _tolerance(text: str) -> float:
@@ -208,7 +211,7 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=_folder, required=True, help="folder to write")
     parser.add_argument(
         "--widths",
-        type=_rates,
+        type=_shares,
         default=(0.0,),
         help="shares of channels to leave out, rising from 0 to below 1: 0,0.25,0.5,0.75",
     )

@@ -53,14 +53,14 @@ def export(
     real_data: tuple[Tensor, Tensor] | None = None,
     tolerance: float = TOLERANCE,
     seed: int = 0,
-    rate: float = 0.0,
+    dropped: float = 0.0,
 ) -> BundleManifest:
     """Write the model's bundle and give its manifest.
 
     ``sample_input`` (B, ...) fixes type and shape of a row. ``loss`` maps outputs (B, C) and targets to
     one number a row; by default cross entropy, or squared error when ``num_classes`` is 0. ``target``
     is a row of the targets, by default a label, or C floats. ``real_data`` (x, y), any number of
-    rows, is verified on in addition to random rows. ``rate`` (0 to below 1) exports the narrower form of
+    rows, is verified on in addition to random rows. ``dropped`` (0 to below 1) exports the narrower form of
     the model that lacks this share of the channels of every axis: the names and the order of its
     tensors are the whole model's, its first values slices of them.
 
@@ -68,7 +68,7 @@ def export(
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
     x = _sample_batch(sample_input.detach().cpu(), batch_size)
-    form = _form(model, x, loss, num_classes, rate)
+    form = _form(model, x, loss, num_classes, dropped)
     if target is None:
         labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.width,))
         target = labels if num_classes else floats
@@ -113,22 +113,22 @@ class _Form:
     record: Survey
     width: int
     axes: Axes | None
-    rate: float
+    dropped: float
 
 
 def _form(
-    model: nn.Module, x: Tensor, loss: RowLoss | None, num_classes: int, rate: float
+    model: nn.Module, x: Tensor, loss: RowLoss | None, num_classes: int, dropped: float
 ) -> _Form:
     loss = loss or (cross_entropy if num_classes else squared_error)
     network = Network(model, loss, num_classes > 0)
     record, width = survey(copied(model), x, num_classes)
     found = find_axes(network, x)
-    if rate:
-        model = cut(model, x, network.layout, found, rate)
+    if dropped:
+        model = cut(model, x, network.layout, found, dropped)
         network = Network(model, loss, num_classes > 0)
         record, width = survey(copied(model), x, num_classes)
-    axes = found.axes.narrowed(rate) if found.axes.channels else None
-    return _Form(model, network, record, width, axes, rate)
+    axes = found.axes.narrowed(dropped) if found.axes.channels else None
+    return _Form(model, network, record, width, axes, dropped)
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,6 @@ def _bundle(
         programs=entries,
         verification=measured,
         axes=form.axes,
-        rate=form.rate,
+        dropped=form.dropped,
     )
     return Bundle(manifest, files)

@@ -21,29 +21,31 @@ _HINT = "sizes in its forward pass must come from the input: x.flatten(1), not x
 MAX_REASONS = 3
 
 
-def narrowed(module: nn.Module, sample: Tensor, rate: float) -> nn.Module:
-    """A copy of the module with ceil((1 - rate) c) of the c channels of every axis; ``sample`` is (B, ...).
+def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
+    """A copy with ceil((1 - dropped) c) of the c channels of every axis; ``sample`` is (B, ...).
 
     Raises ``ExportError`` when nothing can be narrowed, when groups of a normalisation would not be
     whole, and when the narrower form does not run, as with sizes written into its forward pass.
     """
     network = Network(module, squared_error, False)
-    return cut(module, sample, network.layout, find_axes(network, sample), rate)
+    return cut(module, sample, network.layout, find_axes(network, sample), dropped)
 
 
-def cut(module: nn.Module, sample: Tensor, layout: Layout, found: Found, rate: float) -> nn.Module:
+def cut(
+    module: nn.Module, sample: Tensor, layout: Layout, found: Found, dropped: float
+) -> nn.Module:
     """``narrowed`` for a module whose layout and axes are known."""
-    if not 0 <= rate < 1:
-        raise ExportError(f"rate: {rate}, expected 0 to below 1")
+    if not 0 <= dropped < 1:
+        raise ExportError(f"dropped: {dropped}, expected 0 to below 1")
     made = copied(module)
-    if rate == 0:
+    if dropped == 0:
         return made
     if not found.axes.channels:
         raise ExportError(f"model: nothing can be narrowed: {_some(found.reasons)}")
-    _cut_tensors(made, layout, found.axes, rate)
+    _cut_tensors(made, layout, found.axes, dropped)
     for name, part in made.named_modules():
         resize(name, part)
-    _check_runs(module, made, sample, rate)
+    _check_runs(module, made, sample, dropped)
     return made
 
 
@@ -52,9 +54,9 @@ def _some(reasons: tuple[str, ...]) -> str:
     return "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _cut_tensors(model: nn.Module, layout: Layout, axes: Axes, rate: float) -> None:
+def _cut_tensors(model: nn.Module, layout: Layout, axes: Axes, dropped: float) -> None:
     """Replace every tensor by its slice, under each name that it has."""
-    narrower = axes.layout(layout, axes.narrowed(rate))
+    narrower = axes.layout(layout, axes.narrowed(dropped))
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     slices: dict[int, Tensor] = {}
     for tensor, dims in zip(narrower.tensors, axes.dims, strict=True):
@@ -75,8 +77,8 @@ def _own(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [*parameters, *module.named_buffers(recurse=False, remove_duplicate=False)]
 
 
-def _check_runs(whole: nn.Module, made: nn.Module, sample: Tensor, rate: float) -> None:
-    what = f"model: narrower by {rate:g} it"
+def _check_runs(whole: nn.Module, made: nn.Module, sample: Tensor, dropped: float) -> None:
+    what = f"model: narrower by {dropped:g} it"
     try:
         found = _output_shape(made, sample)
     except Exception as exc:  # the user's own code: anything can come out of it

@@ -6,7 +6,7 @@ coordinator's store, which is a pure function of it.
 
 from dataclasses import dataclass
 
-from sedge_cloud.rounds.client_models import Memories
+from sedge_cloud.rounds.client_models import ClientModels
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes
@@ -25,14 +25,14 @@ def accounted(store: Store, devices: tuple[str, ...]) -> Mean | None:
     """What the round before the one that is open costs by that count; None for another strategy."""
     run, ledger = Run(store.runs()[0], store), Ledger(store)
     strategy = run.strategy
-    state = ledger.state(run)
-    if not isinstance(strategy, FedPURIN) or state.round == 0:
+    context = ledger.context(run)
+    if not isinstance(strategy, FedPURIN) or context.round == 0:
         return None
-    memories = Memories(run, ledger, state.groups, lambda device: None)
+    clients = ClientModels(run, ledger, context.groups, lambda device: None)
     up = down = 0.0
     for device in devices:
-        memory = memories.of(device)
-        assignment = strategy.plan(state, memory, run.config.training)
-        found = accounted_bytes(state, memory, assignment, strategy.beta)
+        client = clients.of(device)
+        assignment = strategy.plan(context, client)
+        found = accounted_bytes(context, client, assignment, strategy.beta)
         up, down = up + found.up, down + found.down
-    return Mean(state.round, round(up / len(devices)), round(down / len(devices)))
+    return Mean(context.round, round(up / len(devices)), round(down / len(devices)))

@@ -11,7 +11,7 @@ from sedge_emulate.reproduce.fling import FlingSetting
 from sedge_emulate.reproduce.partial import PartialSetting
 from sedge_emulate.reproduce.released import ReleasedSetting
 from sedge_emulate.reproduce.setting import Setting
-from sedge_emulate.reproduce.sized import RATES, SizedSetting
+from sedge_emulate.reproduce.sized import DROPPED, SizedSetting
 from sedge_protocol.codec import ValueCoding
 
 
@@ -136,11 +136,11 @@ _DROPPED = ("staleness", "soft", "neighbours")
 # SubFLOT without one of its parts, and what it is to beat. Without OTP it has no use for the mass rule.
 _SUBFLOT = "SubFLOT and its ablation, 20,000 images of Fashion-MNIST, Dir(0.1)"
 _ABLATION = "an order: full > without OTP, without SAR > without OTA (CIFAR-10, Digit-5)"
-_DEALT: dict[str, Option] = {"rates": list(RATES)}
+_DEALT: dict[str, Option] = {"dropped": list(DROPPED)}
 _SIZED = (
     Cell("local", "local_only"),
     Cell("whole", "fedavg"),
-    Cell("smallest", "heterofl", {"rates": [RATES[-1]]}),
+    Cell("smallest", "heterofl", {"dropped": [DROPPED[-1]]}),
     Cell("heterofl", "heterofl", _DEALT),
     Cell("fedrolex", "fedrolex", _DEALT),
     Cell("subflot", "subflot", _DEALT),

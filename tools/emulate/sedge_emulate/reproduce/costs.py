@@ -17,7 +17,7 @@ def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(len(stage.shares)):
-        row = fleet.store.memory(run.name, stage.shares.name(number))
+        row = fleet.store.client_model(run.name, stage.shares.name(number))
         if row is not None:
             members[row.width].append(number)
     if set(members) <= {0}:
@@ -27,13 +27,13 @@ def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
     for width, numbers in sorted(members.items()):
         seen = [fleet.seen(number) for number in numbers]
         ends = [last[name] for name in map(stage.shares.name, numbers) if name in last]
-        rate = run.widths[width].rate
+        dropped = run.widths[width].dropped
         found.append(
             Size(
-                rate=rate,
+                dropped=dropped,
                 devices=len(numbers),
                 parameters=run.layout(width).size,
-                multiply_adds=multiply_adds(stage.source, rate),
+                multiply_adds=multiply_adds(stage.source, dropped),
                 bytes_up=_moved(seen, "up"),
                 bytes_down=_moved(seen, "down"),
                 before=round(mean(end.before for end in ends), 6) if ends else 0.0,
@@ -43,7 +43,7 @@ def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
     return tuple(found)
 
 
-def multiply_adds(source: ModelSource, rate: float) -> int:
+def multiply_adds(source: ModelSource, dropped: float) -> int:
     """Multiplications of convolutions and matrix products in one example's forward pass, each with its sum.
 
     torch counts them; a training step takes about three times as many.
@@ -51,7 +51,7 @@ def multiply_adds(source: ModelSource, rate: float) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    module = source.build(0, rate).eval()
+    module = source.build(0, dropped).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(torch.zeros(1, *source.shape, dtype=getattr(torch, source.dtype)))
     return int(counter.get_total_flops()) // 2

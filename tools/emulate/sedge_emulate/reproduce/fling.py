@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds.lifecycle import cohort
+from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import FASHION_MEAN, FASHION_STD, Dataset, fashion_mnist
@@ -46,7 +46,7 @@ class FlingSetting:
 
     def streams(self, seed: int, rounds: int) -> Streams:
         """Our own: theirs cannot be drawn again, several processes shared them."""
-        return Streams(permutations, cohort)
+        return Streams(permutations, draw_cohort)
 
 
 def sample(targets: Indices, alpha: float, size: int, seed: int) -> list[Indices]:

@@ -47,13 +47,13 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that trained one width of the model, which lacks the share ``rate`` of the channels.
+    """The devices that trained one width of the model, which lacks the share ``dropped`` of the channels.
 
     ``multiply_adds`` are those of one example's forward pass; bytes are a device's over the whole run and
     accuracies those of the last measurement, before and after local training, each a mean over devices.
     """
 
-    rate: float
+    dropped: float
     devices: int
     parameters: int
     multiply_adds: int

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds.lifecycle import order_seed
+from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.store.runs import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig

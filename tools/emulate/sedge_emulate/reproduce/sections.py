@@ -89,7 +89,7 @@ def _sizes(_: Table, outcome: Outcome) -> Section:
     whole = max((one.multiply_adds for one in outcome.sizes), default=1)
     lines = (
         (
-            f"{one.rate:g}",
+            f"{one.dropped:g}",
             str(one.devices),
             f"{one.parameters:,}",
             f"{one.multiply_adds / 1e6:.2f} M",
@@ -105,7 +105,7 @@ def _sizes(_: Table, outcome: Outcome) -> Section:
         f"{outcome.cell}, seed {outcome.seed}, by the share of the channels that a device lacks; "
         "multiplications of a forward pass, bytes of a device in all, accuracies per device:",
         (
-            "rate", "devices", "parameters", "multiply-adds", "of the largest", "up", "down",
+            "dropped", "devices", "parameters", "multiply-adds", "of the largest", "up", "down",
             "before", "after",
         ),
         tuple(lines),

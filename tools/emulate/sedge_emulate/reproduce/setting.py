@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds.lifecycle import Draw
+from sedge_cloud.rounds.cohort import Draw
 from sedge_edge.training.batches import Permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset

@@ -7,7 +7,7 @@ who holds them.
 
 from dataclasses import dataclass
 
-from sedge_cloud.rounds.lifecycle import cohort
+from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.reproduce.partial import PartialSetting, share_out
@@ -15,7 +15,7 @@ from sedge_emulate.reproduce.setting import Streams
 from sedge_emulate.split import Indices
 
 DEVICES = 20
-RATES = (0.0, 0.25, 0.5, 0.75)
+DROPPED = (0.0, 0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SizedSetting(PartialSetting):
 
     devices = DEVICES
     checkpoint = 10
-    model = ModelConfig(batch_size=32, widths=RATES)
+    model = ModelConfig(batch_size=32, widths=DROPPED)
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
         """Each device's images to train and to test on, drawn from all."""
@@ -32,4 +32,4 @@ class SizedSetting(PartialSetting):
 
     def streams(self, seed: int, rounds: int) -> Streams:
         """Everything from the run's own seed."""
-        return Streams(permutations, cohort)
+        return Streams(permutations, draw_cohort)

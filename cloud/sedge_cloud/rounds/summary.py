@@ -1,0 +1,108 @@
+"""What a closed round came to: means over its devices, and where the personal parameters sit."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.runs import Ledger, Run
+from sedge_protocol.wire.update import Report
+
+
+class DeviceSummary(msgspec.Struct, frozen=True):
+    """One device's part in a closed round; accuracies in [0, 1]."""
+
+    device: str
+    num_examples: int
+    before: float
+    after: float
+    update_bytes: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A closed round.
+
+    ``personal`` counts patch elements by tensor, summed over the cohort; of a patch that a device picks
+    from, only those that it picked. ``failure`` says why the round ended the run; the global model is then
+    the one before it. ``distrusted`` has the devices whose updates were shortened or left out, with the
+    factor (outliers.py), and ``late`` those whose updates for earlier rounds were counted in this one.
+    """
+
+    run: str
+    round: int
+    task: str
+    cohort: int
+    declined: int
+    devices: tuple[DeviceSummary, ...]
+    train_loss: float
+    before: float
+    after: float
+    update_bytes: int
+    personal: dict[str, int]
+    failure: str = ""
+    distrusted: dict[str, float] = {}
+    late: tuple[str, ...] = ()
+
+
+def summarise(
+    run: Run,
+    ledger: Ledger,
+    row: RoundRow,
+    orders: Sequence[OrderRow],
+    updates: Sequence[UpdateRow],
+) -> Summary:
+    """The summary of a round with these orders and accepted updates; each device counts once."""
+    reports = [(update, msgspec.msgpack.decode(update.report, type=Report)) for update in updates]
+    picked = {update.device: report.level for update, report in reports}
+    devices = tuple(
+        DeviceSummary(
+            update.device,
+            report.num_examples,
+            report.before.accuracy,
+            report.after.accuracy,
+            update.size,
+        )
+        for update, report in reports
+    )
+    count = max(1, len(reports))
+    sent = {device.device for device in devices}
+    declined = {order.device for order in orders if order.declined} - sent
+    return Summary(
+        run=run.name,
+        round=row.round,
+        task=row.task,
+        cohort=len(orders),
+        declined=len(declined),
+        devices=devices,
+        train_loss=math.fsum(report.train_loss / count for _, report in reports),
+        before=sum(device.before for device in devices) / count,
+        after=sum(device.after for device in devices) / count,
+        update_bytes=sum(device.update_bytes for device in devices),
+        personal=personal_elements(run, ledger, orders, picked),
+    )
+
+
+def personal_elements(
+    run: Run, ledger: Ledger, orders: Sequence[OrderRow], picked: Mapping[str, int | None]
+) -> dict[str, int]:
+    """How many patch elements lie in each tensor, summed over the orders.
+
+    Of a patch from which the device picks a part, only what it has ``picked``.
+    """
+    found: Counter[str] = Counter()
+    for order in orders:
+        layout, level = run.layout(order.width), picked.get(order.device)
+        patch = ledger.started(order, layout.size, level)
+        unknown = level is None and order.read_work().choice is not None
+        if patch is None or unknown:
+            continue
+        if patch.indices is None:
+            counts = [tensor.size for tensor in layout.tensors]
+        else:  # sorted: so many lie before the end of each tensor
+            ends = np.searchsorted(patch.indices, [t.slice.stop for t in layout.tensors])
+            counts = np.diff(ends, prepend=0).tolist()
+        found.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})
+    return {t.name: found[t.name] for t in run.manifest.layout.tensors if found[t.name]}

@@ -1,0 +1,21 @@
+"""LocalOnly: every device trains alone, and only metrics come back (Local, Separate or Standalone)."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_protocol.wire.messages import Work
+
+
+class LocalOnly(Strategy, frozen=True):
+    """One model for each device, from the run's first one on."""
+
+    name: ClassVar[str] = "local_only"
+
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        """The whole of the device's own last model, and no upload."""
+        return Assignment(work=Work(keep=tuple(context.layout.by_name), upload=False))
+
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        """The same model."""
+        return State(context.theta)

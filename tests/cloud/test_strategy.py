@@ -1,0 +1,131 @@
+"""What an engine and a strategy hand each other: the next model, and what a device's update says."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.cloud.contexts import context_of
+
+from sedge_cloud.strategy import Change, Context, State, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import LocalError
+from sedge_protocol.layout import Layout, Role
+
+Give = Callable[[Context, Change], State]
+LAYOUT = Layout.of(
+    [
+        ("norm.weight", (2,), Role.PARAMETER),
+        ("norm.running_mean", (3,), Role.STATISTIC),
+        ("head.weight", (2,), Role.PARAMETER),
+    ]
+)
+THETA = np.arange(7, dtype=np.float32)
+CONTEXT = context_of(LAYOUT, THETA)
+
+
+def test_the_next_model_is_a_change_or_a_vector_in_its_place() -> None:
+    """Statistics stay, as do the tensors that are named; arrays and groups are the strategy's own."""
+    moved = CONTEXT.moved(np.full(7, 10.0))
+    assert moved.theta.tolist() == [10, 11, 2, 3, 4, 15, 16]
+    assert moved.theta.dtype == np.float32 and moved.counts
+    replaced = CONTEXT.replaced(
+        np.full(7, 10, np.float32), {"x": THETA}, {"a": ("b",)}, ["head.weight"]
+    )
+    assert replaced.theta.tolist() == [10, 10, 2, 3, 4, 5, 6]
+    assert (replaced.arrays, replaced.groups, replaced.counts) == (
+        {"x": THETA},
+        {"a": ("b",)},
+        False,
+    )
+    assert (moved.arrays, moved.groups) == ({}, {})
+    assert THETA.tolist() == list(range(7))
+
+
+def test_a_change_is_summed_before_it_is_rounded() -> None:
+    theta = np.full(7, 2**24, np.float32)
+    assert context_of(LAYOUT, theta).moved(np.full(7, 1.5)).theta[0] == np.float32(2**24 + 1.5)
+
+
+@pytest.mark.parametrize("give", [Context.moved, Context.replaced])
+@pytest.mark.parametrize(
+    ("vector", "text"),
+    [
+        (np.zeros(6, np.float32), r"found \(6,\), expected \(7,\)"),
+        (np.array([0, np.nan, 0, 0, 0, 0, 0]), "the next model: element 1 is nan, expected finite"),
+        (np.full(7, 1e39), r"element 0 is 1e\+39"),  # beyond float32
+    ],
+)
+def test_what_is_no_next_model(give: Give, vector: Change, text: str) -> None:
+    with pytest.raises(LocalError, match=text):
+        give(CONTEXT, vector)
+
+
+def coded(rng: np.random.Generator, count: int | None) -> SparseVector:
+    """Normal values at ``count`` of 50 places, None: at all."""
+    values = rng.normal(size=50 if count is None else count).astype(np.float32)
+    if count is None:
+        return SparseVector(50, None, values)
+    indices = np.sort(rng.choice(50, count, replace=False)).astype(np.uint32)
+    return SparseVector(50, indices, values)
+
+
+def test_trained_is_what_the_device_holds() -> None:
+    """Patch over the global, then one float32 addition."""
+    rng = np.random.default_rng(4)
+    old = rng.normal(size=50).astype(np.float32)
+    patch, delta = coded(rng, 9), coded(rng, 20)
+    before = old.copy()
+    update = Update("d", 3, old, patch, delta)
+    expected = old.copy()
+    assert patch.indices is not None and delta.indices is not None
+    expected[patch.indices] = patch.values
+    expected[delta.indices] += delta.values
+    assert update.trained.tobytes() == expected.tobytes() and update.trained is update.trained
+    np.testing.assert_array_equal(old, before)
+    assert Update("d", 3, old).trained is old
+
+
+def test_only_what_was_sent_is_touched() -> None:
+    """A sum that is NaN elsewhere stays so: nothing reads or writes there."""
+    old = np.ones(50, np.float32)
+    total = np.full(50, np.nan)
+    places = np.array([3, 40], np.uint32)
+    total[places] = 0
+    sent = SparseVector(50, places, np.array([2, 4], np.float32))
+    Update("d", 3, old, None, sent).add_change(total, 3.0, old)
+    assert total[3] == 6 and total[40] == 12 and np.isnan(total).sum() == 48
+    Update("d", 3, old, sent, None).add_change(total, 10.0, old)
+    assert total[3] == 16 and total[40] == 42 and np.isnan(total).sum() == 48
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(0, 20), slice(17, 18)])
+@pytest.mark.parametrize(("patch", "delta"), [(None, 7), (5, None), (0, 50), (5, 7)])
+def test_a_change_is_the_way_to_the_trained_model(
+    patch: int | None, delta: int | None, part: slice
+) -> None:
+    rng = np.random.default_rng(6)
+    old = rng.normal(size=50).astype(np.float32)
+    update = Update(
+        "d",
+        1,
+        old,
+        None if patch is None else coded(rng, patch),
+        None if delta is None else coded(rng, delta),
+    )
+    for theta in (old, old.copy(), np.zeros(50, np.float32)):
+        found = update.change(theta, part)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, (update.trained - theta)[part], atol=2e-6)
+        assert not np.shares_memory(found, update.trained)
+
+
+def test_a_scaled_update_goes_part_of_the_way() -> None:
+    rng = np.random.default_rng(7)
+    old = rng.normal(size=50).astype(np.float32)
+    update = Update("d", 3, old, coded(rng, 9), coded(rng, 20))
+    way = update.trained - old
+    scaled = update.scaled(0.25)
+    np.testing.assert_allclose(scaled.trained - old, way / 4, atol=1e-6)
+    assert (scaled.num_examples, scaled.base) == (3, update.base)
+    np.testing.assert_allclose(update.trained - old, way)
+    assert Update("d", 3, old).scaled(0.5).trained is old

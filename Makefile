@@ -34,6 +34,7 @@ figures: demo
 	cp runs/demo/result.json $(RESULTS)/demo.json
 	$(BIN)/sedge-emulate run examples/compression.toml --out runs/compression
 	cp runs/compression/result.json $(RESULTS)/compression.json
+	$(call bench,attacks)
 	$(call bench,scoring)
 	$(call bench,train_step)
 	$(call bench,agent_memory,runs/demo/bundle)

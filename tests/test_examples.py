@@ -69,6 +69,19 @@ def test_own_model(tmp_path: Path) -> None:
     assert sum(device.num_train + device.num_test for device in fedobp.devices) == 178
 
 
+def test_attacks(tmp_path: Path) -> None:
+    """The default [robust] holds two hostile devices of ten to twice the error of none."""
+    only = ["nobody hostile", "100 times", "turned around", "-4.9 times", "claims 2^40 examples"]
+    words = [f"--only={title}" for title in only]
+    clean, *attacked = run_fleet("attacks.toml", tmp_path, "--rounds", "14", *words).strategies
+    named = [{name for r in s.rounds for name in r.distrusted} for s in attacked]
+    assert clean.before.mean > 0.8
+    for strategy in attacked:
+        assert 1 - strategy.before.mean <= 2 * (1 - clean.before.mean), strategy.name
+    # What is claimed moves weights alone; whoever sends something else is named.
+    assert all({"device-0", "device-1"} <= names for names in named[:3])
+
+
 def test_own_strategy(tmp_path: Path) -> None:
     """``own_strategy.py`` through ``own_strategy.toml``; its server does remember."""
     source = (EXAMPLES / "own_strategy.py").read_text()

@@ -136,7 +136,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
         if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
-            expected = f"mean, krum or multi_krum: {self.strategy} has an aggregation of its own"
+            rules = "direction, mean, krum or multi_krum"
+            expected = f"{rules}: {self.strategy} has an aggregation of its own"
             raise ConfigError("robust.rule", self.robust.rule, expected, where)
         if self.min_train_devices > self.min_available_devices:
             expected = f"at least min_train_devices = {self.min_train_devices}"

@@ -239,7 +239,9 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
     if follows:
         assert load_run(path).robust.rule == rule
         return
-    with pytest.raises(ConfigError, match=f"robust.rule: found '{rule}', expected mean, krum or"):
+    with pytest.raises(
+        ConfigError, match=f"robust.rule: found '{rule}', expected direction, mean, krum or"
+    ):
         load_run(path)
 
 
@@ -299,11 +301,14 @@ def test_when_the_broadcast_is_whole(broadcast: BroadcastConfig, whole: bool) ->
         ('strategy = "no_such_module:Mine"', "expected module:Class that can be imported (Module"),
         (RUN + "[robust]\nclip = -1", "robust.clip: found -1, expected a number >= 0"),
         (RUN + "[robust]\nbyzantine = 0.5", "robust.byzantine: found 0.5, expected a number < 0.5"),
-        (RUN + '[robust]\nrule = "best"', "robust.rule: found 'best', expected one of 'krum', "),
+        (
+            RUN + '[robust]\nrule = "best"',
+            "robust.rule: found 'best', expected one of 'direction', ",
+        ),
         (RUN + "[robust]\nclips = 3", "robust.clips: found an unknown key, expected 'clip'?"),
         (
             'strategy = "fedselect"\n[robust]\nrule = "median"',
-            "robust.rule: found 'median', expected mean, krum or multi_krum: fedselect has an ",
+            "robust.rule: found 'median', expected direction, mean, krum or multi_krum: fedselect has an ",
         ),
         (
             RUN + "[options]\nquantil = 0.5",

@@ -207,12 +207,12 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
     cloud = Cloud(tmp_path / "cloud", devices=("a", "b", "c"))
     linked(home, cloud)
     cloud.hello()
-    for name, change in (("a", 0.5), ("b", 0.5), ("c", -50)):
+    for name, change in (("a", 0.5), ("b", 0.5), ("c", 50.0)):
         cloud.offer(name, update(cloud.order(name), np.full(LAYOUT.size, change, np.float32)))
     cloud.poll()
     assert call(home, "run", "show", "run") == 0
     named = capsys.readouterr().out.splitlines()[2]
-    assert named.strip() == "c: unlike the others, counts 0.05 times"
+    assert named.strip() == "c: unlike the others, counts 0.03 times"
     assert call(home, "run", "show", "run", "--json") == 0
     assert list(json.loads(capsys.readouterr().out)["distrusted"]) == ["c"]
 

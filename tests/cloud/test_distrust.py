@@ -156,12 +156,19 @@ def test_its_past_makes_no_start(solver: str, tmp_path: Path) -> None:
     cloud.store.close()
 
 
-@pytest.mark.parametrize(("max_weight", "share"), [(4, 4 / 13), (0, 1.0)])
-def test_what_it_claims_to_have(max_weight: float, share: float, tmp_path: Path) -> None:
-    """Its weight is that of four others, or all there is."""
-    config = RunConfig(strategy="fedavg", num_rounds=2, robust=RobustConfig(max_weight=max_weight))
+@pytest.mark.parametrize(
+    ("said", "max_weight", "share"),
+    [(2**40, 4, 4 / 13), (2**40, 0, 1.0), (20, 0, 2 / 11), (0, 4, 4 / 13)],
+)
+def test_what_it_claims_to_have(said: int, max_weight: float, share: float, tmp_path: Path) -> None:
+    """Its weight is that of four others, or all there is, and never more than it said hello with."""
+    robust = RobustConfig(max_weight=max_weight, rule="mean")
+    config = RunConfig(strategy="fedavg", num_rounds=2, robust=robust)
     cloud = Cloud(tmp_path, config, NAMES)
-    online(cloud, *NAMES)
+    for name in NAMES:
+        hello = a_hello(name, codecs=FEATURES)
+        cloud.say(name, msgspec.structs.replace(hello, num_train=said) if name == BAD else hello)
+    cloud.poll()
     before = cloud.model(cloud.state().model)
     send(cloud, bad=honest(BAD), claim=2**40)
     cloud.poll()
@@ -170,5 +177,5 @@ def test_what_it_claims_to_have(max_weight: float, share: float, tmp_path: Path)
     np.testing.assert_allclose(
         cloud.model(cloud.state().model) - before, expected, rtol=0, atol=1e-7
     )
-    assert distrusted(cloud) == ([BAD] if max_weight else [])
+    assert distrusted(cloud) == []
     cloud.store.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sedge_emulate.attack import AttackConfig
 from sedge_emulate.config import ClassConfig, EmulationConfig, LinkConfig, load_emulation
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError
@@ -122,6 +123,18 @@ def test_models_and_devices_have_sizes(tmp_path: Path) -> None:
 def test_how_far_devices_are_trusted(tmp_path: Path) -> None:
     config = load(tmp_path, GOOD.replace("[codec]", "[robust]\nclip = 2\n[codec]"))
     assert [config.run(s).robust.clip for s in config.strategies] == [2.0, 2.0]
+
+
+def test_who_is_hostile(tmp_path: Path) -> None:
+    text = GOOD.replace("[codec]", "[attack]\ndevices = 2\nscale = -1\n[codec]")
+    text += "attack = { devices = 1, claim = 9 }\nrobust = { clip = 0 }\n"
+    config = load(tmp_path, text)
+    assert [config.attack_under(s) for s in config.strategies] == [
+        AttackConfig(2, -1.0), AttackConfig(1, claim=9)
+    ]  # fmt: skip
+    assert [config.run(s).robust.clip for s in config.strategies] == [3.0, 0.0]
+    with pytest.raises(ConfigError, match=r"attack.devices: found 5, expected at most devices = 4"):
+        load(tmp_path, text.replace("devices = 1,", "devices = 5,"))
 
 
 def test_a_strategy_lies_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

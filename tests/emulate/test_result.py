@@ -151,7 +151,7 @@ def test_the_public_schema() -> None:
         "cpus platform python versions": found["machine"],
         "name options rounds before after devices bytes seconds personal engine classes": strategy,
         "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down "
-        "opened_s closed_s late_devices resent_bytes personal": strategy["rounds"][0],
+        "opened_s closed_s late_devices resent_bytes personal distrusted": strategy["rounds"][0],
         "mean worst_tenth min max": strategy["before"],
         "device num_train num_test num_classes before after class_name payload_up overhead_up "
         "resent_up payload_down overhead_down resent_down late reboots cuts": strategy["devices"][

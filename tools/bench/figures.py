@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from sedge_emulate.human import size
+from sedge_emulate.human import percent, size
 from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.errors import SedgeError
 
@@ -38,6 +38,8 @@ CODED = {
     ("broadcast", 0.12, "bf16"): "broadcast of the largest 12 % in bf16",
     ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
 }
+# The error that two hostile devices of ten may leave, against that of a fleet without any.
+TARGET_ERROR = 2.0
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,30 @@ def compression(path: Path) -> list[Figure]:
         return Figure(what, measured, short=True)
 
     return [figure(s) for s in others]
+
+
+def attacks(path: Path) -> list[Figure]:
+    """What hostile devices cost, over the seeds; of the first row nobody is hostile."""
+    clean, *attacked = loaded(path)["rows"]
+
+    def percents(row: dict[str, Any]) -> str:
+        default, none = (percent(fmean(row[key])) for key in ("default", "none"))
+        return f"{default}; {none} without any [robust]"
+
+    error = 1 - fmean(clean["none"])
+    return [Figure("accuracy, nobody hostile", percents(clean))] + [
+        Figure(
+            f"accuracy, 2 of 10 devices hostile: {row['attack']}",
+            percents(row),
+            (
+                (
+                    f"error at most {TARGET_ERROR:g} times",
+                    1 - fmean(row["default"]) <= TARGET_ERROR * error,
+                ),
+            ),
+        )
+        for row in attacked
+    ]
 
 
 def codec(path: Path) -> list[Figure]:
@@ -300,6 +326,7 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
         "sedge-emulate run examples/compression.toml",
         compression,
     ),
+    "attacks": ("What hostile devices cost", "tools/bench/attacks.py", attacks),
     "codec": ("Codec: whole vectors", "tools/bench/codec.py", codec),
     "train_step": ("A training step on a device", "tools/bench/train_step.py", train_step),
     "agent_memory": (

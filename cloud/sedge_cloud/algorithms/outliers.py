@@ -1,11 +1,12 @@
 """What stands between a round's updates and every strategy: the sick are left out, the loud shortened.
 
-A receipt already means that an update is finite and belongs to its order. Here the updates of a round
-are compared with each other (``robust.py``): a change much longer than the others' is shortened, Krum
-keeps only those that have neighbours, and who claims far more examples than the others counts for fewer.
-Two lengths are compared, each with its own median: that of what the device trained, and that of the patch
-which it began with, as this comes from its own past. It works on updates as they are, so no strategy needs
-to know.
+A receipt already means that an update is finite and belongs to its order. Here the updates of a round are
+compared with each other (``robust.py``): a change longer than the others' is shortened, so is one that
+points elsewhere, and left out if it points against them; Krum keeps only those that have neighbours, and
+a claim to far more examples than the others' counts for fewer. That claim is no reason for distrust: it
+moves nothing but the weight. Two lengths are compared, each with its own median: that of what the device
+trained, and that of the patch which it began with, as this comes from its own past. It works on updates
+as they are, so no strategy needs to know.
 
 The median of the patches is that of trusted pasts (``Memory.trusted``), or else that of what was trained:
 where few devices have a patch, newcomers being many, one that was shortened in its last round would be
@@ -17,14 +18,23 @@ trusted pasts.
 d = updates, n = parameters.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.robust import Block, Robust, clip_factors, counted_examples, krum
+from sedge_cloud.algorithms.robust import (
+    TRUSTED,
+    Block,
+    Robust,
+    agreement_factors,
+    clip_factors,
+    counted_examples,
+    krum,
+)
 from sedge_cloud.strategy import Update, place
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
@@ -33,14 +43,16 @@ from sedge_protocol.layout import Theta
 BLOCK_BYTES = 64 * 2**20
 # Columns of a block that are multiplied at once, in float64.
 COLUMNS = 4096
+# The smallest square of a distance between directions that Weiszfeld's step divides by.
+NEAREST = 1e-6
 
 
 @dataclass(frozen=True)
 class Vetted:
     """Those of the updates whose factor is not 0, shortened where it is below 1.
 
-    ``examples`` are those that count of each. ``distrusted`` has, for each device whose update does not
-    count in full, which share of it does. It can be gone through as often as ``updates`` can.
+    ``examples`` are those that count of each. ``distrusted`` has the factors below ``TRUSTED``, by device.
+    It can be gone through as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
@@ -63,10 +75,16 @@ class _Measured(NamedTuple):
 
     device: str
     num_examples: int
+    width: int
     size: int
     trusted: bool
     patch: float
     delta: float
+
+    @property
+    def has_direction(self) -> bool:
+        """Whether the device trained at all, and to an end that is finite."""
+        return 0 < self.delta < np.inf
 
 
 def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
@@ -76,9 +94,18 @@ def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
     """
     updates = repeatable(updates)
     measured = [
-        _Measured(u.device, u.num_examples, u.base.size, u.trusted, *lengths(u)) for u in updates
+        _Measured(u.device, u.num_examples, u.width, u.base.size, u.trusted, *lengths(u))
+        for u in updates
     ]
     factors = _factors(measured, robust.clip)
+    if robust.rule == "direction":
+        agreements = _agreements(updates, measured)
+        for width in {each.width for each in measured}:
+            same = [i for i, each in enumerate(measured) if each.width == width]
+            for i, share in zip(
+                same, agreement_factors([agreements[i] for i in same]), strict=True
+            ):
+                factors[i] *= share
     if robust.rule in ("krum", "multi_krum"):
         finite = [i for i, factor in enumerate(factors) if factor > 0]
         gram = products(updates, [each.size for each in measured])[np.ix_(finite, finite)]
@@ -87,9 +114,9 @@ def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
     claimed = [1 if robust.equal_weights else each.num_examples for each in measured]
     examples = counted_examples(claimed, robust.max_weight)
     distrusted = {
-        each.device: factor * (count / claim)
-        for each, factor, count, claim in zip(measured, factors, examples, claimed, strict=True)
-        if factor < 1 or count < claim
+        each.device: factor
+        for each, factor in zip(measured, factors, strict=True)
+        if factor < TRUSTED
     }
     return Vetted(updates, tuple(factors), tuple(examples), distrusted)
 
@@ -101,6 +128,52 @@ def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:
     is_any = any(0 < patch < np.inf for patch in trusted)
     patches = clip_factors([each.patch for each in measured], clip, trusted if is_any else deltas)
     return list(map(min, patches, clip_factors(deltas, clip)))
+
+
+def _agreements(updates: Iterable[Update], measured: Sequence[_Measured]) -> list[float]:
+    """How far each update was trained along the others of its width; NaN for one that was not.
+
+    By the product of its direction with the geometric median of all: the mean, and one step of Weiszfeld's
+    from there (Pillutla et al. 2022). Three passes, and two vectors (n,) for each width.
+    """
+    centres = _centres(updates, measured, {})
+    centres = _centres(updates, measured, centres)
+    return [
+        _along(update, each.delta, centres[each.width]) if each.has_direction else np.nan
+        for update, each in zip(updates, measured, strict=True)
+    ]
+
+
+def _centres(
+    updates: Iterable[Update],
+    measured: Sequence[_Measured],
+    before: Mapping[int, NDArray[np.float64]],
+) -> dict[int, NDArray[np.float64]]:
+    """For each width the mean (n,) of the directions, the nearer to that ``before`` the heavier."""
+    sums: dict[int, NDArray[np.float64]] = {}
+    weights: defaultdict[int, float] = defaultdict(float)
+    squares = {width: float(np.square(centre).sum()) for width, centre in before.items()}
+    for update, each in zip(updates, measured, strict=True):
+        if not each.has_direction:
+            continue
+        weight = 1.0
+        if each.width in before:
+            along = _along(update, each.delta, before[each.width])
+            square = 1 - 2 * along + squares[each.width]
+            weight = 1 / np.sqrt(max(square, NEAREST))
+        total = sums.setdefault(each.width, np.zeros(each.size))
+        replace(update, patch=None).add_change(total, weight / each.delta, update.base)
+        weights[each.width] += weight
+    return {width: total / weights[width] for width, total in sums.items()}
+
+
+def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
+    """The product of the direction of a delta of that length with the centre (n,)."""
+    if update.delta is None:
+        return 0.0
+    # Not by BLAS: its bits depend on how many threads it has, and those wait for a busy host.
+    product = np.einsum("i,i", update.delta.values.astype(np.float64), centre[place(update.delta)])
+    return float(product) / length
 
 
 def repeatable(updates: Iterable[Update]) -> Iterable[Update]:

@@ -200,7 +200,7 @@ class _Planner:
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
         """A device's part as it is stored. Raises ``LocalError`` for one that cannot be given."""
         run, ledger = self._run, self._ledger
-        known = ledger.store.client_model(run.name, device)
+        known, said = ledger.store.client_model(run.name, device), self._hello(device)
         trusted = known is None or ledger.trusted(run, known)
         if known is not None and known.width != assignment.width:
             known = None  # its mask and what it remembers are of another layout
@@ -222,6 +222,7 @@ class _Planner:
             patch_blob=b"" if inline else ledger.store.blobs.write(patch),
             patch_context=patch_context,
             trusted=trusted,
+            num_train=0 if said is None else said.num_train,
         )
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:

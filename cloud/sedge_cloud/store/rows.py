@@ -72,7 +72,8 @@ class OrderRow(msgspec.Struct, frozen=True):
     the mask without which its patch cannot be decoded. ``model`` is the blob of a start vector that takes
     the place of the round's model, and ``model_hash`` its hash. Each is empty where there is none.
     ``width`` counts the run's bundles from 0. ``trusted`` is that of the client model which the order was
-    planned from (strategy.ClientModel); the device is not told.
+    planned from (strategy.ClientModel), ``num_train`` the examples that the device said hello with, 0
+    unknown; it is told neither.
     """
 
     run: str
@@ -89,6 +90,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     patch_blob: bytes = b""
     patch_context: bytes = b""
     trusted: bool = True
+    num_train: int = 0
 
     @property
     def patch_hash(self) -> bytes:

@@ -109,8 +109,9 @@ class Run:
 class RoundUpdates:
     """Accepted updates on the global ``base`` (n,), each made when it is due.
 
-    They can be gone through as often as is needed. A late one counts as the same change from ``base``: what
-    it has changed since its own round began is kept, and what the fleet has learned meanwhile is, too.
+    They can be gone through as often as is needed. No device counts with more examples than it said hello
+    with. A late one counts as the same change from ``base``: what it has changed since its own round began
+    is kept, and what the fleet has learned meanwhile is, too.
     """
 
     run: Run
@@ -124,7 +125,7 @@ class RoundUpdates:
             size = self.run.layout(order.width).size
             yield Update(
                 row.device,
-                report.num_examples,
+                min(report.num_examples, order.num_train or report.num_examples),
                 self.vectors.theta(order.model, size) if order.model else self.base,
                 self.vectors.started(order, size, report.level),
                 self.vectors.delta(size, row.blob, order.context),

@@ -40,7 +40,7 @@ def test_leaves_a_round_as_it_is() -> None:
 
 def test_shortens_what_is_far_longer() -> None:
     updates = [moved("a", 1.0), moved("b", -1.0), moved("c", 1.0), moved("d", 100.0)]
-    vetted = vet(iter(updates), Robust(clip=5))
+    vetted = vet(iter(updates), Robust(clip=5, rule="mean"))
     for _ in range(2):  # again and again
         last = list(vetted)[-1]
         assert last.trained[2] - THETA[2] == 5 and last.num_examples == 7
@@ -90,15 +90,38 @@ def test_a_patch_of_a_past_that_is_not_trusted(others: list[Update], factor: flo
 def test_who_claims_too_much_counts_for_less() -> None:
     claims = {"a": 10, "b": 20, "c": 10_000}
     updates = [replace(moved(name, 1.0), num_examples=n) for name, n in claims.items()]
-    vetted = vet(updates, Robust())
-    assert [update.num_examples for update in vetted] == [10, 20, 2000]
+    vetted = vet(updates, Robust(max_weight=3))
+    assert [update.num_examples for update in vetted] == [10, 20, 60]
     assert [update.trained[2] for update in vetted] == [3.0] * 3, "its change is as it was"
-    assert vetted.distrusted == {"c": 0.2}
-    both = vet([*updates[:2], replace(moved("c", 10.0), num_examples=10_000)], Robust())
-    assert both.distrusted == {"c": pytest.approx(0.5 * 0.2)}
+    assert vetted.distrusted == {}
     for robust, counted in ((Robust(max_weight=0), 10_000), (Robust(equal_weights=True), 1)):
         vetted = vet(updates, robust)
         assert list(vetted)[-1].num_examples == counted and vetted.distrusted == {}
+
+
+def test_who_points_elsewhere_is_shortened() -> None:
+    """Of each width by itself: the others' directions agree with the middle one's."""
+    ways = {"a": {2: 3.0}, "b": {2: 1.0, 3: 0.5}, "c": {2: 1.0, 3: -0.5}, "d": {2: 1.0}}
+    updates = [Update(name, 7, THETA, None, vector(way)) for name, way in ways.items()]
+    aside = Update("aside", 7, THETA, None, vector({2: 0.1, 5: 1.0}))
+    against = Update("against", 7, THETA, None, vector({2: -1.0, 5: 0.1}))
+    narrow = [replace(moved("n", by, THETA[:5]), width=1) for by in (-1.0, 1.0)]
+    everyone = [*updates, aside, against, *narrow, Update("still", 7, THETA)]
+    factors = dict(
+        zip((u.device for u in everyone), vet(everyone, Robust(clip=2)).factors, strict=True)
+    )
+    assert 0 < factors.pop("aside") < 1 and factors.pop("against") == 0
+    assert factors.pop("a") == pytest.approx(2 / 3, rel=0.2), "clipped, nothing else"
+    assert set(factors.values()) == {1.0}
+    assert set(vet(everyone, Robust(clip=0, rule="mean")).factors) == {1.0}
+
+
+def test_a_patch_has_no_part_in_the_direction() -> None:
+    """What a device begins with may be as unlike the others' as it likes: it was vetted before."""
+    patch = vector({1: -9.0, 2: -50.0})
+    updates = [replace(moved(f"d{i}", 1.0), patch=patch) for i in range(4)]
+    updates[3] = replace(updates[3], patch=vector({1: 11.0, 2: 54.0}))
+    assert vet(updates, Robust()).distrusted == {}
 
 
 def test_lengths_of_patch_and_delta() -> None:

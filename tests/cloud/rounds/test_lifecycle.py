@@ -272,7 +272,7 @@ def test_an_evaluation_of_some(tmp_path: Path) -> None:
 def test_what_a_round_came_to(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c"))
     cloud.hello()
-    for name, (examples, before, after) in {"a": (30, 0.2, 0.4), "b": (10, 0.4, 0.8)}.items():
+    for name, (examples, before, after) in {"a": (9, 0.2, 0.4), "b": (3, 0.4, 0.8)}.items():
         order = cloud.order(name)
         report = report_for(order)
         report = msgspec.structs.replace(
@@ -292,11 +292,11 @@ def test_what_a_round_came_to(tmp_path: Path) -> None:
     assert (summary.cohort, summary.declined, summary.failure) == (3, 1, "")
     assert [d.device for d in summary.devices] == ["a", "b"]
     assert summary.before == pytest.approx(0.3) and summary.after == pytest.approx(0.6)
-    assert summary.train_loss == 20.0
+    assert summary.train_loss == 6.0
     assert summary.update_bytes == sum(device.update_bytes for device in summary.devices) > 100
-    # Weighted by num_examples: (30 * 30 + 10 * 10) / 40.
+    # Weighted by num_examples: (9 * 9 + 3 * 3) / 12.
     moved = cloud.model(cloud.state().model) - random_theta(1)
-    assert moved[5] == pytest.approx(25.0) and np.count_nonzero(moved) == 1
+    assert moved[5] == pytest.approx(7.5) and np.count_nonzero(moved) == 1
 
 
 def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_model(

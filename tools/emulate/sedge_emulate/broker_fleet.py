@@ -56,6 +56,7 @@ class BrokerFleet:
         self._crew = crew
         self._url = url
         self._folder = course.folder
+        self._attack = course.attack
         self._runtimes: list[Runtime] = []
         self._service: Service | None = None
         self._began_s = time.monotonic()
@@ -122,7 +123,7 @@ class BrokerFleet:
         secrets = enrol(self.store, self._shares)
         with ExitStack() as stack:
             loop = stack.enter_context(closing(Loop()))
-            site = Site(self.name, self._folder, self._url, self._crew, loop.wake)
+            site = Site(self.name, self._folder, self._url, self._crew, loop.wake, self._attack)
             self._runtimes = [
                 bring_up(number, self._shares, secret, site, self._run.seed)
                 for number, secret in enumerate(secrets)

@@ -23,6 +23,7 @@ from sedge_cloud.config import (
     RunConfig,
     TrainingConfig,
 )
+from sedge_emulate.attack import AttackConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -169,8 +170,8 @@ class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[strategies]]: one run of the fleet. What it has of ``training``, ``codec`` and ``patch`` replaces
-    the common one, whole."""
+    """[[strategies]]: one run of the fleet. What it has of ``training``, ``codec``, ``patch``, ``robust``
+    and ``attack`` replaces the common one, whole."""
 
     name: str
     label: str = ""
@@ -178,6 +179,8 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training: TrainingConfig | None = None
     codec: CodecConfig | None = None
     patch: PatchConfig | None = None
+    robust: RobustConfig | None = None
+    attack: AttackConfig | None = None
 
     @property
     def title(self) -> str:
@@ -206,6 +209,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     codec: CodecConfig = CodecConfig()
     patch: PatchConfig = PatchConfig()
     robust: RobustConfig = RobustConfig()
+    attack: AttackConfig = AttackConfig()
     classes: tuple[ClassConfig, ...] = ()
     churn: ChurnConfig = ChurnConfig()
     strategies: Annotated[tuple[StrategyConfig, ...], Meta(min_length=1)]
@@ -232,15 +236,23 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             broadcast=rounds.broadcast,
             patch=strategy.patch or self.patch,
             training=strategy.training or self.training,
-            robust=self.robust,
+            robust=strategy.robust or self.robust,
             codec=strategy.codec or self.codec,
         )
+
+    def attack_under(self, strategy: StrategyConfig) -> AttackConfig:
+        """Who is hostile in the run of one strategy, and how."""
+        return strategy.attack or self.attack
 
     def check(self, where: str = "") -> "EmulationConfig":
         """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
         _require_unique("strategies.label", [s.title for s in self.strategies], where)
         for strategy in self.strategies:
             self.run(strategy).check(where)
+            attack = self.attack_under(strategy)
+            if attack.devices > self.devices:
+                expected = f"at most devices = {self.devices}"
+                raise ConfigError("attack.devices", attack.devices, expected, where)
         _check_model(self.model, where)
         _check_link(self.link, self.real, where)
         _require_unique("classes.name", [kind.name for kind in self.classes], where)

@@ -17,6 +17,7 @@ from sedge_edge.agent import Agent, Identity
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Runtime
 from sedge_edge.training.job import CODECS, Job, Outcome
+from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.crew import Crew
 from sedge_emulate.shares import Shares
 from sedge_emulate.worker import Finished, Request
@@ -30,13 +31,14 @@ from sedge_protocol.wire.messages import Hello
 
 @dataclass(frozen=True)
 class Site:
-    """Where the devices of one run live and what they share."""
+    """Where the devices of one run live and what they share; ``attack`` says who is hostile."""
 
     fleet: str
     folder: Path
     url: str
     crew: Crew
     wake: Callable[[], None]
+    attack: AttackConfig = NOBODY
 
 
 def enrol(store: Store, shares: Shares) -> list[bytes]:
@@ -57,7 +59,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     device = shares.name(number)
     hello = Hello(
         bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-        shares.num_train(number), shares.num_test(number),
+        site.attack.claimed(number, shares.num_train(number)), shares.num_test(number),
     )  # fmt: skip
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device
@@ -68,7 +70,8 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     settings = BrokerSettings(site.url, f"{site.fleet}-{device}")
 
     def work(job: Job) -> Future[Outcome]:
-        return _outcome(site.crew.submit(Request(number, job, folder), shares.num_train(number)))
+        request = Request(number, job, folder, attack=site.attack.of(number))
+        return _outcome(site.crew.submit(request, shares.num_train(number)))
 
     return Runtime(agent, settings, work, site.wake, lambda: None)
 

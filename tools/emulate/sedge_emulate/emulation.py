@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.config import RunConfig
+from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.config import EmulationConfig, StrategyConfig
 from sedge_emulate.data import Dataset
 from sedge_emulate.model import ModelSource, export_model
@@ -49,6 +50,7 @@ class Course:
     folder: Path
     resumed: bool
     narrower: tuple[Path, ...] = ()
+    attack: AttackConfig = NOBODY
 
 
 @dataclass(frozen=True)
@@ -221,11 +223,13 @@ def keep(stage: Stage, course: Course, result: StrategyResult, theta: bytes) -> 
 def course_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Course:
     """A strategy's run and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
-    return Course(strategy.title, stage.config.run(strategy), folder, resume, stage.narrower)
+    config = stage.config
+    attack = config.attack_under(strategy)
+    return Course(strategy.title, config.run(strategy), folder, resume, stage.narrower, attack)
 
 
 def _result_path(stage: Stage, course: Course) -> Path:
-    run = hashlib.sha256(msgspec.json.encode(course.run)).hexdigest()[:16]
+    run = hashlib.sha256(msgspec.json.encode((course.run, course.attack))).hexdigest()[:16]
     return stage.out / "state" / "finished" / f"{slug(course.title)}-{run}.json"
 
 

@@ -16,17 +16,18 @@ from pathlib import Path
 import msgspec
 
 from sedge_edge.training.job import Job
+from sedge_emulate.attack import AttackConfig
 from sedge_emulate.worker import Finished
 from sedge_protocol.host.disk import translated
 
 
-def job_key(fleet: bytes, device: str, job: Job) -> bytes:
+def job_key(fleet: bytes, device: str, job: Job, attack: AttackConfig | None = None) -> bytes:
     """The name (32 bytes) of a job; ``fleet`` stands for the data, the trainer and the versions used.
 
     The time left to the deadline is not part of it: no result depends on it.
     """
     timeless = replace(job, order=msgspec.structs.replace(job.order, deadline_ms=0))
-    parts = (fleet, device.encode(), msgspec.msgpack.encode(timeless))
+    parts = (fleet, device.encode(), msgspec.msgpack.encode((timeless, attack)))
     return hashlib.sha256(
         b"".join(len(part).to_bytes(4, "little") + part for part in parts)
     ).digest()

@@ -53,9 +53,9 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     ``late`` updates came after the round had closed. Bytes are counted at the devices' sockets from the
     round's opening to its close, headers included. ``seconds`` are this host's. The emulation's own clock,
     which is virtual where the link is memory, stood at ``opened_s`` and ``closed_s``, counted from the
-    run's start. ``late_devices`` of the cohort had sent no update by then. ``personal`` says how many
-    personal parameters a device of the cohort was sent in each tensor, on average; a tensor that had none
-    is left out.
+    run's start. ``late_devices`` of the cohort had sent no update by then, and ``distrusted`` were left out
+    or shortened to these shares. ``personal`` says how many personal parameters a device of the cohort was
+    sent in each tensor, on average; a tensor that had none is left out.
     """
 
     round: Count
@@ -72,6 +72,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     late_devices: list[str] = []
     resent_bytes: Count = 0
     personal: dict[str, Annotated[float, Meta(ge=0)]] = {}
+    distrusted: dict[str, Share] = {}
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):

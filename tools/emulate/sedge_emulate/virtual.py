@@ -23,6 +23,7 @@ from sedge_edge.rounds.global_model import named
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.job import Job
 from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.clock import Alarm, Clock
 from sedge_emulate.crew import Crew
 from sedge_emulate.host import DeviceDisk, HostDisk
@@ -61,7 +62,7 @@ class World:
     """What all virtual devices of a fleet share.
 
     ``name`` stands for data, trainer and versions in the names of jobs; ``steps`` gives the number of
-    training steps of a device's order.
+    training steps of a device's order. ``attack`` says who is hostile.
     """
 
     clock: Clock
@@ -72,6 +73,7 @@ class World:
     home: Path
     name: bytes
     steps: Callable[[int, Order], int]
+    attack: AttackConfig = NOBODY
 
 
 class VirtualDevice:
@@ -206,7 +208,8 @@ class VirtualDevice:
     def _begin(self, job: Job) -> "_Begun":
         """The job, unless it was begun already, be it before the power went: no job is done twice."""
         world, order = self._world, job.order
-        key = job_key(world.name, self.identity.device, job)
+        attack = world.attack.of(self.number)
+        key = job_key(world.name, self.identity.device, job, attack)
         if self._begun is not None and self._begun.key == key:
             return self._begun
         self._require_model(order)
@@ -218,7 +221,9 @@ class VirtualDevice:
             world.disk.hold(name)
         known = world.memo.find(key)
         if known is None:
-            future = world.crew.submit(Request(self.number, job, world.home, key, seconds), steps)
+            future = world.crew.submit(
+                Request(self.number, job, world.home, key, seconds, attack), steps
+            )
         else:
             future = Future()
             future.set_result(known)

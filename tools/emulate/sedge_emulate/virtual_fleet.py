@@ -131,8 +131,9 @@ class VirtualFleet:
         watch.playing_back(memo.ahead)
         disk = HostDisk(self._home, memo.caught_up, self.store.blobs)
         world = World(
-            self._clock, cloud.broker, self._crew, memo, disk, self._home, self._name, self._steps
-        )
+            self._clock, cloud.broker, self._crew, memo, disk, self._home, self._name, self._steps,
+            self._course.attack,
+        )  # fmt: skip
         self._devices += [
             VirtualDevice(number, identity, self._plan.device(number), world)
             for number, identity in enumerate(identities)
@@ -210,7 +211,8 @@ class VirtualFleet:
         self.store.add_device(device, secret)
         hello = Hello(
             bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-            self._shares.num_train(number), self._shares.num_test(number),
+            self._course.attack.claimed(number, self._shares.num_train(number)),
+            self._shares.num_test(number),
             self._plan.device(number).config.memory_mb,
         )  # fmt: skip
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)

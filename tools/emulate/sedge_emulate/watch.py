@@ -128,4 +128,5 @@ def _result(summary: Summary) -> RoundResult:
         bytes_up=0,
         bytes_down=0,
         personal={name: k / max(1, summary.cohort) for name, k in summary.personal.items()},
+        distrusted=summary.distrusted,
     )

@@ -21,9 +21,10 @@ import msgspec
 
 from sedge_edge.rounds.storage import FolderVectors, Shelf, Vectors
 from sedge_edge.training.batches import Permutations, permutations
-from sedge_edge.training.job import Job, Outcome, Place, Prepared, complete, prepare
+from sedge_edge.training.job import Job, Outcome, Place, Prepared, base_of, complete, prepare
 from sedge_edge.training.local_training import Learned
 from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.attack import AttackConfig, claiming, turned
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.job_disk import JobBlobs, JobVectors
 from sedge_emulate.lockstep import Pupil, lead
@@ -59,7 +60,8 @@ class Shop:
 class Request:
     """One device's job. ``home`` is its own folder, or with a ``key`` the disk of the whole host.
 
-    ``seconds`` is how long the training takes in virtual time; None for as long as it takes.
+    ``seconds`` is how long the training takes in virtual time; None for as long as it takes. ``attack`` is
+    what a hostile device makes of it.
     """
 
     device: int
@@ -67,6 +69,7 @@ class Request:
     home: Path
     key: bytes | None = None
     seconds: float | None = None
+    attack: AttackConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Worker:
                 if isinstance(result, TrainingDiverged):
                     raise result
                 took = train_s / len(ready) if seconds is None else seconds
-                outcome = complete(one.prepared, result, took, one.there)
+                outcome = _completed(one, result, took)
                 found[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
             except SedgeError as exc:
                 found[one.place] = _failed(exc)
@@ -232,6 +235,17 @@ def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
         bundle=bundle,
         shuffles=shop.shuffles,
     )
+
+
+def _completed(one: _Ready, learned: Learned, took: float) -> Outcome:
+    """A lesson's outcome: the agent's own or, from a hostile device, what it makes of that."""
+    attack = one.request.attack
+    if attack is not None:
+        learned = turned(learned, base_of(one.prepared, learned), attack.scale)
+    outcome = complete(one.prepared, learned, took, one.there)
+    if attack is not None and attack.claim:
+        outcome = claiming(outcome, one.there.blobs, attack.claim)
+    return outcome
 
 
 def _failed(error: SedgeError) -> Failed:

@@ -1,0 +1,56 @@
+"""What hostile devices of an emulated fleet do: they train as all others, and lie about what came of it.
+
+They are devices like any other: their updates are made, coded and sent by the agent's own code.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from sedge_edge.rounds.storage import Shelf
+from sedge_edge.training.job import Outcome
+from sedge_edge.training.local_training import Learned
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.update import decode_update, encode_update
+
+
+class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[attack]: the first ``devices`` of the fleet are hostile.
+
+    They send ``scale`` times what they learned (-1: turned around) and claim to hold ``claim`` examples,
+    also when they say hello; 0 is the truth.
+    """
+
+    devices: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    scale: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
+    claim: Annotated[int, Meta(ge=0, lt=2**53)] = 0
+
+    def of(self, number: int) -> "AttackConfig | None":
+        """What the ``number``-th device does, counted from 0; None for an honest one."""
+        return self if number < self.devices else None
+
+    def claimed(self, number: int, held: int) -> int:
+        """How many examples a device that holds so many says that it holds."""
+        return self.claim if number < self.devices and self.claim else held
+
+
+NOBODY = AttackConfig()
+
+
+def turned(learned: Learned, base: Theta, scale: float) -> Learned:
+    """What a device learned, its way from base (n,) multiplied with ``scale``."""
+    with np.errstate(over="ignore"):  # found when it is coded
+        theta = base + np.float32(scale) * (learned.trained.theta - base)
+    return replace(learned, trained=replace(learned.trained, theta=theta))
+
+
+def claiming(outcome: Outcome, blobs: Shelf, claim: int) -> Outcome:
+    """The same outcome, its update with another number of examples."""
+    report, payload = decode_update(blobs.read(outcome.update))
+    report = msgspec.structs.replace(report, num_examples=claim)
+    return replace(
+        outcome, report=report, update=blobs.write(encode_update(report, bytes(payload)))
+    )

@@ -41,6 +41,7 @@ figures: demo
 	$(call bench,codec)
 	$(call bench,coordinator)
 	$(call bench,broker)
+	$(BIN)/python -m tools.bench.flood | tee /dev/stderr | tail -n 1 > $(RESULTS)/flood.json
 	$(call bench,training)
 	$(call bench,frameworks)
 	$(call bench,emulator)

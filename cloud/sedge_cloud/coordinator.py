@@ -18,7 +18,7 @@ from collections import Counter
 import msgspec
 
 from sedge_cloud.devices.downloads import Downloads
-from sedge_cloud.devices.rate_limit import Allowance
+from sedge_cloud.devices.rate_limit import LogQuota, cost
 from sedge_cloud.devices.registry import VERSION, Device, Fleet
 from sedge_cloud.devices.uploads import RETRY_MS, Answer, Inbox
 from sedge_cloud.events import CloudEffect, RoundClosed, UpdateReceived
@@ -59,7 +59,7 @@ class Coordinator:
             draw,
         )
         self._inbox = Inbox(store, self.ledger, self._open_order)
-        self._strangers = Allowance()
+        self._log = LogQuota()
         self._started = 0.0
         self._load_at = 0.0
         self._reload_at = math.inf  # a run could not be read
@@ -115,7 +115,7 @@ class Coordinator:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        parts = (self._downloads, self._inbox, self._house, self.rounds)
+        parts = (self._downloads, self._inbox, self._house, self._log, self.rounds)
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
@@ -126,30 +126,33 @@ class Coordinator:
         found += self.rounds.poll(now)
         if any(isinstance(effect, RoundClosed) for effect in found):
             self._downloads.clear()  # whoever still misses something of the next round asks again
-        return [*found, *self._house.poll(now), *self._serve(now, room)]
+        return [*found, *self._house.poll(now), *self._log.poll(now), *self._serve(now, room)]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
         """A frame from the broker. Bad bytes are counted, noted and answered; they change nothing.
 
         A frame that the disk would not let us act on is as good as lost: its sender says it again.
         """
-        try:
-            device = self.devices.sender(topic)
-        except RemoteError as exc:
+        device = self.devices.sender(topic)
+        if device is None:
             self.counters["foreign"] += 1
-            heard = self._strangers.spend(now)
-            return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")] if heard else []
+            text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
+            return self._log.admit("strangers", [Note(logging.WARNING, text)], now)
+        if not device.allowance.spend(now, cost(payload)):
+            self.counters["flood"] += 1
+            return [*self.devices.too_many(device, now)]
+        found = self._hear(device, topic, payload, now)
+        return self._log.admit(f"device {device.row.device}", found, now)
+
+    def _hear(self, device: Device, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
         try:
             opened = device.peer.open(payload, topic, self._latest_boot(now))
             if opened is None:
                 return [*self.devices.unheard(device, payload, now)]
-            if opened[1] is not None and not device.allowance.spend(now):
-                self.counters["flood"] += 1
-                return [*self.devices.too_many(device, now)]
             return self._dispatch(device, *opened, now)
         except RemoteError as exc:
             self.counters["version" if isinstance(exc, VersionError) else "refused"] += 1
-            return [*self.devices.refuse(device, exc, now)]
+            return [*self.devices.refuse(device, exc)]
         except StorageError as exc:
             return [self._house.trouble(exc)]
 
@@ -199,7 +202,8 @@ class Coordinator:
             text = "the round is over"
             return [device.peer.message(messages.Cancel(get.run, get.round, text))]
         served = self.rounds.served(current, name)
-        self._downloads.request(name, transfer, get.missing, served, now)
+        queued = self._downloads.request(name, transfer, get.missing, served, now)
+        device.allowance.charge(queued)
         return []
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:

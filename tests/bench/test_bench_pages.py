@@ -15,6 +15,11 @@ BROKER = {
     ],
     "target": {"kib": 64, "mb_s": 400.0, "of_paho": 0.75},
 }
+FLOOD = {
+    "flood": [{"kind": "get", "share": 0.79, "cores": 0.4, "repeated": 3, "lines": 31}],
+    "rate": 3000.0,
+    "target": {"share": 0.8, "lines": 30},
+}
 CODEC = {
     "n": 500_000,
     "rounds": 2,
@@ -64,7 +69,7 @@ EMULATOR = {
     },
 }  # fmt: skip
 FOUND = {
-    "broker": BROKER, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
+    "broker": BROKER, "flood": FLOOD, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
     "training": TRAINING, "emulator": EMULATOR,
 }  # fmt: skip
 
@@ -90,6 +95,7 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
     ("start", "expected"),
     [
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
+        ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),
         ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),
         ("| broadcast of the largest 5 % in bf16", ["13.3 times", "decoded in 3.0 ms |  |"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),

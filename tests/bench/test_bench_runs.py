@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.bench import broker, frameworks
+from tools.bench import broker, flood, frameworks
 
 from sedge_emulate.broker import find_mosquitto
 
@@ -18,6 +18,23 @@ def test_every_way_over_the_broker_delivers_every_chunk() -> None:
         for way in broker.WAYS:
             row = bench.once(way, 16 * 1024)
             assert row["lost"] == 0 and float(row["mb_s"]) > 0, way
+
+
+@pytest.mark.skipif(
+    find_mosquitto() is None and os.environ.get("CI") != "true", reason="needs Mosquitto"
+)
+def test_the_others_go_on_during_a_flood() -> None:
+    with flood.Bench(2) as bench:
+        for kind in flood.KINDS:
+            row = bench.flood(kind, 300, 1.0)
+            assert float(row["updates_s"]) > 0 and float(row["sent_s"]) > 200, kind
+        assert bench.calm(1.5) > 0
+
+
+def test_a_flood_leaves_what_it_should() -> None:
+    row: flood.Row = {"kind": "get", "share": 0.8, "lines": 30}
+    assert flood.met([row])
+    assert not flood.met([row, {**row, "share": 0.79}]) and not flood.met([{**row, "lines": 31}])
 
 
 def test_a_target_is_met_by_sealed_frames_alone() -> None:

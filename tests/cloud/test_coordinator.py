@@ -240,7 +240,7 @@ def test_the_key_of_another_device_opens_nothing(tmp_path: Path) -> None:
         assert cloud.give("b", genuine) == []
         elsewhere = topics.up("elsewhere", "a")
         cloud.core.receive(elsewhere, genuine, cloud.now)
-    assert snapshot(cloud) == before and cloud.core.counters["refused"] == 15
+    assert snapshot(cloud) == before and cloud.core.counters["refused"] == 10
 
 
 def test_what_we_send_cannot_be_sent_back_to_us(tmp_path: Path) -> None:
@@ -311,6 +311,7 @@ def test_no_damage_to_a_frame_does_anything(tmp_path: Path) -> None:
         for place in range(len(frame)):
             if 40 <= place < 48:
                 continue  # reserved: under the MAC as well, so these change something only there
+            cloud.now += 0.02  # so that none is dropped unseen
             cloud.give("a", frame[:place])
             cloud.give("a", frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
         cloud.give("a", frame + b"\0")

@@ -151,8 +151,22 @@ def test_a_request_in_mid_pass_adds_only_what_is_missing() -> None:
     serving.request("a", to_bitmap(ALL, 10), 1, 0.0)
     assert serving.poll(0.0, 6) == [0, 1, 2, 3, 4, 5]
     serving.request("b", bitmap(1, 5, 6, 7, 8), 2, 0.1)
-    assert serving.poll(0.1, 100) == [1, 5, 6, 7, 8, 9]
+    assert serving.poll(0.1, 100) == [6, 7, 8, 9, 1, 5]
     assert serving.timer() is None
+
+
+def test_a_chunk_asked_for_again_and_again_keeps_no_other_back() -> None:
+    serving, sent = Serving(MANIFEST, 0.0), list[int]()
+    for _ in range(MANIFEST.count):
+        serving.request("a", to_bitmap(ALL, 10), 1, 0.0)
+        sent += serving.poll(0.0, 1)
+    assert sent == list(ALL)
+
+
+def test_a_request_says_how_many_chunks_it_adds() -> None:
+    serving = Serving(MANIFEST, 0.0)
+    asked = [bitmap(0, 1, 2), bitmap(2, 3), bitmap(), bitmap(3)]
+    assert [serving.request("a", one, 1, 0.0) for one in asked] == [3, 1, 0, 0]
 
 
 def test_an_empty_request_starts_nothing() -> None:

@@ -87,6 +87,17 @@ def make_bundle(folder: Path, size: int) -> Path:
     return folder
 
 
+def update_for(order: Order, layout: Layout, payload: bytes, number: int) -> bytes:
+    """An update that fits its order."""
+    metrics = Metrics(0.5, 0.25, 10)
+    report = Report(
+        run=order.run, round=order.round, task=order.task, layout_hash=layout.hash,
+        model_hash=order.model_hash, patch_hash=order.patch_hash, num_examples=100 + number,
+        before=metrics, after=metrics, train_loss=1.5, steps=3, seconds=float(number),
+    )  # fmt: skip
+    return encode_update(report, payload)
+
+
 class Stages:
     """Processor seconds by stage; of a stage inside another only the inner one counts."""
 
@@ -137,13 +148,7 @@ class Device:
 
     def frames(self, order: Order, layout: Layout, payload: bytes, number: int) -> Frames:
         """The sealed frames of an update: the offer and, where that does not hold it, the chunks."""
-        metrics = Metrics(0.5, 0.25, 10)
-        report = Report(
-            run=order.run, round=order.round, task=order.task, layout_hash=layout.hash,
-            model_hash=order.model_hash, patch_hash=order.patch_hash, num_examples=100 + number,
-            before=metrics, after=metrics, train_loss=1.5, steps=3, seconds=float(number),
-        )  # fmt: skip
-        blob = encode_update(report, payload)
+        blob = update_for(order, layout, payload, number)
         manifest = describe(blob)
         whole = blob if len(blob) <= MAX_INLINE_BYTES else b""
         offer = Offer(order.run, order.round, manifest, 1, whole)

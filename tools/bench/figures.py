@@ -254,6 +254,34 @@ def broker(path: Path) -> list[Figure]:
     return figures
 
 
+def flood(path: Path) -> list[Figure]:
+    """What the others keep while one device floods the coordinator."""
+    found = loaded(path)
+    target, names = (
+        found["target"],
+        {
+            "chunk": "chunks that it has not offered",
+            "get": "GETs for a whole model",
+            "hello": "HELLOs of later and later starts",
+            "garbage": "bytes that are no frame",
+            "mac": "frames with a wrong MAC",
+        },
+    )
+    return [
+        Figure(
+            f"honest devices' rate while one sends {found['rate']:,.0f} {names[row['kind']]} a second",
+            f"{row['share']:.2f} of that in calm times; {row['cores']:.2f} of a core at the coordinator, "
+            f"{row['repeated']} messages are said again, {row['lines']} lines in the log",
+            (
+                (f"at least {target['share']}", row["share"] >= target["share"]),
+                (f"at most {target['lines']} lines", row["lines"] <= target["lines"]),
+            ),
+            row["kind"] in ("chunk", "get"),
+        )
+        for row in found["flood"]
+    ]
+
+
 def emulator(path: Path) -> list[Figure]:
     """What an emulation costs beside training."""
     found = loaded(path)
@@ -337,6 +365,7 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "scoring": ("Personal parameters", "tools/bench/scoring.py", scoring),
     "coordinator": ("Coordinator", "tools/bench/coordinator.py", coordinator),
     "broker": ("Link and broker", "tools/bench/broker.py", broker),
+    "flood": ("One device's flood", "python -m tools.bench.flood", flood),
     "training": ("Training many devices on one host", "tools/bench/training.py", training),
     "emulator": ("The emulator beside training", "tools/bench/emulator.py", emulator),
     "frameworks": ("Other frameworks", "tools/bench/frameworks.py", frameworks),

@@ -53,8 +53,8 @@ class Downloads:
 
     def request(
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[Served], now: float
-    ) -> None:
-        """A device misses chunks of a blob, one of those that its order names.
+    ) -> int:
+        """A device misses chunks of a blob, one of those that its order names; how many it adds.
 
         Raises ``FrameError`` for any other blob, and for a malformed bitmap.
         """
@@ -66,21 +66,29 @@ class Downloads:
         serving = self._active.get(key) or Serving(
             one.manifest, self._gather_s if one.askers else 0
         )
-        serving.request(device, missing, max(1, one.askers), now)
+        queued = serving.request(device, missing, max(1, one.askers), now)
         self._active[key] = serving
         if serving.timer() is not None:
-            self._waiting(owner)[key] = serving
+            waiting = self._waiting(owner)
+            waiting[key] = serving
+            if queued:  # who asks for more while it is being served comes after all who wait
+                waiting.move_to_end(key)
+        return queued
 
     def poll(self, now: float, room: int) -> list[Chunk]:
-        """Up to ``room`` chunks to send now. Raises ``StorageError`` for one that the disk has damaged."""
+        """Up to ``room`` chunks to send now; shared blobs and private ones have half of it each.
+
+        Raises ``StorageError`` for one that the disk has damaged.
+        """
         found: list[Chunk] = []
-        for key, serving in list(self._shared.items()):
-            found += self._chunks(key, serving, now, room - len(found))
-        while self._private and len(found) < room:
-            key, serving = next(iter(self._private.items()))
-            found += self._chunks(key, serving, now, room - len(found))
-            if key in self._private:  # there was no room for all of it
-                break
+        kinds, sent = (self._shared, self._private), True
+        while sent:
+            sent = False
+            for waiting in kinds:
+                chunk = self._next(waiting, now) if len(found) < room else None
+                if chunk is not None:
+                    found.append(chunk)
+                    sent = True
         return found
 
     def timer(self) -> float | None:
@@ -99,17 +107,19 @@ class Downloads:
     def _waiting(self, owner: str | None) -> OrderedDict[Key, Serving]:
         return self._shared if owner is None else self._private
 
-    def _chunks(self, key: Key, serving: Serving, now: float, room: int) -> list[Chunk]:
-        transfer, owner = key
-        manifest = serving.manifest
-        found: list[Chunk] = []
-        for index in serving.poll(now, room):
-            offset, length = manifest.span(index)
-            data = self._blobs.read_span(manifest.sha256, offset, length)
-            if not manifest.matches(index, data):  # every device would drop it without a word
-                name = manifest.sha256.hex()
-                raise StorageError(f"read blob {name}: chunk {index} does not have its digest")
-            found.append((owner, transfer, index, data))
+    def _next(self, waiting: OrderedDict[Key, Serving], now: float) -> Chunk | None:
+        """A chunk of the first of these blobs that has one to send now."""
+        ready = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
+        found = next((turn for turn in ready if turn[2]), None)
+        if found is None:
+            return None
+        key, serving, (index,) = found
         if serving.timer() is None:
-            self._waiting(owner).pop(key, None)
-        return found
+            del waiting[key]
+        (transfer, owner), manifest = key, serving.manifest
+        offset, length = manifest.span(index)
+        data = self._blobs.read_span(manifest.sha256, offset, length)
+        if not manifest.matches(index, data):  # every device would drop it without a word
+            name = manifest.sha256.hex()
+            raise StorageError(f"read blob {name}: chunk {index} does not have its digest")
+        return owner, transfer, index, data

@@ -50,6 +50,7 @@ class Fleet:
         self._name = name
         self._boot = boot
         self._devices: dict[str, Device] = {}
+        self._heard: dict[str, Device] = {}  # by the topic on which it sends; not the revoked
         self._loaded = False
         self.present = self.changes = 0
 
@@ -72,7 +73,7 @@ class Fleet:
                 found += self._add(row)
                 continue
             known.row = msgspec.structs.replace(row, boot=known.row.boot)
-            if row.revoked and known.online:
+            if row.revoked and self._heard.pop(topics.up(self._name, row.device), None) is not None:
                 self.leave(known)
                 found.append(Note(logging.WARNING, f"device {row.device} is revoked"))
         self._loaded = True
@@ -107,13 +108,9 @@ class Fleet:
         self.changes += device.online
         device.online = False
 
-    def sender(self, topic: str) -> Device:
-        """Whose topic this is. Raises ``RemoteError`` when no enrolled device's."""
-        name = topics.device_of(topic)
-        device = self._devices.get(name)
-        if device is None or device.row.revoked:
-            raise RemoteError(f"device {name!r} is {'revoked' if device else 'not enrolled'}")
-        return device
+    def sender(self, topic: str) -> Device | None:
+        """Whose topic this is; None when it is no enrolled device's, or a revoked one's."""
+        return self._heard.get(topic)
 
     def unheard(self, device: Device, payload: bytes, now: float) -> list[Effect]:
         """A sound control frame that the replay window refused: said, if a device may wait in vain."""
@@ -129,10 +126,8 @@ class Fleet:
         )
         return [Note(logging.WARNING, text)]
 
-    def refuse(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
+    def refuse(self, device: Device, error: RemoteError) -> list[Effect]:
         """A frame that is no use to us: noted, and a device of another version is told."""
-        if not device.allowance.spend(now):
-            return self.too_many(device, now)
         note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
         if isinstance(error, VersionError):
             return [device.peer.message(Refusal("version", str(error))), note]
@@ -173,8 +168,11 @@ class Fleet:
         keys = DeviceKeys.of(row.secret)
         down = topics.down(self._name, row.device)
         peer = Peer(down, keys.down, keys.up, self._boot, row.boot)
-        self._devices[row.device] = Device(row, peer, _stored_hello(row))
-        if not self._loaded or row.revoked:
+        device = self._devices[row.device] = Device(row, peer, _stored_hello(row))
+        if row.revoked:
+            return []
+        self._heard[topics.up(self._name, row.device)] = device
+        if not self._loaded:
             return []
         return [peer.message(WHO_IS_THERE)]
 

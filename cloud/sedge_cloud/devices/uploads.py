@@ -32,7 +32,7 @@ from sedge_protocol.wire.messages import (
     Offer,
     Reject,
 )
-from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
+from sedge_protocol.wire.transfer import CREDIT, Intake
 from sedge_protocol.wire.update import MAX_REPORT_BYTES, Report
 
 # A device has one update to send, two when the last round's is still on its way.
@@ -158,7 +158,8 @@ class Inbox:
                 return Answer(Busy(RETRY_MS, "too many transfers"))
             if hashlib.sha256(offer.data).digest() == manifest.sha256:
                 return self._whole(device, offer, run)
-            intake = Intake(manifest, self._held(device, manifest))
+            self._blobs.trim_parts(device, manifest, MAX_TRANSFERS - 1)
+            intake = Intake(manifest, self._blobs.open_part(device, manifest))
             found = Transfer(offer.run, offer.round, intake, now)
             self._transfers.setdefault(device, {})[transfer] = found
         found.heard = now
@@ -220,11 +221,6 @@ class Inbox:
             raise Refused("stale", f"round {number} closed too long ago")
         return order, round_
 
-    def _held(self, device: str, manifest: Manifest) -> set[int]:
-        if self._blobs.has(manifest.sha256):  # a crash fell between the blob and its receipt
-            return set(range(manifest.count))
-        return self._blobs.open_part(device, manifest)
-
     def _take(
         self, device: str, transfer: bytes, found: Transfer, index: int, data: bytes, now: float
     ) -> None:
@@ -242,6 +238,7 @@ class Inbox:
             found.intake.have = set()
             return Answer(Have(0, found.intake.bitmap(), CREDIT))
         answer = self._receive(device, run, found, blob)
+        self._blobs.discard_part(device, manifest)
         self._forget(device, transfer)
         return answer
 

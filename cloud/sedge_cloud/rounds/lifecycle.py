@@ -256,4 +256,5 @@ def counted_updates(run: Run, store: Store, row: RoundRow) -> list[UpdateRow]:
     while since > 1 and config.trainings(since - 1) == config.trainings(since - 2):
         since -= 1
     late = {update.device: update for update in store.late_updates(run.name, since, row.round)}
-    return [*updates, *(late[name] for name in late.keys() - {u.device for u in updates})]
+    absent = late.keys() - {update.device for update in updates}
+    return [*updates, *(late[name] for name in sorted(absent))]

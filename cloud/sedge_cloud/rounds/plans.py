@@ -190,6 +190,7 @@ class _Planner:
         self._run = run
         self._ledger = ledger
         self._number = number
+        self._hello = hello
         self._context: Context = ledger.context(run)
         self._clients = ClientModels(run, ledger, self._context.groups, hello)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}

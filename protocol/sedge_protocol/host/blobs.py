@@ -2,6 +2,7 @@
 
     blobs/ab/abcdef…            a whole blob; visible only when complete, checked and durable
     parts/<owner>-<hash>.part   what has arrived of one; holes where chunks are missing
+    parts/<owner>-<hash>.taken  empty: this owner's part has become the blob, and is not settled yet
     parts/<hash>.<random>.tmp   a blob being written
     blobs/ab/abcdef….corrupt    a blob that failed its hash on reading, kept for inspection
 
@@ -133,6 +134,8 @@ class BlobFolder:
         with translated("read part", path):
             if path.exists():
                 held = _held_chunks(path, manifest)
+            elif _taken(path).exists() and self.has(manifest.sha256):
+                held = set(range(manifest.count))
         missing = manifest.size - sum(manifest.span(index)[1] for index in held)
         if missing:
             self._require_room(missing, path)
@@ -164,19 +167,39 @@ class BlobFolder:
         return True
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """As ``finish_part``, and gives the blob, which was read for its hash; None for False."""
+        """Make a complete part a blob, durable on return, and give it; None, and no part, for a wrong hash.
+
+        Until ``discard_part`` its owner may take it again, for a crash may come before what it is has been
+        written down. Nobody else can have it for its hash alone.
+        """
         part, pieces = self._part(owner, manifest), list[bytes]()
-        with translated("finish part", part):
+        with translated("take part", part):
             if part.exists():
-                sound = self._install(part, manifest, pieces.append)
+                sound = self._install(part, manifest, pieces.append, _taken(part))
                 return b"".join(pieces) if sound else None
-        return self.read(manifest.sha256) if self.finish_part(owner, manifest) else None
+            taken = _taken(part).exists()
+        return self.read(manifest.sha256) if taken else None
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Forget what has arrived of a blob."""
+        """Forget what has arrived of a blob, and that it was this owner's."""
         path = self._part(owner, manifest)
         with translated("remove part", path):
             path.unlink(missing_ok=True)
+            _taken(path).unlink(missing_ok=True)
+
+    def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:
+        """Remove an owner's oldest parts, so that this blob's and at most so many others are left."""
+        mine = self._part(owner, manifest)
+        length = len(
+            mine.name
+        )  # an owner's name may begin as another's: the hash has a fixed length
+        with translated("look for parts in", self._parts):
+            found = self._parts.glob(f"{owner}-*{mine.suffix}")
+            parts = [path for path in found if len(path.name) == length and path != mine]
+            if len(parts) > others:
+                parts.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in parts[others:]:
+                path.unlink()
 
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
@@ -209,12 +232,24 @@ class BlobFolder:
             return name in names and not self.has(bytes.fromhex(name))
         return path.name in names
 
-    def _install(self, part: Path, manifest: Manifest, look: Callable[[bytes], object]) -> bool:
-        """Turn a part into its blob. Raises ``OSError``; false, and no part, when it is not sound."""
+    def _install(
+        self,
+        part: Path,
+        manifest: Manifest,
+        look: Callable[[bytes], object],
+        mark: Path | None = None,
+    ) -> bool:
+        """Turn a part into its blob. Raises ``OSError``; false, and no part, when it is not sound.
+
+        ``mark`` is made in between. A power cut may lose it: the part is then sent again.
+        """
         blob = self._blob(manifest.sha256)
         if not _is_sound(part, manifest, self._durable, look):
             os.unlink(part)
             return False
+        if mark is not None:
+            with opened(mark, os.O_WRONLY | os.O_CREAT):
+                pass
         self._make_folder(blob.parent)
         os.replace(part, blob)
         self._sync(blob.parent)
@@ -256,6 +291,11 @@ class BlobFolder:
         if not _OWNER.fullmatch(owner):  # it becomes a file name
             raise LocalError(f"part owner {owner!r} is not 1 to 48 of a-z, 0-9 and '-'")
         return self._parts / f"{owner}-{manifest.sha256.hex()}.part"
+
+
+def _taken(part: Path) -> Path:
+    """The mark beside a part that has become its blob."""
+    return part.with_suffix(".taken")
 
 
 def _held_chunks(part: Path, manifest: Manifest) -> set[int]:

@@ -365,31 +365,30 @@ class Serving:
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
         self.manifest = manifest
         self._gather_s = gather_s
-        self._wanted: set[int] = set()
+        self._wanted: dict[int, None] = {}  # in the order in which they are asked for
         self._askers: set[str] = set()
         self._due: float | None = None
 
-    def request(self, asker: str, missing: bytes, expected: int, now: float) -> None:
-        """One of ``expected`` devices misses these chunks.
-
-        Raises ``FrameError`` for a malformed bitmap.
-        """
-        wanted = from_bitmap(missing, self.manifest.count)
+    def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
+        """One of ``expected`` devices misses these; how many that adds. Raises ``FrameError``."""
+        wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
         if not wanted:
-            return
-        self._wanted |= wanted
+            return 0
+        self._wanted |= dict.fromkeys(sorted(wanted))
         self._askers.add(asker)
         if self._due is None:
             self._due = now + self._gather_s
         if len(self._askers) >= expected:
             self._due = min(self._due, now)
+        return len(self._wanted) - before
 
     def poll(self, now: float, room: int) -> list[int]:
-        """Up to ``room`` chunks to send now, lowest index first."""
+        """Up to ``room`` chunks to send now, the longest wanted first: asking again gains nothing."""
         if self._due is None or now < self._due:
             return []
-        chunks = sorted(self._wanted)[:room]
-        self._wanted.difference_update(chunks)
+        chunks = list(itertools.islice(self._wanted, room))
+        for index in chunks:
+            del self._wanted[index]
         if not self._wanted:
             self._due = None
             self._askers.clear()

@@ -3,7 +3,6 @@
 u32 header length | MessagePack ``Report`` | coded vector (codec/vector.py), empty when none was asked for
 """
 
-import math
 import struct
 from typing import Annotated
 
@@ -17,6 +16,8 @@ from sedge_protocol.wire.messages import Count, Hash, Id, Round, Share, Task
 _LENGTH = struct.Struct("<I")
 # A report is some 300 bytes; 4 KiB leaves room for what later versions may add.
 MAX_REPORT_BYTES = 4096
+# The largest binary32, as which a device computes its loss: sums over any fleet stay finite.
+LARGEST = (2 - 2**-23) * 2.0**127
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -78,6 +79,6 @@ def decode_update(blob: bytes) -> tuple[Report, memoryview]:
         if metrics is not None:
             numbers |= {f"{name}.loss": metrics.loss, f"{name}.accuracy": metrics.accuracy}
     for name, value in numbers.items():
-        if not math.isfinite(value):
-            raise CodecError(f"update.{name}: {value} is not finite")
+        if not abs(value) <= LARGEST:  # nor NaN
+            raise CodecError(f"update.{name}: {value}, expected at most {LARGEST:.8g} in magnitude")
     return report, memoryview(blob)[end:]

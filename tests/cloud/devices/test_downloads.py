@@ -103,6 +103,25 @@ def test_a_private_patch_goes_to_its_device_at_once(downloads: Downloads) -> Non
     assert downloads.poll(3.0, 9) == [("a", describe(PATCH).transfer, 0, PATCH)]
 
 
+def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_path: Path) -> None:
+    patch = np.random.default_rng(7).bytes(150_000)
+    BlobFolder(tmp_path).write(patch)
+    own = describe(patch)
+
+    def flood() -> None:  # of a private blob and of a shared one
+        bitmap = to_bitmap(range(own.count), own.count)
+        downloads.request("flooder", own.transfer, bitmap, [Served(own, 0)], 0.0)
+        ask(downloads, "flooder", {0, 1, 2, 3}, 1, now=0.0)
+
+    flood()
+    private(downloads, "a", "a", now=0.0)
+    sent: list[str | None] = []
+    for _ in range(own.count + SHARED.count + 1):
+        sent += [owner for owner, *_ in downloads.poll(0.0, 2)]
+        flood()
+    assert "a" in sent and sent.count("flooder") > 1 and sent.count(None) > 1
+
+
 def test_patches_go_out_in_the_order_they_were_asked_for(
     downloads: Downloads, tmp_path: Path
 ) -> None:

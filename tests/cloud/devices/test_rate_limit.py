@@ -3,11 +3,24 @@
 import logging
 from pathlib import Path
 
-from tests.cloud.helper import RUN, Cloud, a_hello
+import pytest
+from tests.cloud.helper import FLEET, RUN, Cloud, a_hello, open_store
 
-from sedge_cloud.devices.rate_limit import BURST, RATE, WARN_EVERY_S, Allowance
-from sedge_protocol.wire.messages import Offer, Reject, Welcome
-from sedge_protocol.wire.transfer import describe
+from sedge_cloud.devices.rate_limit import (
+    BURST,
+    COST,
+    LINES,
+    LINES_S,
+    RATE,
+    UNIT_BYTES,
+    WARN_EVERY_S,
+    Allowance,
+    cost,
+)
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.frame import HEADER, Frame, Kind
+from sedge_protocol.wire.messages import Get, Message, Offer, Reject, Welcome
+from sedge_protocol.wire.transfer import describe, to_bitmap
 
 BLOB = b"an update"
 MANIFEST = describe(BLOB)
@@ -39,39 +52,117 @@ def test_a_warning_once_a_minute() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_message_costs() -> None:
+    header = HEADER.size
+    chunk = bytes([0, 0, 0, Kind.CHUNK])
+    assert [cost(b""), cost(b"SG"), cost(bytes(9))] == [1, 1, 1]
+    assert cost(chunk.ljust(header + UNIT_BYTES)) == 1
+    assert cost(chunk.ljust(header + UNIT_BYTES + 1)) == 2
+    assert cost(bytes([0, 0, 0, Kind.HELLO])) == COST[Kind.HELLO]
+
+
+def test_an_upload_of_two_hundred_chunks_a_second_is_never_cut() -> None:
+    allowance, chunk = Allowance(), bytes([0, 0, 0, Kind.CHUNK]).ljust(HEADER.size + 2**16)
+    assert all(allowance.spend(number / 200, cost(chunk)) for number in range(4000))
+
+
+def flood(cloud: Cloud, payload: bytes) -> int:
+    """Many of one frame from device a; how many of them were looked at."""
+    before = cloud.core.counters["flood"]
+    sent = int(BURST) + 500
+    for _ in range(sent):
+        cloud.give("a", payload)
+    return sent - (cloud.core.counters["flood"] - before)
+
+
 def test_a_flood_of_offers_is_cut_and_said_once(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     cloud.hello("a", "b")
     offer = Offer(RUN, 9, MANIFEST, 1, BLOB)  # of a round that is not there: rejected each time
-    answers = [cloud.say("a", offer, MANIFEST.transfer) for _ in range(int(BURST) + 500)]
+    count = int(BURST / COST[Kind.OFFER]) + 100
+    answers = [cloud.say("a", offer, MANIFEST.transfer) for _ in range(count)]
     heard = [answer for answer in answers if answer]
-    assert BURST - 10 <= len(heard) <= BURST
+    assert len(heard) == (BURST - COST[Kind.HELLO]) // COST[Kind.OFFER]
     assert all(isinstance(message, Reject) for answer in heard for message in answer)
-    assert not any(answers[-500:])
+    assert not any(answers[-100:])
     assert len([text for text in cloud.notes(logging.WARNING) if "messages a second" in text]) == 1
-    assert cloud.core.counters["flood"] >= 500
     # The others are heard meanwhile, and it is again when it has calmed down.
     assert isinstance(cloud.say("b", a_hello("again"))[0], Welcome)
     cloud.poll(1.0)
     assert cloud.say("a", offer, MANIFEST.transfer)
 
 
-def test_a_flood_of_garbage_does_not_fill_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["chunk", "garbage", "mac", "hello"])
+def test_what_is_above_the_allowance_is_not_even_parsed(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud = Cloud(tmp_path)
     cloud.hello("a", "b")
-    for _ in range(int(BURST) + 500):
-        assert cloud.give("a", b"not a frame") == []
-    warnings = cloud.notes(logging.WARNING)
-    assert len(warnings) <= BURST + 1 and "messages a second" in warnings[-1]
-    for _ in range(int(BURST) + 500):  # nor does one of nobody
-        cloud.core.receive("sedge/1/bench/device/nobody/up", b"", cloud.now)
-    assert cloud.core.counters["foreign"] == BURST + 500
+    chunk = cloud.devices["a"].peer.chunk(MANIFEST.transfer, 0, BLOB).payload
+    hello = cloud.devices["a"].peer.seal(a_hello("again"))
+    payload = {"chunk": chunk, "garbage": b"?", "mac": chunk[:-1] + b"?", "hello": hello}[kind]
+    opened: list[str] = []
+    peer = cloud.core.devices["a"].peer
+    real = peer.open
+
+    def watched(payload: bytes, topic: str) -> tuple[Frame, Message | None] | None:
+        opened.append(kind)
+        return real(payload, topic)
+
+    monkeypatch.setattr(peer, "open", watched)
+    assert flood(cloud, payload) == len(opened) <= BURST
+    assert not cloud.say("a", a_hello("more"))
+    assert isinstance(cloud.say("b", a_hello("again"))[0], Welcome)
 
 
-def test_chunks_are_not_counted(tmp_path: Path) -> None:
+def test_a_get_pays_for_the_chunks_that_it_queues(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     cloud.hello("a", "b")
-    for index in range(int(BURST) + 500):  # of a transfer that nobody has offered
-        cloud.chunk("a", MANIFEST.transfer, index, BLOB)
-    assert not cloud.core.counters["flood"]
-    assert isinstance(cloud.say("a", a_hello("again"))[0], Welcome)
+    cloud.answer("b")  # so that nobody else is waited for
+    order, heard = cloud.order("a"), 0
+    everything = Get(RUN, order.round, to_bitmap(range(order.model.count), order.model.count))
+    for _ in range(int(BURST)):
+        flooded = cloud.core.counters["flood"]
+        cloud.say("a", everything, order.model.transfer)
+        heard += cloud.core.counters["flood"] == flooded
+        cloud.poll(0.0)
+    assert heard == (BURST - COST[Kind.HELLO]) // (COST[Kind.GET] + order.model.count)
+
+
+def test_the_log_takes_so_many_lines_of_a_sender(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello("a", "b")
+    said = len(cloud.events(Note))
+    heard = flood(cloud, b"not a frame")
+    for _ in range(100):
+        cloud.core.receive(f"sedge/1/{FLEET}/device/nobody/up", b"", cloud.now)
+    assert len(cloud.events(Note)) - said <= LINES + 1  # and that it says too much
+    assert cloud.core.counters["foreign"] == 100
+    timer = cloud.core.timer()
+    assert timer is not None and timer <= cloud.now + LINES_S
+    before = len(cloud.notes(logging.WARNING))
+    cloud.poll(LINES_S)
+    left_out = heard - LINES + 1  # one line was that it is online
+    assert cloud.notes(logging.WARNING)[before:] == [
+        f"device a: {left_out} more lines like these in 60 s were left out",
+        f"strangers: {100 - LINES} more lines like these in 60 s were left out",
+    ]
+    cloud.poll(LINES_S)
+    assert len(cloud.notes(logging.WARNING)) == before + 2
+    cloud.give("a", b"not a frame")
+    assert len(cloud.notes(logging.WARNING)) == before + 3
+
+
+def test_a_revoked_device_is_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello("a", "b")
+    cloud.store.revoke_device("a")
+    other = open_store(cloud.folder / "state")  # as the command line does
+    other.set_status(RUN, "stopped")
+    other.close()
+    cloud.load()
+    peer = cloud.core.devices["a"].peer
+    monkeypatch.setattr(peer, "open", None)
+    for _ in range(100):
+        cloud.say("a", a_hello("again"))
+    assert cloud.core.counters["foreign"] == 100 and not cloud.core.counters["flood"]

@@ -500,7 +500,15 @@ def insist(cloud: Cloud, blob: bytes) -> None:
 
 
 CALLS = {
-    "large": {"update", "has", "open_part", "write_part", "take_part", "receive"},
+    "large": {
+        "update",
+        "trim_parts",
+        "open_part",
+        "write_part",
+        "take_part",
+        "receive",
+        "discard_part",
+    },
     "small": {"update", "require_room", "receive"},
     "late": {"update", "order", "round", "has", "require_room", "receive", "write"},
 }
@@ -566,9 +574,46 @@ def test_a_disk_that_stays_full_loses_nothing(
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
-def test_a_crash_between_the_blob_and_its_receipt(tmp_path: Path) -> None:
+def test_a_crash_between_the_blob_and_its_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud = opened(tmp_path)
     blob = large(cloud)
-    cloud.store.blobs.write(blob)  # all that the crash left
     manifest = describe(blob, CUT)
+
+    def crash(*rows: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.store, "receive", crash)
+        with pytest.raises(KeyboardInterrupt):
+            cloud.upload("a", blob, CUT)
+    cloud.restart()
+    cloud.devices["a"] = Device("a", 2)
+    cloud.hello()
     assert offer(cloud, "a", manifest) == Committed(RUN, 1, manifest.sha256)
+    assert [path.name for path in (tmp_path / "state" / "parts").iterdir()] == []
+
+
+def test_a_blob_of_another_is_not_had_for_its_hash(tmp_path: Path) -> None:
+    cloud = opened(tmp_path)
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    assert cloud.upload("a", blob, CUT) == [Committed(RUN, 1, manifest.sha256)]
+    assert offer(cloud, "b", manifest) == Have(1, to_bitmap([], manifest.count), CREDIT)
+    assert cloud.store.update(RUN, 1, "b") is None
+    assert cloud.upload("b", blob, CUT) == [Committed(RUN, 1, manifest.sha256)]
+
+
+def test_a_device_leaves_no_more_than_two_parts(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False, quorum=0.5)
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    for number in (1, 2, 3):  # an upload is begun in each round, and none is ended
+        blob = large(cloud, seed=number)
+        manifest = describe(blob, CUT)
+        assert isinstance(offer(cloud, "a", manifest, round_=number), Have)
+        cloud.chunk("a", manifest.transfer, 0, pieces(manifest, blob)[0])
+        assert len(parts(cloud)) == min(2, number)
+        cloud.now += IDLE_S + 1
+        cloud.answer("b")

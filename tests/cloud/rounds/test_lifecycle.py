@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -297,6 +298,21 @@ def test_what_a_round_came_to(tmp_path: Path) -> None:
     # Weighted by num_examples: (9 * 9 + 3 * 3) / 12.
     moved = cloud.model(cloud.state().model) - random_theta(1)
     assert moved[5] == pytest.approx(7.5) and np.count_nonzero(moved) == 1
+
+
+def test_the_largest_floats_as_losses(tmp_path: Path) -> None:
+    """Three would add up to more than there are numbers."""
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    vector = SparseVector(LAYOUT.size, np.array([5], np.uint32), np.ones(1, np.float32))
+    for name in cloud.devices:
+        report = report_for(cloud.order(name))
+        report = msgspec.structs.replace(report, train_loss=sys.float_info.max)
+        (answer,) = cloud.offer(name, encode_update(report, encode(vector)))
+        assert isinstance(answer, Reject)
+    cloud.poll()
+    (summary,) = cloud.summaries()
+    assert summary.failure.startswith("0 of 3 devices")
 
 
 def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_model(

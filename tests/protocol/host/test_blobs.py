@@ -184,7 +184,34 @@ def test_a_part_is_given_with_its_blob(folder: BlobFolder, tmp_path: Path) -> No
     for index in range(other.count):
         folder.write_part("pi-1", other, index, bytes(other.span(index)[1]))
     assert folder.take_part("pi-1", other) is None  # and the damaged part is gone
+    assert folder.take_part("pi-2", MANIFEST) is None  # its hash alone gives it to nobody else
+    liar = Manifest(MANIFEST.sha256, other.size, 4096, other.digests)
+    for index in range(liar.count):
+        folder.write_part("pi-2", liar, index, chunk(liar, index, DATA[::-1]))
+    assert folder.take_part("pi-2", liar) is None  # nor do chunks with digests of their own
+    assert folder.open_part("pi-1", MANIFEST) == set(range(MANIFEST.count))
+    assert folder.open_part("pi-2", MANIFEST) == set()
+    folder.discard_part("pi-1", MANIFEST)
+    assert folder.take_part("pi-1", MANIFEST) is None
     assert [name.split("/")[0] for name in files(tmp_path / "state")] == ["blobs"]
+
+
+def test_an_owner_has_so_many_parts(folder: BlobFolder, tmp_path: Path) -> None:
+    manifests = [describe(DATA[i:], 4096) for i in range(5)]
+    for age, manifest in enumerate(manifests):
+        for owner in ("pi", "pi-1"):
+            folder.write_part(owner, manifest, 0, chunk(manifest, 0, DATA[age:]))
+            (path,) = (tmp_path / "state" / "parts").glob(f"{owner}-{manifest.sha256.hex()}.part")
+            os.utime(path, (1000 - age, 1000 - age))  # the first is the newest
+    folder.trim_parts("pi", manifests[4], 2)
+    assert [bool(folder.open_part("pi", one)) for one in manifests] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert all(folder.open_part("pi-1", one) for one in manifests)
 
 
 @pytest.mark.parametrize("durable", [True, False])

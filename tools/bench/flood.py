@@ -1,0 +1,443 @@
+"""What is left of the honest devices' rate while one enrolled device floods the coordinator.
+
+    python -m tools.bench.flood [--devices 8] [--rate 3000] [--seconds 10] [--kinds chunk get ...]
+
+A real Mosquitto with the configuration that ``sedge-cloud init`` writes (on the loopback interface alone),
+a real ``sedge-cloud serve`` and a run of FedAvg without end. The honest devices do all of the protocol, and
+sleep where others train: each fetches every round's model, and uploads an update of some five chunks. A
+message that is lost costs them up to two seconds. One more device, in a process of its own, answers no
+order and sends ``--rate`` messages a second, of one kind:
+
+    chunk    sealed, of a transfer that it has not offered: nobody answers them
+    get      sealed, for all chunks of the round's model
+    hello    sealed, each of a later start of the device
+    garbage  64 bytes that are no frame
+    mac      a chunk with a wrong MAC
+
+Each kind is between two calm times of the same length; the share is the rate of committed updates in the
+flood against that in the calm. Beside it: messages a second that the flooder got out; how much of a core
+the coordinator took, which where neighbours take cores away is the steadier figure; how often honest
+devices had to repeat a GET or an offer; and lines that the coordinator logged meanwhile. The last line is
+JSON; the exit status is 1 when a target is missed.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+import numpy as np
+from tools.bench.coordinator import RUN, made_up, make_bundle, update_for
+
+from sedge_cloud.admin.enrolment import add_device
+from sedge_cloud.admin.runs import initialise, start_run
+from sedge_cloud.config import RunConfig, load_cloud
+from sedge_cloud.store.database import Store
+from sedge_emulate.broker import LOOPBACK, find_mosquitto, on_free_port, wait_until_accepting
+from sedge_protocol.codec import ValueCoding, encode, top_k
+from sedge_protocol.host.loop import Loop
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import open_frame
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import (
+    Busy,
+    Committed,
+    Get,
+    Have,
+    Hello,
+    Message,
+    Offer,
+    Order,
+    Reject,
+    Welcome,
+)
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import Fetch, Upload, describe, to_bitmap
+
+FLEET = "bench"
+KINDS = ("chunk", "get", "hello", "garbage", "mac")
+FLOODER = "flooder"
+# A model of 13 chunks, and updates of five.
+SIZE = 200_000
+# The share of the honest devices' rate that a flood leaves, and how many lines it may cause in the log.
+TARGET_SHARE, TARGET_LINES = 0.8, 30
+START_S = 30.0
+BODY_BYTES = 4096
+TRAIN_S = 0.5
+HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",))
+Row = dict[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Account:
+    """A device as ``device add`` made it."""
+
+    url: str
+    name: str
+    secret: bytes
+
+
+class Station:
+    """A device's link and its end of the channel; what it hears goes to ``hear`` and ``take``."""
+
+    def __init__(self, account: Account) -> None:
+        self.keys = DeviceKeys.of(account.secret)
+        settings = BrokerSettings(account.url, account.name, account.name, self.keys.password)
+        self._down = topics.down(FLEET, account.name)
+        self.topic = topics.up(FLEET, account.name)
+        self.link = MqttLink(settings, (self._down,))
+        self.boot = int(time.time())
+        self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.boot, 0)
+        self.order: Order | None = None
+
+    def fileno(self) -> int | None:
+        """The link's socket."""
+        return self.link.fileno()
+
+    def wants_write(self) -> bool:
+        """Whether the link has bytes to write."""
+        return self.link.wants_write()
+
+    def timer(self) -> float:
+        """When ``step`` wants to be called next."""
+        return self.link.timer()
+
+    def step(self) -> None:
+        """Take what has come."""
+        for event in self.link.step():
+            match event:
+                case Connected():
+                    self.greet()
+                case Disconnected():
+                    self.lost()
+                case Received(topic=self._down):
+                    opened = self.peer.open(event.payload, event.topic)
+                    if opened is not None and opened[1] is not None:
+                        self.hear(opened[1])
+                case Received():
+                    self.take(event.topic, event.payload)
+
+    def send(self, send: Send) -> None:
+        """Hand a frame to the link."""
+        self.link.send(send.topic, send.payload)
+
+    def greet(self) -> None:
+        """Say hello."""
+        self.send(self.peer.message(HELLO))
+
+    def hear(self, message: Message) -> None:
+        """The coordinator says something."""
+        if isinstance(message, Order):
+            self.order = message
+        elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # it has just started
+            self.greet()
+
+    def take(self, topic: str, payload: bytes) -> None:
+        """A chunk for the whole fleet."""
+
+    def lost(self) -> None:
+        """The link is down."""
+
+
+class Honest(Station):
+    """A device that fetches each round's model and uploads an update; it trains in no time."""
+
+    def __init__(self, account: Account, layout: Layout, payload: bytes, number: int) -> None:
+        super().__init__(account)
+        self.committed = self.repeated = 0
+        self._layout, self._payload, self._number = layout, payload, number
+        self._rng = np.random.default_rng(number)
+        self._blob, self._asked = b"", 0
+        self._fetch: Fetch | None = None
+        self._upload: Upload | None = None
+
+    def timer(self) -> float:
+        """When ``step`` wants to be called next."""
+        work = self._upload or self._fetch
+        due = None if work is None else work.timer()
+        return self.link.timer() if due is None else min(self.link.timer(), due)
+
+    def step(self) -> None:
+        """Take what has come, do what is due."""
+        super().step()
+        now = time.monotonic()
+        if self.order is None or not self.link.up:
+            return
+        if self._fetch is not None:
+            missing = self._fetch.poll(now)
+            if missing is not None:
+                self._asked += 1
+                self.repeated += self._asked > 2  # one chunk, then all others
+                get = Get(RUN, self.order.round, missing)
+                self.send(self.peer.message(get, self._fetch.manifest.transfer))
+        elif self._upload is not None:
+            for index in self._upload.poll(now):
+                self.send(self._next(self._upload, self.order, index))
+
+    def hear(self, message: Message) -> None:
+        """The coordinator says something."""
+        now = time.monotonic()
+        known = self.order.round if self.order else 0
+        super().hear(message)
+        match message:
+            case Order() if message.round > known:
+                self._upload, self._asked = None, 0
+                self._fetch = Fetch(message.model, set(), self._rng)
+                self._fetch.connected(now)
+                self.link.subscribe(topics.blob(FLEET, message.model.transfer))
+            case Have() if self._upload is not None:
+                self._upload.receive(message.number, message.bitmap, message.credit, now)
+            case Busy() if self._upload is not None:
+                self._upload.busy(message.retry_ms / 1000, now)
+            case Committed() if self._upload is not None:
+                self.committed += 1
+                self._upload = None
+            case Reject():
+                raise SystemExit(f"{self.topic}: {message}")
+            case _:
+                pass
+
+    def take(self, topic: str, payload: bytes) -> None:
+        """A chunk of a model."""
+        frame, now = open_frame(payload, topic, None), time.monotonic()
+        if self._fetch is None or self.order is None:
+            return
+        if frame.transfer != self._fetch.manifest.transfer:
+            return
+        self._fetch.chunk(frame.index, frame.body, now)
+        if self._fetch.complete:
+            self.link.unsubscribe(topic)
+            self._fetch = None
+            self._blob = update_for(self.order, self._layout, self._payload, self._number)
+            self._upload = Upload(describe(self._blob), self._rng)
+            self._upload.connected(now + TRAIN_S)
+
+    def lost(self) -> None:
+        """The link is down: the round begins again with the next order."""
+        self.order = self._fetch = self._upload = None
+
+    def _next(self, upload: Upload, order: Order, index: int | None) -> Send:
+        manifest = upload.manifest
+        if index is None:
+            self.repeated += upload.number > 1
+            offer = Offer(order.run, order.round, manifest, upload.number)
+            return self.peer.message(offer, manifest.transfer)
+        offset, length = manifest.span(index)
+        return self.peer.chunk(manifest.transfer, index, self._blob[offset : offset + length])
+
+
+class Flooder(Station):
+    """A device that says one thing again and again."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account)
+        # Sealed once: on one machine what the flooder computes is taken from the others.
+        self._chunk = self.peer.chunk(b"t" * 16, 0, bytes(BODY_BYTES)).payload
+
+    def payload(self, kind: str) -> bytes:
+        """The next frame of a kind."""
+        match kind:
+            case "get":
+                assert self.order is not None
+                model = self.order.model
+                get = Get(RUN, self.order.round, to_bitmap(range(model.count), model.count))
+                return self.peer.message(get, model.transfer).payload
+            case "hello":
+                self.boot += 1
+                self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.boot, 0)
+                return self.peer.message(HELLO).payload
+            case "garbage":
+                return bytes(64)
+            case "mac":
+                return self._chunk[:-1] + b"!"
+            case _:
+                return self._chunk
+
+
+def flood(account: Account, asked: "Queue[tuple[str, float, float]]", sent: "Queue[int]") -> None:
+    """A process: joins the fleet, then floods when it is told to."""
+    station, loop = Flooder(account), Loop()
+    while True:
+        loop.run([station], lambda: station.order is not None and not asked.empty())
+        kind, rate, seconds = asked.get()
+        if not kind:
+            return
+        start, count = time.monotonic(), 0
+        while (passed := time.monotonic() - start) < seconds:
+            while count < rate * passed:
+                station.link.send(station.topic, station.payload(kind))
+                count += 1
+            station.step()
+            time.sleep(0.002)
+        sent.put(count)
+
+
+@contextmanager
+def running(command: list[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A process for the time of a ``with``; what it says goes to a file."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Bench:
+    """Broker, coordinator, the honest devices and the flooder, for the time of a ``with``."""
+
+    def __init__(self, devices: int) -> None:
+        self._count = devices
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Bench":
+        self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        self._log = self._folder / "cloud.log"
+        on_free_port(self._start)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def _start(self, port: int) -> None:
+        folder, url = self._folder / str(port), f"mqtt://{LOOPBACK}:{port}"
+        initialise(folder, FLEET, url)
+        broker = folder / "mosquitto.conf"
+        broker.write_text(
+            broker.read_text().replace(f"listener {port}", f"listener {port} {LOOPBACK}")
+        )
+        toml = folder / "cloud.toml"
+        # The coordinator waits so long for the GET of a device that may never send one, as the flooder.
+        toml.write_text(toml.read_text().replace("[broker]", "gather_ms = 100\n\n[broker]"))
+        cloud = load_cloud(toml)
+        names = [f"device-{number}" for number in range(self._count)]
+        store = Store(Path(cloud.state_dir))
+        accounts: list[Account] = []
+        for name in [*names, FLOODER]:
+            made = add_device(store, cloud, name, folder / name)
+            secret = bytes.fromhex((made / "secret").read_text().strip())
+            accounts.append(Account(url, name, secret))
+        everyone = len(accounts)
+        config = RunConfig(
+            strategy="fedavg",
+            num_rounds=100_000,
+            evaluate=False,
+            min_train_devices=everyone,
+            min_available_devices=everyone,
+            quorum=self._count / everyone - 0.01,
+        )
+        start_run(store, RUN, make_bundle(folder / "bundle", SIZE), config)
+        store.close()
+        mosquitto = self._open.enter_context(
+            running([find_mosquitto() or "mosquitto", "-c", str(broker)], folder / "broker.log")
+        )
+        wait_until_accepting(LOOPBACK, port, START_S, lambda: mosquitto.poll() is None)
+        serve = [sys.executable, "-m", "sedge_cloud", "-c", str(toml), "serve"]
+        self._serve = self._open.enter_context(running(serve, self._log))
+        layout = Layout.of([("theta", (SIZE,), Role.PARAMETER)])
+        payload = encode(top_k(made_up("random", SIZE, 0), SIZE // 2), ValueCoding.BF16)
+        self._honest = [Honest(a, layout, payload, i) for i, a in enumerate(accounts[:-1])]
+        self._loop = Loop()
+        self._open.callback(self._loop.close)
+        context = get_context("spawn")
+        self._asked, self._sent = context.Queue(), context.Queue()
+        flooder = context.Process(target=flood, args=(accounts[-1], self._asked, self._sent))
+        flooder.start()
+        self._open.callback(flooder.join)
+        self._open.callback(self._asked.put, ("", 0.0, 0.0))
+        if not self._run(lambda: all(device.committed for device in self._honest), START_S):
+            raise SystemExit(f"no device takes part: {self._log.read_text()[-2000:]}")
+
+    def calm(self, seconds: float) -> float:
+        """Updates a second while nothing else happens."""
+        return self._run(lambda: False, seconds)
+
+    def flood(self, kind: str, rate: float, seconds: float) -> Row:
+        """Updates a second during a flood, messages that the flooder sent, lines in the log."""
+        lines, repeated = self._lines(), self._repeated()
+        cpu_s = self._cpu_s()
+        self._asked.put((kind, rate, seconds))
+        found = self._run(lambda: False, seconds)
+        self._run(lambda: not self._sent.empty(), START_S)  # before it is calm again
+        return {
+            "updates_s": round(found, 2),
+            "sent_s": round(self._sent.get() / seconds),
+            "cores": round((self._cpu_s() - cpu_s) / seconds, 2),
+            "repeated": self._repeated() - repeated,
+            "lines": self._lines() - lines,
+        }
+
+    def _run(self, until: Callable[[], bool], seconds: float) -> float:
+        """Let the honest devices work; updates a second that were committed."""
+        before, start = self._committed(), time.monotonic()
+        self._loop.run(self._honest, lambda: until() or time.monotonic() > start + seconds)
+        return (self._committed() - before) / (time.monotonic() - start)
+
+    def _committed(self) -> int:
+        return sum(device.committed for device in self._honest)
+
+    def _cpu_s(self) -> float:
+        """User and system seconds of the coordinator's process (proc(5): fields 14 and 15)."""
+        text = Path(f"/proc/{self._serve.pid}/stat").read_text()
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _repeated(self) -> int:
+        return sum(device.repeated for device in self._honest)
+
+    def _lines(self) -> int:
+        """Lines of the log but those that any round makes."""
+        lines = self._log.read_text().splitlines()
+        return sum(" INFO " not in line for line in lines)
+
+
+def measure(bench: Bench, kind: str, rate: float, seconds: float) -> Row:
+    """One kind of flood between two calm times."""
+    before = bench.calm(seconds)
+    found = bench.flood(kind, rate, seconds)
+    calm = (before + bench.calm(seconds)) / 2
+    share = float(found["updates_s"]) / calm if calm else 0.0
+    return {"kind": kind, "calm_s": round(calm, 2), **found, "share": round(share, 3)}
+
+
+def met(rows: list[Row]) -> bool:
+    """Whether every flood leaves the honest devices what they are to have, and the log readable."""
+    return all(
+        float(row["share"]) >= TARGET_SHARE and float(row["lines"]) <= TARGET_LINES for row in rows
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table and, last, one line of JSON; 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description="What one device's flood leaves the others.")
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=3000, help="the flooder's messages a second")
+    parser.add_argument("--seconds", type=float, default=10, help="of each flood and calm")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    options = parser.parse_args(argv)
+    print("   kind    calm_s  updates_s   sent_s    cores repeated    lines    share")
+    rows: list[Row] = []
+    with Bench(options.devices) as bench:
+        for kind in options.kinds:
+            rows.append(measure(bench, kind, options.rate, options.seconds))
+            print("".join(f"{value:>9}" for value in rows[-1].values()), flush=True)
+    targets = {"share": TARGET_SHARE, "lines": TARGET_LINES}
+    print(json.dumps({"flood": rows, "rate": options.rate, "target": targets}))
+    return 0 if met(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

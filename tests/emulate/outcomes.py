@@ -34,7 +34,7 @@ def outcome(
     return Outcome(
         table=table, cell=cell, strategy="fedavg", options={"quantile": 0.5}, seed=seed, rounds=rounds,
         command=f"sedge-emulate reproduce {table} --only {cell} --seed {seed} --rounds {rounds}",
-        created="2026-01-01", versions={"numpy": "2"}, trainer="sequential", workers=2, seconds=61.0,
+        created="2026-01-01", versions={"numpy": "2"}, trainer="autograd", workers=2, seconds=61.0,
         bytes_up=1_000_000, bytes_down=2_000_000, parameters=10, participants=2,
         checkpoints=checkpoints, points=points or (point(1, 0.5, 0.6), point(2, 0.7, 0.8)),
     )  # fmt: skip

@@ -51,7 +51,7 @@ def make_shop(folder: Path, backend: str = "onnx", devices: int = 4, features: i
         dataset = Dataset("clouds", shares.inputs, shares.targets, CLASSES)
         export_model(source, dataset, 0, folder / "bundle")
     trainer = TrainerConfig(backend=backend)
-    return Shop(folder / "data", folder / "bundle", source, trainer, folder / "cache")
+    return Shop(folder / "data", folder / "bundle", source, trainer)
 
 
 def with_backend(shop: Shop, backend: str) -> Shop:

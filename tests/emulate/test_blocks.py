@@ -3,10 +3,12 @@
 import gc
 
 import numpy as np
+import pytest
 import torch
 from tests.emulate import trainings
 from tests.emulate.trainings import PLAIN, problem
 
+from sedge_edge.data import Examples
 from sedge_emulate.training.blocks import Block, Resident, stacked_thetas
 
 CPU = torch.device("cpu")
@@ -38,6 +40,18 @@ def test_every_place_has_its_devices_rows() -> None:
 def test_empty_places_hold_a_harmless_theta() -> None:
     thetas = [np.full(3, i, np.float32) for i in (5, 6)]
     assert stacked_thetas(thetas, 4, CPU)[:, 0].tolist() == [5, 6, 5, 5]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_rows_are_gathered_where_the_data_are(device: str) -> None:
+    tokens = Examples(np.arange(8).reshape(4, 2), np.arange(4))
+    tokens.inputs.setflags(write=False)
+    x, y = Resident(torch.device(device)).rows(tokens, np.array([3, 1, 3]))
+    assert (x.device.type, y.device.type) == (device, device)
+    assert (tuple(x.shape), x.dtype) == ((3, 2), torch.int64)
+    if device == "cpu":
+        assert x.tolist() == [[6, 7], [2, 3], [6, 7]]
+        assert y.tolist() == [3, 1, 3]
 
 
 def test_data_are_copied_to_a_device_once() -> None:

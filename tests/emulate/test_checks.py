@@ -12,9 +12,17 @@ from torch import Tensor, nn
 from sedge_edge.data import Examples
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.trainer import Trained, TrainingDiverged
-from sedge_emulate.training.checks import TOLERANCE, Twins, Wrong, check, drawn, twins
+from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.checks import (
+    TOLERANCE,
+    References,
+    Wrong,
+    check,
+    drawn,
+    references,
+)
+from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.models import resnet8
@@ -25,57 +33,91 @@ from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.update import Metrics
 
 CPU = torch.device("cpu")
-OF = problem("wide_cnn")
+OF = problem("cnn")
 
 
 @pytest.fixture(scope="module")
-def wanted() -> Twins:
-    return twins(OF)
+def wanted() -> References:
+    return references(OF)
 
 
-def opened(name: str = "winograd") -> SequentialTrainer:
-    return open_sequential(name, OF, "fp32", CPU)
+def opened() -> AutogradTrainer:
+    return AutogradTrainer(OF, "fp32", CPU)
 
 
-@pytest.mark.parametrize("name", ["sequential", "winograd", "autograd"])
-def test_right_ones_pass(name: str, wanted: Twins) -> None:
-    check(opened(name), OF, "fp32", wanted)
-
-
-@pytest.mark.parametrize("model", ["mlp", "batchnorm", "groupnorm", "avgcnn"])
-def test_bf16_passes_within_its_tolerance(model: str) -> None:
+@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm", "avgcnn"])
+def test_right_ones_pass_and_in_bf16_within_its_tolerance(model: str) -> None:
     of = problem(model)
-    twin = twins(of)
-    trainer = open_sequential("sequential", of, "bf16", CPU)
-    check(trainer, of, "bf16", twin)
+    found = references(of)
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
+    check(VectorisedTrainer(of, "fp32", CPU, 2), of, "fp32", found)
+    half = AutogradTrainer(of, "bf16", CPU)
+    check(half, of, "bf16", found)
     with pytest.raises(Wrong, match="of fp32, of a change of"):
-        check(trainer, of, "fp32", twin)
-    check(VectorisedTrainer(of, "fp32", CPU, 2), of, "fp32", twin)
+        check(half, of, "fp32", found)
+
+
+def normalised() -> nn.Module:
+    """Convolutions whose biases a batch normalisation takes out again, so that these learn nothing."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8 * 7 * 7, 10),
+    )  # fmt: skip
+
+
+def problem_of(model: nn.Module, batch_size: int) -> Problem:
+    row = TensorSpec("float32", (1, 28, 28))
+    return Problem(model, cross_entropy, True, batch_size, row, permutations)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_plain_autograd_passes_on_an_ordinary_network(seed: int) -> None:
+    """Also where torch's own float32 is hundreds of roundings off."""
+    torch.manual_seed(seed)
+    of = problem_of(normalised(), 32)
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
+
+
+class InFloat32(nn.Module):
+    """A model that does not compute in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x.flatten(1).float())
+        return found
+
+
+def test_a_model_that_computes_in_float32_alone_is_its_own_yardstick() -> None:
+    of = replace(problem("mlp"), module=InFloat32())
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
 
 def test_a_model_that_makes_much_of_little_passes_and_its_lost_gradients_do_not() -> None:
     """At the batch of FedPURIN's experiments plain torch itself differs by per cents."""
     torch.manual_seed(0)
-    row = TensorSpec("float32", (1, 28, 28))
-    of = Problem(resnet8(1, 10), cross_entropy, True, 100, row, permutations)
-    twin = twins(of)
-    assert twin.noise > 5 * TOLERANCE["fp32"]
-    trainer = open_sequential("sequential", of, "fp32", CPU)
-    check(trainer, of, "fp32", twin)
+    of = problem_of(resnet8(1, 10), 100)
+    found = references(of)
+    assert found.noise > 5 * TOLERANCE["fp32"]
+    trainer = AutogradTrainer(of, "fp32", CPU)
+    check(trainer, of, "fp32", found)
     first = of.network.layout.by_name["conv1.weight"].slice
-    lost_ones = [theta.copy() for theta in twin.thetas]
-    for theta, task in zip(lost_ones, twin.tasks, strict=True):
-        theta[first] = task.theta[first]  # as if nothing had been learned
+    ends = [replace(end, theta=end.theta.copy()) for end in found.ends]
+    for end, task in zip(ends, found.tasks, strict=True):
+        end.theta[first] = task.theta[first]  # as if nothing had been learned
     with pytest.raises(Wrong, match=r"conv1\.weight"):
-        check(trainer, of, "fp32", replace(twin, thetas=tuple(lost_ones)))
+        check(trainer, of, "fp32", replace(found, ends=tuple(ends)))
 
 
-class Faulty(SequentialTrainer):
+class Faulty(AutogradTrainer):
     """A trainer with one thing wrong."""
 
     def __init__(self, spoil: Callable[[Task, Trained], Trained]) -> None:
-        inner = opened("sequential")
-        super().__init__("faulty", OF, inner._engine, CPU)
+        super().__init__(OF, "fp32", CPU)
+        self.name = "faulty"
         self._spoil = spoil
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
@@ -98,10 +140,10 @@ def lost(task: Task, end: Trained) -> Trained:
 
 
 def slow(task: Task, end: Trained) -> Trained:
-    """One bias a hundredth off."""
+    """One bias a twentieth off."""
     theta = end.theta.copy()
-    bias = place("4.bias")
-    theta[bias] += 0.01 * (theta[bias] - task.theta[bias])
+    bias = place("2.bias")
+    theta[bias] += 0.05 * (theta[bias] - task.theta[bias])
     return replace(end, theta=theta)
 
 
@@ -119,40 +161,41 @@ def dearer(task: Task, end: Trained) -> Trained:
     ("spoil", "message"),
     [
         (lost, r"faulty: 2\.weight is off by .* after \d+ steps of fp32"),
-        (slow, r"faulty: 4\.bias is off by"),
+        (slow, r"faulty: 2\.bias is off by"),
         (nan, r"faulty: 0\.weight is off by nan"),
         (dearer, "faulty: a training's loss is"),
     ],
 )
 def test_wrong_ones_are_refused(
-    spoil: Callable[[Task, Trained], Trained], message: str, wanted: Twins
+    spoil: Callable[[Task, Trained], Trained], message: str, wanted: References
 ) -> None:
     with pytest.raises(Wrong, match=message):
         check(Faulty(spoil), OF, "fp32", wanted)
 
 
 def test_a_gradient_of_the_wrong_element_is_refused(
-    wanted: Twins, monkeypatch: pytest.MonkeyPatch
+    wanted: References, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fault that other runtimes have: a max-pool that sends gradients elsewhere."""
-    from sedge_emulate.training import layers
+    right = Module.differentiate
 
-    right = layers.MaxPool.backward
+    def shifted(self: Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = right(self, x, y)
+        first = self._learning["0.weight"].value.grad
+        assert first is not None
+        first.copy_(first.roll(1, -1))
+        return loss
 
-    def shifted(self: layers.MaxPool, gradient: Tensor, wants_input: bool) -> Tensor | None:
-        found = right(self, gradient, wants_input)
-        return None if found is None else found.roll(1, -1)
-
-    monkeypatch.setattr(layers.MaxPool, "backward", shifted)
-    with pytest.raises(Wrong, match="is off by"):
-        check(opened("sequential"), OF, "fp32", wanted)
+    monkeypatch.setattr(Module, "differentiate", shifted)
+    with pytest.raises(Wrong, match=r"0\.weight is off by"):
+        check(opened(), OF, "fp32", wanted)
 
 
 class Neighbourly(Faulty):
     """Bits that depend on how many train together."""
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        ends = SequentialTrainer.train(self, tasks)
+        ends = AutogradTrainer.train(self, tasks)
         if len(tasks) == 1:
             return ends
         return [
@@ -162,7 +205,7 @@ class Neighbourly(Faulty):
         ]
 
 
-def test_company_must_not_show(wanted: Twins) -> None:
+def test_company_must_not_show(wanted: References) -> None:
     with pytest.raises(Wrong, match="depend on the others in its company"):
         check(Neighbourly(lambda _, end: end), OF, "fp32", wanted)
 
@@ -185,7 +228,7 @@ class Diverging(Faulty):
         return [TrainingDiverged("at once")] * len(tasks)
 
 
-def test_evaluations_are_checked(wanted: Twins) -> None:
+def test_evaluations_are_checked(wanted: References) -> None:
     trainer = Misjudging(lambda _, end: end)
     with pytest.raises(Wrong, match="an evaluation gives Metrics"):
         check(trainer, OF, "fp32", wanted)
@@ -197,13 +240,15 @@ def test_evaluations_are_checked(wanted: Twins) -> None:
         check(opened(), OF, "fp32", right)
 
 
-def replace_accuracy(wanted: Twins, accuracy: float) -> Twins:
-    return replace(
-        wanted, metrics=tuple(Metrics(m.loss, accuracy, m.num_examples) for m in wanted.metrics)
-    )
+def replace_accuracy(wanted: References, accuracy: float) -> References:
+    ends = [
+        replace(end, metrics=Metrics(end.metrics.loss, accuracy, end.metrics.num_examples))
+        for end in wanted.ends
+    ]
+    return replace(wanted, ends=tuple(ends))
 
 
-def test_divergence_is_wrong_here(wanted: Twins) -> None:
+def test_divergence_is_wrong_here(wanted: References) -> None:
     with pytest.raises(Wrong, match="diverged that does not in torch: at once"):
         check(Diverging(lambda _, end: end), OF, "fp32", wanted)
 
@@ -214,7 +259,7 @@ def test_divergence_is_wrong_here(wanted: Twins) -> None:
 def test_a_model_that_does_not_fit_its_input(shape: tuple[int, ...], model: nn.Module) -> None:
     of = Problem(model, OF.loss, True, 8, TensorSpec("float32", shape))
     with pytest.raises(ExportError, match=r"expected outputs \(B, C\) for rows of float32"):
-        twins(of)
+        references(of)
 
 
 def test_inputs_have_flat_halves_and_whole_numbers_stay_small() -> None:

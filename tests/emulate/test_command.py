@@ -37,10 +37,10 @@ def test_words_narrow_it_down_and_the_command_says_so() -> None:
 
 
 def test_another_backend_is_named_in_the_command_and_in_the_file() -> None:
-    words = ("logs-dir01", "--only", "fedavg", "--rounds", "3", "--backend", "sequential")
+    words = ("logs-dir01", "--only", "fedavg", "--rounds", "3", "--backend", "autograd")
     (wish,) = wanted(parsed(*words))
-    assert wish.command.endswith(" --rounds 3 --backend sequential")
-    assert wish.file == "logs-dir01-fedavg-seed42-3-sequential.json"
+    assert wish.command.endswith(" --rounds 3 --backend autograd")
+    assert wish.file == "logs-dir01-fedavg-seed42-3-autograd.json"
     (again,) = wanted(parsed(*wish.command.split()[2:]))
     assert again == wish
 

@@ -78,16 +78,6 @@ def progress(screen: io.StringIO) -> Progress:
     return Progress(Console(file=screen, width=200))
 
 
-def test_a_cache_that_is_closed_to_us_is_done_without(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    assert stage.shop.cache == tmp_path / "home" / "sedge" and stage.shop.cache.is_dir()
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert stage.shop.cache == stage.out / "state" / "cache"
-
-
 def crew_of(stage: Stage) -> Any:
     return InlineCrew(stage.shop, hold=True)
 

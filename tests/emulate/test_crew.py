@@ -102,12 +102,12 @@ def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first(pool: Pool) -
     assert pool.groups == [[5, 2, 1], [9, 9, 7], [8, 4, 3]]
     crew.flush()
     pool.answer(1)
-    assert pool.groups[3:] == [[10, 6]]
+    assert pool.groups[3:] == [[10]]  # the last two are one for each worker
     assert [job.done() for job in jobs] == [size in (9, 7) for size in sizes]
-    for place in (0, 2, 3):
+    for place in (0, 2, 3, 4):
         pool.answer(place)
     assert [job.result().update[0] for job in jobs] == sizes
-    assert crew.train_s == 2.0
+    assert crew.train_s == 2.5
     assert crew.peak_rss == 2000  # two processes had two groups each
 
 
@@ -163,6 +163,23 @@ def test_jobs_are_held_back_until_they_fill_a_group_or_are_asked_for(pool: Pool)
     assert pool.groups == [[2, 1]]  # two may yet become three
     submit(crew, [5])
     assert pool.groups == [[2, 1], [5, 4, 3]]
+
+
+def test_waiting_jobs_are_divided_over_idle_workers(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 devices, 4 workers, and a trainer that likes 64 at once."""
+    monkeypatch.setitem(globals(), "WIDTH", 64)
+    crew = Crew(NO_SHOP, 4, hold=True)
+    submit(crew, [7] * 60)
+    crew.flush()
+    assert [len(group) for group in pool.groups] == [15, 15, 15, 15]
+    submit(crew, [7] * 10)
+    crew.flush()  # nobody is idle: one more group lies ready, and the others find something left
+    assert [len(group) for group in pool.groups[4:]] == [3]
+    for place in range(5):
+        pool.answer(place)
+    assert [len(group) for group in pool.groups[5:]] == [2, 2, 1, 1, 1]
 
 
 def test_what_is_asked_for_while_all_are_busy_goes_when_somebody_is_free(pool: Pool) -> None:

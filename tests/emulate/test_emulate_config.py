@@ -204,7 +204,7 @@ fraction_evaluate = 0.25
 values = "bf16"
 fraction = 0.1
 [trainer]
-backend = "stacked"
+backend = "vectorised"
 precision = "bf16"
 device = "auto"
 [churn]
@@ -247,7 +247,7 @@ def test_faults_and_time(tmp_path: Path) -> None:
     assert solar.duty is not None
     assert (solar.duty.period_s, solar.duty.on_s) == (86400, 30000)
     assert (config.churn.join_within_s, config.churn.leave_every_s) == (60, 86400)
-    assert (config.trainer.backend, config.trainer.device) == ("stacked", "auto")
+    assert (config.trainer.backend, config.trainer.device) == ("vectorised", "auto")
     run = config.run(config.strategies[0])
     # Half of twelve: the real devices are of the fleet, too.
     assert run.min_available_devices == 6

@@ -145,16 +145,6 @@ def test_widths_that_are_almost_the_same_have_folders_of_their_own() -> None:
     assert len(set(module.narrower(close, Path()))) == 2
 
 
-def test_the_cache_is_where_the_user_wants_it(
-    base: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = resumed(CONFIG, base, out)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert stage.shop.cache == Path("/somewhere/sedge")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert stage.shop.cache == Path.home() / ".cache" / "sedge"
-
-
 def test_workers_are_as_many_as_processors_unless_told(
     base: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +233,7 @@ def test_the_name_of_jobs_follows_from_all_that_their_outcome_depends_on(
     stage = resumed(CONFIG, base, out)
     moved = replace(stage, shares=replace(stage.shares, train=stage.shares.train + 1))
     bf16 = changed(trainer=TrainerConfig(backend="onnx", precision="bf16"))
-    names = [stage.name("onnx"), stage.name("sequential"), moved.name("onnx")]
+    names = [stage.name("onnx"), stage.name("autograd"), moved.name("onnx")]
     names.append(replace(stage, config=bf16).name("onnx"))
     assert stage.name("onnx") == names[0]
     # Neither names of strategies nor rounds nor workers: those may change in a resumed emulation.

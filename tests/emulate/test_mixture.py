@@ -8,9 +8,8 @@ from tests.emulate import trainings
 from tests.emulate.trainings import PLAIN, problem
 
 from sedge_edge.training.trainer import Mixed, TrainingDiverged
-from sedge_emulate.training.module import Module
+from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.messages import Training
@@ -18,14 +17,10 @@ from sedge_protocol.wire.messages import Training
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [("mlp", "sequential"), ("cnn", "sequential"), ("wide_cnn", "winograd"),
-     ("groupnorm", "autograd"), ("batchnorm", "autograd")],
-)  # fmt: skip
-def test_the_numbers_are_torchs(model: str, name: str) -> None:
+@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm"])
+def test_the_numbers_are_torchs(model: str) -> None:
     of = problem(model)
-    trainings.check_mixed(open_sequential(name, of, "fp32", CPU), of, 3e-4)
+    trainings.check_mixed(AutogradTrainer(of, "fp32", CPU), of, 3e-4)
 
 
 def task_of(of: Problem, mix: float = 0.5, adaptive: bool = False) -> MixedTask:
@@ -34,7 +29,7 @@ def task_of(of: Problem, mix: float = 0.5, adaptive: bool = False) -> MixedTask:
     return MixedTask(task.theta, own, mix, adaptive, task.examples, PLAIN, 3)
 
 
-def ended(trainer: SequentialTrainer, task: MixedTask) -> Mixed:
+def ended(trainer: AutogradTrainer, task: MixedTask) -> Mixed:
     (end,) = trainer.train_mixed([task])
     assert isinstance(end, Mixed), end
     return end
@@ -44,7 +39,7 @@ def ended(trainer: SequentialTrainer, task: MixedTask) -> Mixed:
 def test_the_ends_of_the_mix(model: str) -> None:
     """With mix 1 the own model trains as if alone; with mix 0 it learns nothing."""
     of = problem(model)
-    trainer = open_sequential("sequential", of, "fp32", CPU)
+    trainer = AutogradTrainer(of, "fp32", CPU)
     task = task_of(of, 1.0)
     (alone,) = trainings.trained(trainer, [Task(task.own, task.examples, PLAIN, 3)])
     assert ended(trainer, task).own.tobytes() == alone.theta.tobytes()
@@ -56,7 +51,7 @@ def test_the_ends_of_the_mix(model: str) -> None:
 def test_the_mix_stays_between_0_and_1() -> None:
     """It goes to the better of two models, though one step would lead far beyond."""
     of = problem("mlp")
-    trainer = open_sequential("sequential", of, "fp32", CPU)
+    trainer = AutogradTrainer(of, "fp32", CPU)
     task = task_of(of, 0.5, adaptive=True)
     near, far = task.sent, 10 * trainings.elsewhere(of, task.sent)
     assert ended(trainer, replace(task, sent=near, own=far)).mix == 0.0
@@ -65,7 +60,7 @@ def test_the_mix_stays_between_0_and_1() -> None:
 
 def test_only_the_mixture_diverges() -> None:
     of = problem("mlp")
-    trainer = open_sequential("sequential", of, "fp32", CPU)
+    trainer = AutogradTrainer(of, "fp32", CPU)
     task = task_of(of)
     own = task.own * 1e30
     (end,) = trainer.train_mixed([replace(task, own=own)])
@@ -75,6 +70,6 @@ def test_only_the_mixture_diverges() -> None:
 
 def test_an_unknown_frozen_tensor() -> None:
     of = problem("mlp")
-    trainer = SequentialTrainer("autograd", of, Module(of, "fp32", CPU), CPU)
+    trainer = AutogradTrainer(of, "fp32", CPU)
     with pytest.raises(CodecError, match="no tensor named 'none'"):
         trainer.train_mixed([replace(task_of(of), training=Training(freeze=("none",)))])

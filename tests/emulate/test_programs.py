@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tests.emulate import trainings
 from tests.emulate.trainings import BATCH, CLASSES, PULLED, problem
 
+from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.programs import OnnxFleet
-from sedge_emulate.training.sequential import open_sequential
 from sedge_emulate.training.tasks import Unsupported
 from sedge_export import export
 from sedge_protocol.wire.bundle import Bundle, load
@@ -42,7 +42,7 @@ def test_it_is_a_device(exported: tuple[Problem, Bundle]) -> None:
 def test_the_batched_trainers_agree_with_it(exported: tuple[Problem, Bundle]) -> None:
     of, bundle = exported
     tasks = trainings.devices(of, PULLED)
-    batched = open_sequential("sequential", of, "fp32", torch.device("cpu"))
+    batched = AutogradTrainer(of, "fp32", torch.device("cpu"))
     devices = trainings.trained(OnnxFleet(of, "fp32", bundle), tasks)
     for end, device in zip(trainings.trained(batched, tasks), devices, strict=True):
         np.testing.assert_allclose(end.theta, device.theta, rtol=0, atol=1e-6)

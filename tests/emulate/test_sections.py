@@ -110,9 +110,9 @@ def test_methods_are_compared_seed_by_seed() -> None:
 
 
 def test_runs_with_another_trainer_stand_for_themselves() -> None:
-    other = msgspec.structs.replace(ended("energy", 1, 0.1, 0.1), backend="sequential")
+    other = msgspec.structs.replace(ended("energy", 1, 0.1, 0.1), backend="autograd")
     assert not list(sections(BEYOND, [ended("fedobp", 1, 0.8, 0.9), other]))
-    assert "| energy, sequential | 1 | 40 | 10.00 |" in markdown([other])
+    assert "| energy, autograd | 1 | 40 | 10.00 |" in markdown([other])
 
 
 def test_one_method_alone_is_compared_with_nothing() -> None:

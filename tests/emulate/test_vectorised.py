@@ -1,5 +1,8 @@
 """Many devices at once, any model, through torch.func."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from tests.emulate import trainings
@@ -7,7 +10,7 @@ from tests.emulate.trainings import PLAIN, PULLED, problem
 
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Unsupported
-from sedge_emulate.training.vectorised import VectorisedTrainer
+from sedge_emulate.training.vectorised import VectorisedTrainer, fitting_width
 from sedge_protocol.wire.messages import LastBatch, Training
 
 CPU = torch.device("cpu")
@@ -57,30 +60,44 @@ def test_frozen_anchored_gradient_and_mixed(model: str) -> None:
     trainings.check_mixed(trainer, of, 3e-4)
 
 
-def test_the_width_halves_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never another width half-way: a device's bits may depend on it."""
     of = problem("mlp")
-    trainer = opened(of, 8)
-    tasks = trainings.devices(of, PLAIN)
-    expected = [end.theta.tobytes() for end in trainings.trained(opened(of, 2), tasks)]
-    asked: list[int] = []
-    whole = trainer._run
+    trainer = opened(of)
 
-    def small(*arguments):  # type: ignore[no-untyped-def]
-        asked.append(trainer.width)
-        if trainer.width > 2:
-            raise torch.OutOfMemoryError("no memory for that many")
-        return whole(*arguments)
-
-    monkeypatch.setattr(trainer, "_run", small)
-    assert [end.theta.tobytes() for end in trainings.trained(trainer, tasks)] == expected
-    assert asked == [8, 4, 2, 2]
-
-    def never(*arguments):  # type: ignore[no-untyped-def]
+    def never(*arguments: object) -> None:
         raise torch.OutOfMemoryError("no memory at all")
 
     monkeypatch.setattr(trainer, "_run", never)
-    with pytest.raises(Unsupported, match="one device does not fit: no memory at all"):
-        trainer.train(tasks)
+    with pytest.raises(Unsupported, match=r"2 devices at once do not fit.*autograd.*at all"):
+        trainer.train(trainings.devices(of, PLAIN))
+
+
+def test_the_width_follows_from_the_model_and_its_batch() -> None:
+    found = [
+        fitting_width(problem(name, batch), "cuda")
+        for name, batch in (("mlp", 8), ("avgcnn", 32), ("avgcnn", 4096))
+    ]
+    assert found[:2] == [128, 128]
+    assert 1 < found[2] < 128
+    assert fitting_width(problem("avgcnn", 4096), "cpu") == 8
+
+
+def test_nothing_is_done_one_by_one_in_the_dark(capfd: pytest.CaptureFixture[str]) -> None:
+    """torch says so where vmap has no rule for an operator; a batch normalisation has one here."""
+    for name in ("cnn", "groupnorm", "batchnorm"):
+        of = problem(name)
+        trainer = opened(of)
+        trainings.trained(trainer, trainings.devices(of, PULLED))
+        trainer.evaluate([(of.network.theta, trainings.examples(of.input.shape, 9, 0))])
+    assert "batching rule" not in capfd.readouterr().err
+
+
+def test_every_tensor_lies_on_the_training_device() -> None:
+    """In a process of its own, as autograd asks once which devices there are."""
+    words = [sys.executable, "-m", "tests.emulate.placement"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.gpu

@@ -33,7 +33,7 @@ def mlp() -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    """Strides, padding, no bias, two channels, a pool of three: what a chain may hold."""
+    """Strides, padding, no bias, two channels, a pool of three: groups, a layer's ReLU in place."""
     return nn.Sequential(
         nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False),
         nn.ReLU(),
@@ -47,21 +47,6 @@ def cnn() -> nn.Module:
     )
 
 
-def wide_cnn() -> nn.Module:
-    """Two convolutions that minimal filtering takes: 5x5, and 3x3 with padding."""
-    return nn.Sequential(
-        nn.Conv2d(2, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(16, 20, 5, padding=(2, 1)),
-        nn.ReLU(),
-        nn.Conv2d(20, 16, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(16 * 4 * 3, CLASSES),
-    )
-
-
 def small_resnet(norm: Callable[[int], nn.Module]) -> nn.Module:
     model = ResNet8(2, CLASSES, norm)
     model.block2 = model.block3 = nn.Identity()  # type: ignore[assignment]
@@ -72,7 +57,6 @@ def small_resnet(norm: Callable[[int], nn.Module]) -> nn.Module:
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (1, 8, 8)),
     "cnn": (cnn, (2, 9, 9)),
-    "wide_cnn": (wide_cnn, (2, 8, 8)),
     "avgcnn": (lambda: avgcnn(classes=CLASSES), (1, 28, 28)),
     "groupnorm": (lambda: small_resnet(lambda c: nn.GroupNorm(2, c)), (2, 8, 8)),
     "batchnorm": (lambda: small_resnet(lambda c: nn.BatchNorm2d(c, momentum=0.2)), (2, 8, 8)),

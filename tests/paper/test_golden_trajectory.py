@@ -96,8 +96,8 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
     )
     released = Released(SEED, ROUNDS, evaluate_every=0)
     shop = Shop(
-        tmp_path / "data", tmp_path / "bundle", source, TrainerConfig(backend="sequential"),
-        tmp_path / "cache", released,
+        tmp_path / "data", tmp_path / "bundle", source, TrainerConfig(backend="autograd"),
+        released,
     )  # fmt: skip
     plan = Plan(EmulationConfig(strategies=(StrategyConfig("fedobp"),)), SEED)
     course = Course("golden", run, tmp_path / "golden", resumed=False)

@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from sedge_cloud import coordinator
 from sedge_cloud.admin.runs import ACL
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.devices import uploads as inbox
-from sedge_cloud.rounds import housekeeping
+from sedge_cloud.rounds import housekeeping, lifecycle
 from sedge_cloud.store import database as store
 from sedge_cloud.store import runs as ledger
 from sedge_edge.rounds import state
@@ -220,7 +219,7 @@ NUMBERS: list[tuple[str, int]] = [
     ("BUSY", inbox.RETRY_MS // 1000),
     ("BUSY", int(housekeeping.DISK_RETRY_S)),
     ("BUSY", int(state.DISK_RETRY_S)),
-    ("an ORDER", int(coordinator.RESEND_S)),
+    ("an ORDER", int(lifecycle.RESEND_S)),
     ("an upload", int(inbox.IDLE_S)),
     ("a half-received", int(ledger.PART_AGE_S)),
 ]

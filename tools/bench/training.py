@@ -1,9 +1,9 @@
-"""How fast one host trains many devices, beside the loop that simulators usually have.
+"""How fast one host trains many devices, against the loop that simulators usually have.
 
     python tools/bench/training.py [--rounds 5] [--trainer auto] [case ...]
 
 The loop is FL-bench's: a DataLoader over a Subset, each image normalised as torchvision does it, eager
-torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). Beside it the batched
+torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). Against it the
 trainer in two processes of one thread. Both train the same devices with the same number of examples, in
 turn; what counts is the median over the rounds of the ratio within a round, for absolute figures are this
 machine's at this moment. Neighbours on the machine hurt two threads that wait for each other more than two
@@ -14,9 +14,8 @@ training is compared with the loop's on the same batches.
 Who waits while the other is timed may find its memory taken away by the kernel, or its clock lowered: each
 trains an eighth of the devices again before it is timed.
 
-The limit is what a matrix product of 1024 x 1024 reaches on one core, times two; the fraction of it counts
-a model's multiplications in forward and backward passes as a direct algorithm does them, so that minimal
-filtering may exceed 1.
+Then, on the models, batches and devices of the shipped examples, every trainer beside autograd: in one
+process of one thread, in turn; the median of the ratios of its processor time within a round.
 """
 
 import argparse
@@ -25,12 +24,14 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -41,11 +42,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from sedge_edge.data import Examples
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.trainer import Trained
-from sedge_emulate.training.choice import AUTO, open_trainer
-from sedge_emulate.training.products import by_transposed
-from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
-from sedge_export import cross_entropy, models
-from sedge_protocol.wire.bundle import TensorSpec
+from sedge_emulate.training.choice import AUTO, NAMES, open_trainer
+from sedge_emulate.training.tasks import FleetTrainer, Task
+from sedge_export import cross_entropy, export, models
+from sedge_protocol.wire.bundle import Bundle, TensorSpec, load
 from sedge_protocol.wire.messages import Training
 
 LEARNING_RATE = 0.01
@@ -61,7 +61,6 @@ class Case:
 
     model: str
     batch_size: int
-    precision: Precision
     devices: int
     steps: int
     target: float
@@ -78,12 +77,42 @@ class Case:
 
 
 CASES = {
-    "avgcnn": Case("avgcnn", 32, "fp32", 24, 12, 2.0),
-    "avgcnn-bf16": Case("avgcnn", 32, "bf16", 24, 12, 3.0),
-    "mlp": Case("mlp", 32, "fp32", 64, 12, 2.5),
-    "mlp-10": Case("mlp", 10, "fp32", 64, 40, 2.5),
-    "mlp-bf16": Case("mlp", 32, "bf16", 64, 12, 2.5),
+    "avgcnn": Case("avgcnn", 32, 24, 12, 2.0),
+    "mlp": Case("mlp", 32, 64, 12, 2.5),
+    "mlp-10": Case("mlp", 10, 64, 40, 2.5),
 }
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a shipped example trains: a row's shape, the model, its batch; devices of so many rows each."""
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    batch_size: int
+    training: Training
+    devices: int
+    rows: int
+
+
+def wine() -> nn.Module:
+    """The model of examples/own_model.py."""
+    return nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
+
+
+_IMAGE = (1, 28, 28)
+EXAMPLES = {
+    "demo.toml": Example(models.avgcnn, _IMAGE, 32, Training(1, 0.01, 0.7), 5, 375),
+    "thousand.toml": Example(models.avgcnn, _IMAGE, 32, Training(5, 0.01, 0.7), 8, 53),
+    "own_model.toml": Example(wine, (13,), 8, Training(3, 0.05), 5, 27),
+    "own_strategy.toml": Example(
+        lambda: models.mlp(64, 200, 10), (8, 8), 32, Training(2, 0.05), 10, 135
+    ),
+}
+
+
+BESIDE = "beside"
+NAMED = (*CASES, BESIDE)
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
@@ -162,12 +191,22 @@ def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
 @cache
 def trainer(case: Case, name: str, device: str = "cpu") -> FleetTrainer:
     """This process's trainer."""
-    row = TensorSpec("float32", (1, 28, 28))
     model = module(case.model)
+    bundle = bundle_of(model, case.batch_size, (1, 28, 28))
+    row = TensorSpec("float32", (1, 28, 28))
     return open_trainer(
-        model, cross_entropy, True, case.batch_size, row,
-        name=name, precision=case.precision, device=device,
-    )  # fmt: skip
+        model, cross_entropy, True, case.batch_size, row, name=name, device=device, bundle=bundle
+    )
+
+
+def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bundle:
+    """The model's programs."""
+    sample = torch.randn(batch_size, *shape)
+    classes = model(sample[:1]).shape[1]
+    with TemporaryDirectory() as found:
+        folder = Path(found) / "bundle"
+        export(model, sample, batch_size=batch_size, name="it", num_classes=classes, folder=folder)
+        return load(folder)[0]
 
 
 @dataclass(frozen=True)
@@ -241,34 +280,50 @@ class Fixed(Sampler[int]):
         return len(self.rows)
 
 
-def products(precision: Precision) -> float:
-    """Operations a second of a product of 1024 x 1024 on one core."""
+def opened(example: Example) -> dict[str, FleetTrainer]:
+    """Every trainer for an example's model."""
+    torch.manual_seed(0)
+    model = example.build()
+    bundle = bundle_of(model, example.batch_size, example.shape)
+    return {
+        name: open_trainer(
+            model, cross_entropy, True, example.batch_size, TensorSpec("float32", example.shape),
+            name=name, bundle=bundle,
+        )
+        for name in NAMES
+    }  # fmt: skip
+
+
+def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
+    """How many times as fast as autograd each trainer is, by the median of the rounds."""
     torch.set_num_threads(1)
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = (torch.randn(1024, 1024).to(kind) for _ in range(2))
-    times: list[float] = []
-    for _ in range(12):
-        start = time.perf_counter()
-        by_transposed(a, b)
-        times.append(time.perf_counter() - start)
-    return 2 * 1024**3 / min(times)
-
-
-def operations(name: str) -> float:
-    """Additions and multiplications of one example's forward and backward pass, products only."""
-    counts: list[float] = []
-
-    def count(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        (weight, *_) = layer.parameters()
-        counts.append(2.0 * weight.numel() * output[0, 0].numel())
-
-    model = copy.deepcopy(module(name))
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_hook(count)
-    model(torch.zeros(1, 1, 28, 28))
-    # Forward, filter gradient, input gradient, of which the first layer needs none.
-    return 3 * sum(counts) - counts[0]
+    rng = np.random.default_rng(0)
+    trainers = opened(example)
+    module = example.build()
+    theta = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+    work = [
+        Task(
+            theta,
+            Examples(
+                rng.standard_normal((example.rows, *example.shape), np.float32),
+                rng.integers(0, 3, example.rows),
+            ),
+            example.training,
+            device,
+        )
+        for device in range(example.devices)
+    ]
+    ratios: dict[str, list[float]] = {name: [] for name in trainers}
+    for number in range(rounds + 1):  # the first warms up
+        taken: dict[str, float] = {}
+        for name, trainer in trainers.items():
+            start = time.thread_time()
+            trainer.train(work)
+            taken[name] = time.thread_time() - start
+        if number:
+            for name, seconds in taken.items():
+                ratios[name].append(taken["autograd"] / seconds)
+    return {name: statistics.median(found) for name, found in ratios.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -276,23 +331,30 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Time batched training against a simulator's loop."
     )
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(NAMED)}; default: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trainer", default=AUTO, help="a backend's name")
     options = parser.parse_args(argv)
-    for name in set(options.cases) - set(CASES):
-        parser.error(f"no case {name!r}, expected one of {', '.join(CASES)}")
+    for name in set(options.cases) - {*NAMED}:
+        parser.error(f"no case {name!r}, expected one of {', '.join(NAMED)}")
+    wanted = options.cases or NAMED
+    cases = [name for name in CASES if name in wanted]
     results: dict[str, Result] = {}
-    words = ("loop /s", "trainer /s", "ratio", "per core", "target", "of limit", "|diff|")
+    words = ("loop /s", "trainer /s", "ratio", "per core", "target", "|diff|")
     print(f"{'case':<13}{'trainer':<12}" + "".join(f"{word:>11}" for word in words))
-    for name in options.cases or CASES:
+    for name in cases:
         row = results[name] = measured(CASES[name], options.trainer, options.rounds)
         numbers = f"{row.loop:>11.0f}{row.rate:>11.0f}{row.ratio:>11.2f}{row.per_core:>11.2f}"
-        rest = f"{row.target:>11.1f}{row.of_limit:>11.2f}{row.difference:>11.1e}"
+        rest = f"{row.target:>11.1f}{row.difference:>11.1e}"
         print(f"{name:<13}{row.trainer:<12}{numbers}{rest}", flush=True)
     found: dict[str, object] = {name: asdict(row) for name, row in results.items()}
-    if torch.cuda.is_available():
-        found["cuda"] = {name: on_cuda(CASES[name]) for name in options.cases or CASES}
+    if BESIDE in wanted:
+        beside = {n: beside_autograd(example, options.rounds) for n, example in EXAMPLES.items()}
+        for name, ratios in beside.items():
+            print(f"{name:<20}" + "".join(f"{n:>12} {ratio:.2f}" for n, ratio in ratios.items()))
+        found[BESIDE] = beside
+    if torch.cuda.is_available() and cases:
+        found["cuda"] = {name: on_cuda(CASES[name]) for name in cases}
         print(f"100 devices at a time on CUDA, examples/s: {found['cuda']}")
     print(json.dumps({"training": found}))
     return int(any(row.ratio < row.target for row in results.values()))
@@ -308,8 +370,6 @@ class Result:
     ratio: float
     per_core: float
     target: float
-    of_limit: float
-    products_per_second: float
     difference: float
     change: float
 
@@ -341,17 +401,13 @@ def measured(case: Case, name: str, rounds: int) -> Result:
                 loops.append(case.examples / wide.clock)
                 rates.append(case.examples / max(share.clock for share in shares))
                 per_core.append(narrow.processor / sum(share.processor for share in shares))
-        limit = CORES * workers[0].submit(products, case.precision).result()
-    rate = statistics.median(rates)
     return Result(
         trainer=name,
         loop=statistics.median(loops),
-        rate=rate,
+        rate=statistics.median(rates),
         ratio=statistics.median(r / other for r, other in zip(rates, loops, strict=True)),
         per_core=statistics.median(per_core),
         target=case.target,
-        of_limit=rate * operations(case.model) / limit,
-        products_per_second=limit,
         difference=error,
         change=change,
     )

@@ -78,8 +78,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[trainer]: what computes the devices' steps on this host.
 
-    ``backend`` auto takes the fastest that passes its check on this machine. fp32 gives a real device's
-    numbers; bf16 is faster and changes which elements are kept. ``device`` auto is CUDA where there is any.
+    ``backend`` auto is the rule's (``training.choice``). fp32 gives a real device's numbers; bf16, on CUDA
+    only, changes which elements are kept. ``device`` auto is CUDA where there is any.
     """
 
     backend: Name = "auto"

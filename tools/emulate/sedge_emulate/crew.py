@@ -8,6 +8,7 @@ on several devices at once like it.
 """
 
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -44,7 +45,7 @@ _ERRORS: dict[str, type[SedgeError]] = {
 
 
 class Crew:
-    """``workers`` processes, each given as many jobs at once as the trainer likes.
+    """``workers`` processes, each given its share of the jobs that wait, at most what the trainer likes.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``.
     ``failure`` is what every job raises from the moment on when a worker has died.
@@ -140,10 +141,16 @@ class Crew:
             enough = 1 if self._draining or not self._hold else self._width
             if len(self._waiting) < enough or self._busy > self.workers or self._closed:
                 return []
+            share = self._share() if enough == 1 else enough
+            count = min(self._width, share)
             self._busy += 1
-            count = min(self._width, len(self._waiting))
             take = self._largest if self._largest_first() else self._smallest
             return [take() for _ in range(count)]
+
+    def _share(self) -> int:
+        """How many of the jobs that wait are one worker's, divided among the idle or, if none is, all."""
+        idle = self.workers - self._busy
+        return math.ceil(len(self._waiting) / (idle if idle > 0 else self.workers))
 
     def _largest_first(self) -> bool:
         waiting = len(self._waiting)

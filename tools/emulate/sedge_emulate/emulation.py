@@ -28,7 +28,7 @@ from sedge_emulate.result import Model, StrategyResult, write_whole
 from sedge_emulate.shares import Shares, share_out
 from sedge_emulate.worker import Shop
 from sedge_protocol.errors import ConfigError, StorageError
-from sedge_protocol.host.disk import make_folder, translated
+from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load
 
@@ -78,10 +78,7 @@ class Stage:
     @property
     def shop(self) -> Shop:
         """What worker processes are told."""
-        state = self.out / "state"
-        return Shop(
-            state / "data", self.bundle, self.source, self.config.trainer, _cache(state / "cache")
-        )
+        return Shop(self.out / "state" / "data", self.bundle, self.source, self.config.trainer)
 
     @property
     def workers(self) -> int:
@@ -181,16 +178,6 @@ def export_forms(source: ModelSource, dataset: Dataset, config: EmulationConfig,
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
     """Where the bundles of the model's forms with fewer channels lie."""
     return tuple(out / f"bundle-{dropped}" for dropped in config.model.widths[1:])
-
-
-def _cache(own: Path) -> Path:
-    """Where the choice of a trainer is kept: the user's cache or, where that is closed to us, ``own``."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sedge"
-    try:
-        make_folder(cache)
-    except StorageError:
-        return own
-    return cache
 
 
 def slug(title: str) -> str:

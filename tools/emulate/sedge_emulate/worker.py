@@ -19,6 +19,7 @@ from threading import Thread
 
 import msgspec
 
+from sedge_edge.data import Examples
 from sedge_edge.rounds.storage import FolderVectors, Shelf, Vectors
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.job import Job, Outcome, Place, Prepared, base_of, complete, prepare
@@ -52,7 +53,6 @@ class Shop:
     bundle: Path
     model: ModelSource
     trainer: TrainerConfig
-    cache: Path
     shuffles: Permutations = permutations
 
 
@@ -111,6 +111,7 @@ class Worker:
         self._bundles: dict[bytes, Bundle] = {}
         self._trainers: dict[bytes, FleetTrainer] = {}
         self._versions: dict[bytes, Theta] = {}
+        self._examples: dict[int, tuple[Examples, Examples]] = {}
 
     def perform(self, requests: Sequence[Request]) -> Answers:
         """Do the jobs of a group together."""
@@ -138,7 +139,7 @@ class Worker:
         return Answers([found[place] for place in range(len(requests))], train_s, os.getpid(), peak)
 
     def _ready(self, place: int, request: Request) -> "_Ready":
-        train, test = self._shares.examples(request.device)
+        train, test = self._held_examples(request.device)
         blobs, vectors = self._disk(request)
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
         # Nobody asks a virtual device for predictions: its own model serves its next order alone.
@@ -153,6 +154,14 @@ class Worker:
         there = Place(blobs, vectors, train, test, keeps_model=needed)
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
+
+    def _held_examples(self, device: int) -> tuple[Examples, Examples]:
+        """A device's examples. Where a GPU may train they stay, as the trainer's copies live as long."""
+        if self.shop.trainer.device == "cpu":
+            return self._shares.examples(device)
+        if device not in self._examples:
+            self._examples[device] = self._shares.examples(device)
+        return self._examples[device]
 
     def _disk(self, request: Request) -> tuple[Shelf, Vectors]:
         if request.key is None:
@@ -231,7 +240,6 @@ def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
         name=shop.trainer.backend,
         precision=shop.trainer.precision,
         device=shop.trainer.device,
-        cache=shop.cache,
         bundle=bundle,
         shuffles=shop.shuffles,
     )

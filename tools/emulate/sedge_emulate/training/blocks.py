@@ -40,6 +40,14 @@ class Resident:
             return torch.from_numpy(np.concatenate(arrays))
         return torch.cat([self._copy(array) for array in arrays])
 
+    def rows(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """x (B, ...) and y (B,) of the rows (B,)."""
+        x, y = examples.inputs, examples.targets
+        if self._device.type == "cpu":
+            return torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
+        places = torch.from_numpy(rows).to(self._device)
+        return self._copy(x).index_select(0, places), self._copy(y).index_select(0, places)
+
     def _copy(self, array: NDArray[np.generic]) -> Tensor:
         key = id(array)
         if key not in self._held:

@@ -1,13 +1,13 @@
-"""No backend trains anything before it has trained this: a wrong one is refused, however fast.
+"""No trainer trains anything before it has trained this.
 
-Two checks. The gradient check trains a few devices, of ragged sizes, plainly and with momentum and prox,
-beside the user's own model in plain eager torch (``sedge_export.eager``: autograd and torch.optim.SGD,
-real rows only), and compares tensor by tensor: the difference of the trained values against their change,
-in the L2 norm. A gradient that is lost, doubled or of another element is an error of the order of 1. Some
-models make much of little: one value on the other side of a ReLU moves ResNet-8's first weights by per
-cents. So torch itself trains a second time, from a start that is shaken in the last digits, and what
-becomes of that is allowed as well. The composition check trains the same devices in other company and
-wants the same bits.
+The gradient check trains a few devices, of ragged sizes, plainly and with momentum and prox. The yardstick
+is the user's own model in float64 (``sedge_export.eager``: autograd and torch.optim.SGD, real rows only).
+Plain eager float32 is off it by rounding, and by what the model makes of rounding: one value on the other
+side of a ReLU moves ResNet-8's first weights by per cents, and torch's channels-last batch normalisation
+is 30 times less exact than its contiguous one. A trainer passes where each tensor is as near as eager
+float32 in either memory format, within a factor; in a task or two it may be off by more, as accidents of
+rounding are rare. A gradient that is lost, doubled or of another element is an error of the order of 1.
+The composition check trains the same devices in other company and wants the same bits.
 """
 
 import math
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sedge_edge.data import Examples, Inputs
@@ -26,19 +27,22 @@ from sedge_export.batches import Batch
 from sedge_export.eager import Eager
 from sedge_export.network import copied
 from sedge_protocol.errors import ExportError, SedgeError
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
-# |difference| / |change| of a tensor, both L2. Summation orders differ by 1e-6 to 1e-5 after these few
-# steps; one value that falls on the other side of a ReLU, by some 1e-4. In bf16 a step's gradient is off
-# by 1 to 15 percent of a small tensor, in autocast as in every other way.
+# |difference| / |change| of a tensor, both L2, that any trainer may have. Summation orders differ by 1e-6
+# to 1e-5 after these few steps; one value that falls on the other side of a ReLU, by some 1e-4. In bf16 a
+# step's gradient is off by 1 to 15 percent of a small tensor.
 TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "bf16": 0.35}
-# How far the start is shaken, as a share of each value; how many times the outcome is allowed, and up to
-# which share of the change, lest a wrong gradient pass.
-_SHAKEN = 1e-6
-_SHAKES = 4.0
+# How many times eager float32's own error a trainer's may be. In so many of the six tasks it may be more,
+# up to that share of the change: what is wrong with a batch size, momentum or prox shows in three.
+_FACTOR = 8.0
+_ACCIDENTS = 2
 _MOST = 0.25
+# How far the start of a second float32 training is shaken, as a share of each value: one training alone
+# may happen to put every value on the right side of every ReLU.
+_SHAKEN = 1e-6
 # float32 keeps no more of a value than this, however little it changed.
 _ROUNDING = 1e-6
 _SIZES = (2.25, 1.0, 0.4)  # devices' examples, in batches
@@ -47,67 +51,129 @@ _PULLED = Training(local_epochs=1, learning_rate=0.02, momentum=0.7, prox=0.1)
 
 
 class Wrong(SedgeError):
-    """A backend computes something else than torch."""
+    """A trainer computes something else than torch."""
 
 
 @dataclass(frozen=True)
-class Twins:
-    """The check's tasks, and how plain torch ends them.
+class _End:
+    """theta (n,) after a task, the last epoch's loss, and the evaluation on the same examples."""
 
-    ``noise`` is the largest share of a tensor's change, and ``loss_noise`` of a loss, by which torch
-    differs from itself when its start is shaken.
+    theta: Theta
+    loss: float
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class References:
+    """The check's tasks, their ends in float64, and how far from these eager float32 ends.
+
+    ``errors`` has the largest L2 error of each tensor by name, in the tensor's own unit; ``noise`` is the
+    largest as a share of a tensor's change, ``loss_noise`` as a share of a loss.
     """
 
     tasks: tuple[Task, ...]
-    thetas: tuple[Theta, ...]
-    losses: tuple[float, ...]
-    metrics: tuple[Metrics, ...]
+    ends: tuple[_End, ...]
+    errors: dict[str, float]
     noise: float
     loss_noise: float
 
 
-def twins(problem: Problem) -> Twins:
-    """Train the check's tasks in plain eager torch."""
+def references(problem: Problem) -> References:
+    """Train the check's tasks in plain eager torch, in float64 and in float32.
+
+    A model that computes in float32 alone is its own yardstick. Raises ``ExportError`` for a model that
+    does not fit its input.
+    """
     rng = np.random.default_rng(0)
-    theta = problem.network.theta
     rows = [max(2, round(size * problem.batch_size)) for size in _SIZES]
     classes = _num_outputs(problem)
     tasks = tuple(
         Task(
-            theta, Examples(drawn(problem, count, rng), rng.integers(0, classes, count)), how, seed
+            problem.network.theta,
+            Examples(drawn(problem, count, rng), rng.integers(0, classes, count)),
+            how,
+            seed,
         )
         for how in (_PLAIN, _PULLED)
         for seed, count in enumerate(rows)
     )
-    ends = [_eager(problem, task, problem.module) for task in tasks]
-    thetas, losses, metrics = zip(*ends, strict=True)
+    try:
+        ends = [_eager(problem, task, problem.module, torch.float64) for task in tasks]
+    except RuntimeError:  # it meets a float32 tensor of the model's own making
+        ends = [_eager(problem, task, problem.module, torch.float32) for task in tasks]
+    errors = dict.fromkeys(problem.network.layout.by_name, 0.0)
     noise = loss_noise = 0.0
-    for task, end, loss in zip(tasks, thetas, losses, strict=True):
-        shaken, shaken_loss, _ = _eager(problem, task, _shaken(problem.module))
-        loss_noise = max(loss_noise, abs(shaken_loss - loss) / loss if loss else 0.0)
-        for tensor in problem.network.layout.tensors:
-            change = float(np.linalg.norm(end[tensor.slice] - theta[tensor.slice]))
-            moved = float(np.linalg.norm(shaken[tensor.slice] - end[tensor.slice]))
-            if change > _SHAKEN / TOLERANCE["fp32"] * float(np.linalg.norm(end[tensor.slice])):
-                noise = max(noise, moved / change)
-    return Twins(tasks, thetas, losses, metrics, noise, loss_noise)
+    plain = problem.module, torch.contiguous_format
+    shaken = _shaken(problem.module), torch.channels_last
+    for module, format in (plain, shaken):
+        for task, exact in zip(tasks, ends, strict=True):
+            end = _eager(problem, task, module, torch.float32, format)
+            loss_noise = max(loss_noise, abs(end.loss - exact.loss) / (abs(exact.loss) or 1.0))
+            for name, error, change, floor in _off(
+                problem.network.layout, task.theta, end.theta, exact.theta
+            ):
+                errors[name] = max(errors[name], error)
+                if change > floor:
+                    noise = max(noise, error / change)
+    return References(tasks, tuple(ends), errors, noise, loss_noise)
 
 
-def check(trainer: FleetTrainer, problem: Problem, precision: Precision, wanted: Twins) -> None:
-    """Raise ``Wrong`` unless the trainer agrees with the twins, alone and in company."""
+def check(
+    trainer: FleetTrainer, problem: Problem, precision: Precision, wanted: References
+) -> None:
+    """Raise ``Wrong`` unless the trainer agrees with the references, alone and in company."""
     found = _trained(trainer, wanted.tasks)
-    for number, end in enumerate(found):
-        _compare(trainer.name, problem, precision, end, wanted, number)
-        loss = wanted.losses[number]
-        if not math.isclose(end.loss, loss, rel_tol=_allowed(precision, wanted.loss_noise)):
-            raise Wrong(f"{trainer.name}: a training's loss is {end.loss}, in torch {loss}")
+    _compare(trainer.name, problem.network.layout, precision, found, wanted)
+    for end, exact in zip(found, wanted.ends, strict=True):
+        if not math.isclose(
+            end.loss, exact.loss, rel_tol=_share(precision, wanted.loss_noise), abs_tol=1e-6
+        ):
+            raise Wrong(f"{trainer.name}: a training's loss is {end.loss}, in torch {exact.loss}")
     _check_evaluation(trainer, precision, wanted)
     _check_company(trainer, wanted.tasks, found)
 
 
-def _allowed(precision: Precision, noise: float) -> float:
-    """The share of a change, or of a loss, by which a backend may be off."""
-    return TOLERANCE[precision] + min(_SHAKES * noise, _MOST)
+def _share(precision: Precision, noise: float) -> float:
+    """The share of a change, or of a loss, by which a trainer may be off."""
+    return TOLERANCE[precision] + min(_FACTOR * noise, _MOST)
+
+
+def _off(
+    layout: Layout, start: Theta, found: Theta, wanted: Theta
+) -> list[tuple[str, float, float, float]]:
+    """Of each tensor its name, its error, its change, and what float32 cannot tell from none, all L2."""
+
+    def norm(vector: NDArray[np.float32]) -> float:
+        return float(np.linalg.norm(vector.astype(np.float64)))
+
+    return [
+        (
+            tensor.name,
+            norm(found[tensor.slice] - wanted[tensor.slice]),
+            norm(wanted[tensor.slice] - start[tensor.slice]),
+            _ROUNDING * norm(wanted[tensor.slice]),
+        )
+        for tensor in layout.tensors
+    ]
+
+
+def _compare(
+    name: str, layout: Layout, precision: Precision, found: Sequence[Trained], wanted: References
+) -> None:
+    accidents = dict.fromkeys(layout.by_name, 0)
+    for end, task, exact in zip(found, wanted.tasks, wanted.ends, strict=True):
+        for tensor, error, change, floor in _off(layout, task.theta, end.theta, exact.theta):
+            if (
+                change <= floor
+            ):  # as of a bias before a batch normalisation: its gradient is rounding
+                floor += _FACTOR * wanted.errors[tensor]
+            accidents[tensor] += not error <= _share(precision, wanted.noise) * change + floor
+            most = (TOLERANCE[precision] + _MOST) * change + floor
+            if not error <= most or accidents[tensor] > _ACCIDENTS:
+                raise Wrong(
+                    f"{name}: {tensor} is off by {error:.2g} (L2) after {end.steps} steps of"
+                    f" {precision}, of a change of {change:.2g}"
+                )
 
 
 def drawn(problem: Problem, rows: int, rng: np.random.Generator) -> Inputs:
@@ -146,11 +212,21 @@ def _shaken(module: nn.Module) -> nn.Module:
     return shaken
 
 
-def _eager(problem: Problem, task: Task, module: nn.Module) -> tuple[Theta, float, Metrics]:
-    """theta, the last epoch's loss, and the evaluation of the trained module on the same examples."""
+def _eager(
+    problem: Problem,
+    task: Task,
+    module: nn.Module,
+    kind: torch.dtype,
+    format: torch.memory_format = torch.contiguous_format,
+) -> _End:
+    """The end of a task in plain torch, computed in float32 or float64, its images in the given format."""
     layout, training = problem.network.layout, task.training
-    eager = Eager(module, layout, problem.loss, training.momentum)
+    eager = Eager(copied(module).to(kind), layout, problem.loss, training.momentum)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
+    if x.is_floating_point():
+        x = x.to(kind)
+    if x.ndim == 4:
+        x = x.contiguous(memory_format=format)
     anchor = task.theta if training.prox else None
     losses: list[tuple[int, float, float]] = []
     for batch in problem.batches(task):
@@ -158,16 +234,14 @@ def _eager(problem: Problem, task: Task, module: nn.Module) -> tuple[Theta, floa
         weights = torch.from_numpy(batch.weights)
         real = int(batch.weights.sum())
         step = Batch(x[rows], y[rows], weights, real)
-        losses.append(
-            (batch.epoch, eager.step(step, training.learning_rate, training.prox, anchor), real)
-        )
-    everything = Batch(x, y, torch.ones(len(y)), len(y))
-    _, sums = eager.evaluate(everything, problem.classifies)
+        loss = eager.step(step, training.learning_rate, training.prox, anchor)
+        losses.append((batch.epoch, loss, real))
     count = len(y)
+    _, sums = eager.evaluate(Batch(x, y, torch.ones(count), count), problem.classifies)
     last = [(loss, real) for epoch, loss, real in losses if epoch == losses[-1][0]]
     mean = sum(loss * real for loss, real in last) / sum(real for _, real in last)
     metrics = Metrics(sums["loss_sum"] / count, sums["correct_count"] / count, count)
-    return eager.theta, mean, metrics
+    return _End(eager.theta, mean, metrics)
 
 
 def _trained(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[Trained]:
@@ -179,29 +253,15 @@ def _trained(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[Trained]:
     return found
 
 
-def _compare(
-    name: str, problem: Problem, precision: Precision, end: Trained, twins: Twins, number: int
-) -> None:
-    theta = twins.thetas[number]
-    for tensor in problem.network.layout.tensors:
-        place = tensor.slice
-        start, wanted, found = twins.tasks[number].theta[place], theta[place], end.theta[place]
-        error = float(np.linalg.norm(found - wanted))
-        scale = float(np.linalg.norm(wanted - start))
-        floor = _ROUNDING * float(np.linalg.norm(wanted))
-        if not error <= _allowed(precision, twins.noise) * scale + floor:
-            raise Wrong(
-                f"{name}: {tensor.name} is off by {error:.2g} (L2) after {end.steps} steps of {precision},"
-                f" of a change of {scale:.2g}"
-            )
-
-
-def _check_evaluation(trainer: FleetTrainer, precision: Precision, wanted: Twins) -> None:
-    models = [(t, task.examples) for t, task in zip(wanted.thetas, wanted.tasks, strict=True)]
-    for found, expected in zip(trainer.evaluate(models), wanted.metrics, strict=True):
+def _check_evaluation(trainer: FleetTrainer, precision: Precision, wanted: References) -> None:
+    pairs = zip(wanted.ends, wanted.tasks, strict=True)
+    models = [(end.theta, task.examples) for end, task in pairs]
+    for found, end in zip(trainer.evaluate(models), wanted.ends, strict=True):
+        expected = end.metrics
         if isinstance(found, TrainingDiverged):
             raise Wrong(f"{trainer.name}: {found}, in torch {expected}")
-        if not math.isclose(found.loss, expected.loss, rel_tol=TOLERANCE[precision]):
+        share = _share(precision, wanted.loss_noise)
+        if not math.isclose(found.loss, expected.loss, rel_tol=share, abs_tol=1e-6):
             raise Wrong(f"{trainer.name}: an evaluation gives {found}, torch {expected}")
         # A draw between two classes may go the other way.
         allowed = max(1.5, 3 * TOLERANCE[precision] * expected.num_examples)

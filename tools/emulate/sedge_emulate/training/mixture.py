@@ -1,4 +1,4 @@
-"""Two models of one device on one engine: the sent one, and one of the device's own (APFL).
+"""Two models of one device on one ``Module``: the sent one, and one of the device's own (APFL).
 
 The engine's own steps, velocity and anchor belong to the sent model, which ends as in a training without
 the other. For the mixture's gradient the engine is placed at the mixture and then back: two copies a step.
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sedge_edge.training.step_loop import places
-from sedge_emulate.training.engine import Engine
+from sedge_emulate.training.module import Module
 from sedge_emulate.training.tasks import MixedTask
 from sedge_protocol.layout import Layout, Theta
 
@@ -19,7 +19,7 @@ class Mixture:
     A step is ``step_own`` and then ``step_sent`` on the same batch.
     """
 
-    def __init__(self, engine: Engine, layout: Layout, task: MixedTask) -> None:
+    def __init__(self, engine: Module, layout: Layout, task: MixedTask) -> None:
         self._engine, self._training = engine, task.training
         engine.start(task.sent, task.training)
         self._sent = engine.values.clone()

@@ -2,8 +2,8 @@
 
 The traced step is the exporter's own (``sedge_export.network``), so models, momentum, prox and running
 statistics are exactly what devices run. vmap turns convolutions into grouped ones and products into bmm.
-Data stay on the device, all shapes are fixed, and the number of devices at once halves when memory runs
-out. On a CPU this pays for small models only; it is there for GPUs.
+Data stay on the device, and all shapes are fixed: how many devices train at once follows from the model
+and its batch, as a device's bits may depend on it. On a CPU this pays for the smallest models only.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,14 @@ from functools import cached_property
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
 from sedge_edge.data import Examples
 from sedge_edge.training.step_loop import places
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import (
     Block,
     Ends,
@@ -29,14 +31,17 @@ from sedge_emulate.training.blocks import (
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.repeat import repeatable
-from sedge_emulate.training.sequential import SequentialTrainer, open_sequential
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
-from sedge_export.network import Network
+from sedge_export.network import BATCH_NORMS, Network, copied
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
-# Devices at once to begin with: on a CPU more only spill its cache.
+# Devices at once at most: on a CPU more only spill its cache.
 WIDTHS = {"cpu": 8, "cuda": 128}
+# What the devices in training may keep on a GPU, in bytes: an eighth of a large one's memory.
+_KEPT_BYTES = 2**33
+# Vectors (n,) of a device in training: values, start, velocity, anchor, gradient and a step's new values.
+_VECTORS = 6
 _Answer = TypeVar("_Answer")
 
 
@@ -58,12 +63,12 @@ class VectorisedTrainer:
         self._network = Network(
             problem.module, lambda output, y: loss(output.float(), y), problem.classifies
         )
+        for module in self._network.model.modules():
+            if isinstance(module, BATCH_NORMS):
+                _make_batching(module)
         self._network.model.to(device)
-        # What vmap cannot do for many devices at once it does one after the other, and says so for each
-        # operation at each use; whether that pays is measured.
-        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
         self._resident = Resident(device)
-        self.width = width or WIDTHS.get(device.type, WIDTHS["cpu"])
+        self.width = width or fitting_width(problem, device.type)
         if device.type == "cpu":
             keep_memory()
 
@@ -79,8 +84,8 @@ class VectorisedTrainer:
         return self._single.train_mixed(tasks)
 
     @cached_property
-    def _single(self) -> SequentialTrainer:
-        return open_sequential("sequential", self._problem, self._precision, self._device)
+    def _single(self) -> AutogradTrainer:
+        return AutogradTrainer(self._problem, self._precision, self._device)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
@@ -93,21 +98,16 @@ class VectorisedTrainer:
         )
 
     def _fitting(self, work: Callable[[], _Answer]) -> _Answer:
-        """The work's answer; begun again with half the width as often as memory runs out."""
-        with torch.no_grad(), repeatable(self._device):
-            while True:
-                try:
-                    with torch.autocast(
-                        self._device.type, torch.bfloat16, enabled=self._precision == "bf16"
-                    ):
-                        return work()
-                except torch.OutOfMemoryError as exc:
-                    if self.width == 1:
-                        raise Unsupported(
-                            f"{self._device}: one device does not fit: {exc}"
-                        ) from exc
-                    self.width //= 2
-                torch.cuda.empty_cache()
+        """The work's answer. Raises ``Unsupported`` when memory runs out."""
+        half = torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16")
+        try:
+            with torch.no_grad(), repeatable(self._device), half:
+                return work()
+        except torch.OutOfMemoryError as exc:
+            raise Unsupported(
+                f"{self._device}: {self.width} devices at once do not fit,"
+                f' expected trainer.backend = "autograd": {exc}'
+            ) from exc
 
     def _run(self, tasks: Sequence[Task], block: Block) -> Ends:
         training = tasks[0].training
@@ -115,14 +115,14 @@ class VectorisedTrainer:
         values = stacked_thetas([task.theta for task in tasks], self.width, self._device)
         starts = values
         velocity = zeros = torch.zeros_like(values)
-        constants = [torch.tensor(training.learning_rate), torch.tensor(training.momentum)]
+        rates = [training.learning_rate, training.momentum]
         one: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._network.train
         anchor: list[Tensor] = []
         if training.prox:
             one = self._network.train_prox
             anchor = [stacked_anchors(tasks, self.width, self._device)]
-            constants.append(torch.tensor(training.prox))
-        constants = [constant.to(self._device) for constant in constants]
+            rates.append(training.prox)
+        constants = [torch.full((), rate, device=self._device) for rate in rates]
         each = vmap(one, in_dims=(0,) * 5 + (None,) * len(constants) + (0,) * len(anchor))
         gradient: Tensor | None = None
         ends = Ends(block)
@@ -131,8 +131,8 @@ class VectorisedTrainer:
                 batch = block.batch(step)
                 if tasks[0].gradient and block.ending(step):
                     # Once more, from a velocity of zero and without prox: then it is the velocity.
-                    rates = constants[:2] + [torch.zeros_like(rate) for rate in constants[2:]]
-                    _, gradient, _ = each(values, zeros, *batch, *rates, *anchor)
+                    free = constants[:2] + [torch.zeros_like(rate) for rate in constants[2:]]
+                    _, gradient, _ = each(values, zeros, *batch, *free, *anchor)
                     for place in frozen:
                         gradient[:, place] = 0
                 values, velocity, loss = each(values, velocity, *batch, *constants, *anchor)
@@ -151,3 +151,53 @@ class VectorisedTrainer:
             sums[0] += loss
             sums[1] += correct
         return [(loss, right) for loss, right in sums.t().tolist()][: len(thetas)]
+
+
+def fitting_width(problem: Problem, device: str) -> int:
+    """How many devices train at once on a kind of device, "cpu" or "cuda"."""
+    width = WIDTHS[device]
+    if device != "cpu":
+        each = _VECTORS * 4 * problem.network.layout.size + _saved_bytes(problem)
+        while width > 1 and width * each > _KEPT_BYTES:
+            width //= 2
+    return width
+
+
+def _saved_bytes(problem: Problem) -> int:
+    """What autograd keeps of one batch's forward pass for the backward pass."""
+    sizes: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=_dtype(problem))
+    with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        copied(problem.module).train()(x)
+    return sum(sizes)
+
+
+def _dtype(problem: Problem) -> torch.dtype:
+    found: torch.dtype = getattr(torch, problem.input.dtype)
+    return found
+
+
+def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
+    """Let a batch normalisation run for many devices at once.
+
+    The exporter's operator has no rule for that (torch 2.13): vmap runs it device by device.
+    """
+    momentum = norm.momentum
+    assert momentum is not None  # Network refuses it
+
+    def forward(x: Tensor) -> Tensor:
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+        output: Tensor = torch.native_batch_norm(
+            x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
+        )[0]
+        norm.running_mean, norm.running_var = mean, variance
+        return output
+
+    vars(norm)["forward"] = forward

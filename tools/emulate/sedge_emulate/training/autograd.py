@@ -1,4 +1,4 @@
-"""One device after another, each at the full speed of one core: the default for convolutions on a CPU.
+"""One device after another by autograd, each at the full speed of one core: what a CPU trains with.
 
 Batches are trimmed to their rows of weight one: padding is never computed, and the mean over the rest is
 the weighted mean that a device's program takes.
@@ -12,19 +12,17 @@ from torch import Tensor
 
 from sedge_edge.data import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
-from sedge_emulate.training.chain import Chain
-from sedge_emulate.training.engine import Engine
+from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.mixture import Mixture
 from sedge_emulate.training.module import Module
-from sedge_emulate.training.problem import Feed, Problem
+from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.repeat import repeatable
 from sedge_emulate.training.tasks import (
     MixedTask,
     Precision,
     Record,
     Task,
-    Unsupported,
     metrics,
 )
 from sedge_protocol.layout import Theta
@@ -35,15 +33,16 @@ from sedge_protocol.wire.update import Metrics
 EVALUATION_ROWS = 128
 
 
-class SequentialTrainer:
+class AutogradTrainer:
     """``FleetTrainer``: one task after the other."""
 
+    name = "autograd"
     width = 1
 
-    def __init__(self, name: str, problem: Problem, engine: Engine, device: torch.device) -> None:
-        self.name = name
-        self._problem, self._engine, self._device = problem, engine, device
-        self._feed = Feed(problem.input, max(problem.batch_size, EVALUATION_ROWS), device)
+    def __init__(self, problem: Problem, precision: Precision, device: torch.device) -> None:
+        self._problem, self._device = problem, device
+        self._engine = Module(problem, precision, device)
+        self._resident = Resident(device)
         keep_memory()
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
@@ -70,7 +69,7 @@ class SequentialTrainer:
         batches = list(self._problem.batches(task))
         for batch in batches:
             rows = batch.indices[batch.weights > 0]
-            losses.append(engine.differentiate(*self._feed.fill(task.examples, rows)))
+            losses.append(engine.differentiate(*self._resident.rows(task.examples, rows)))
             record.add(batch)
             if task.gradient and batch is batches[-1]:
                 gradient = engine.storage.read(engine.gradient())
@@ -83,8 +82,9 @@ class SequentialTrainer:
         record, losses, mixed_losses = Record(task.training), list[Tensor](), list[Tensor]()
         for batch in self._problem.batches(task):
             rows = batch.indices[batch.weights > 0]
-            mixed_losses.append(both.step_own(*self._feed.fill(task.examples, rows)))
-            losses.append(both.step_sent(*self._feed.fill(task.examples, rows)))
+            x, y = self._resident.rows(task.examples, rows)
+            mixed_losses.append(both.step_own(x, y))
+            losses.append(both.step_sent(x, y))
             record.add(batch)
         reason = record.divergence(both.own, torch.stack(mixed_losses).tolist())
         sent = record.result(both.sent, torch.stack(losses).tolist())
@@ -98,27 +98,10 @@ class SequentialTrainer:
         sums = torch.zeros(2, dtype=torch.float64)  # loss, correct answers
         for start in range(0, count, EVALUATION_ROWS):
             rows = np.arange(start, min(start + EVALUATION_ROWS, count))
-            x, y = self._feed.fill(examples, rows)
+            x, y = self._resident.rows(examples, rows)
             output = self._engine.outputs(x)
             with output.device:
                 sums[0] += problem.loss(output, y).sum().double().cpu()
             if problem.classifies:
                 sums[1] += (output.argmax(1) == y).sum().cpu()
         return metrics(float(sums[0]), float(sums[1]), count)
-
-
-def open_sequential(
-    name: str, problem: Problem, precision: Precision, device: torch.device
-) -> SequentialTrainer:
-    """``sequential``: explicit layers where the model is a chain of them, else autograd; ``winograd``: with
-    minimal filtering, or ``Unsupported``; ``autograd``: always autograd."""
-    if name == "winograd" or (name == "sequential" and device.type == "cpu"):
-        try:
-            if device.type != "cpu":
-                raise Unsupported("minimal filtering is for the CPU")
-            engine: Engine = Chain(problem, precision, minimal=name == "winograd")
-            return SequentialTrainer(name, problem, engine, device)
-        except Unsupported:
-            if name == "winograd":
-                raise
-    return SequentialTrainer(name, problem, Module(problem, precision, device), device)

@@ -336,8 +336,7 @@ def test_packages_are_typed() -> None:
 
 
 def test_there_is_one_version() -> None:
-    from sedge_cloud.fleet import VERSION as CLOUD
-
+    from sedge_cloud.devices.registry import VERSION as CLOUD
     from sedge_edge import VERSION as EDGE
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

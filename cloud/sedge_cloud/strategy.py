@@ -66,7 +66,8 @@ class Context:
     number of rounds of training applied; with ``measures`` the coming round is an evaluation, in which no
     device trains. ``arrays`` and ``groups`` are those of the strategy's last ``State``; ``groups`` names,
     for a device, the others that it learns with. ``widths`` are the forms in which the model is at hand,
-    the whole one first, and ``axes`` tells which channels of its tensors belong together.
+    the whole one first, and ``axes`` tells which channels of its tensors belong together. ``devices``
+    counts those that are enrolled.
     """
 
     layout: Layout
@@ -80,6 +81,7 @@ class Context:
     axes: Axes | None = None
     robust: Robust = field(default_factory=Robust)
     measures: bool = False
+    devices: int = 0
 
     def moved(
         self,
@@ -140,7 +142,8 @@ class ClientModel:
     ``Context.round``, and ``mix`` the alpha it reported. ``arrays`` is the strategy's own, as the device's
     last assignment left it. ``group`` are the models of the devices in ``Context.groups``, in that order,
     each made when it is asked for.
-    ``memory_mb`` is what the device said it has, ``step_s`` what a training step took it; 0 is unknown.
+    ``steps`` counts that update's steps of SGD, ``step_s`` is what each took, and ``memory_mb`` what the
+    device said it has; 0 is unknown.
     ``began`` gives the model that the update's round began with, made when it is asked for (``base``).
     ``trusted`` says that the update counted in full in its round: it was neither late nor shortened nor
     left out (outliers.py). In ``group`` are trusted ones only, and no ``Assignment.start`` is to be made of
@@ -159,6 +162,7 @@ class ClientModel:
     step_s: float = 0.0
     began: Callable[[], Theta] | None = None
     trusted: bool = True
+    steps: int = 0
 
     @property
     def base(self) -> Theta | None:
@@ -181,7 +185,10 @@ class Assignment:
 
     With ``holdout`` above 0 the device keeps this share of its training examples for itself, the same ones
     in every round, and starts with the part of the patch that is best on them: ``levels`` (k,) are those
-    of the patch's elements (codec/patch_levels.py), None for all 0, which leaves nothing to pick.
+    of the patch's elements (patch_levels.py), None for all 0, which leaves nothing to pick.
+
+    ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD); it
+    travels exactly. Not together with a mixture (OwnModel).
     """
 
     patch: SparseVector | None = None
@@ -192,6 +199,7 @@ class Assignment:
     levels: Levels | None = None
     holdout: float = 0.0
     shares_statistics: bool = False
+    correction: Theta | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +209,8 @@ class Update:
     ``base`` (n,) is the global model; the device started from it with ``patch`` (absolute values) written
     over it, the part that it had picked where it could, and ended ``delta`` further on. With neither of
     them ``base`` is the trained model itself. In a device of another ``width`` all of these are (m,), of
-    that width's layout. ``trusted`` is that of the client model which the device's round was planned from.
+    that width's layout. ``trusted`` is that of the client model which the device's round was planned from,
+    and ``steps`` counts the steps of SGD that the device says it took.
     """
 
     device: str
@@ -212,6 +221,7 @@ class Update:
     width: int = 0
     mix: float | None = None
     trusted: bool = True
+    steps: int = 0
 
     @cached_property
     def trained(self) -> Theta:

@@ -80,6 +80,7 @@ class DriftTrainer:
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         """theta (n,) and its drift, whose opposite is the gradient."""
         return Trained(theta + drift(seed), 0.5, 3, -drift(seed) if gradient else None)

@@ -33,6 +33,7 @@ class Steady(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         moved = 20 * drift(0) + drift(seed)
         return Trained(theta + moved, 0.5, 3, np.divide(moved, theta + moved))

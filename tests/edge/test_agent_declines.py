@@ -258,6 +258,7 @@ class Diverging(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         """Far away, or nowhere."""
         if np.isnan(self.move):

@@ -68,6 +68,7 @@ class AnyWidth(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         return Trained(theta + drift(seed)[: theta.size], 0.5, 3)
 

@@ -231,6 +231,7 @@ class FailingOnce(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         if not self.failed:
             self.failed = True

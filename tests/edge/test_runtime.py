@@ -219,6 +219,7 @@ class Raising(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         raise self.error
 
@@ -284,6 +285,7 @@ class Patient(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         self.began.set()
         for _ in range(2000):

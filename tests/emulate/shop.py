@@ -20,7 +20,7 @@ from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load, pack
-from sedge_protocol.wire.messages import Order, Training
+from sedge_protocol.wire.messages import Order, Training, Work
 from sedge_protocol.wire.transfer import Manifest, describe
 
 BATCH = 8
@@ -87,7 +87,7 @@ class Desk:
             model=self.put(encode(whole, ValueCoding.FP32)),
             model_hash=hashlib.sha256(start.tobytes()).digest(),
             seed=number,
-            training=TRAINING,
+            work=Work(training=TRAINING),
         )
         return msgspec.structs.replace(order, **changes)
 

@@ -3,7 +3,7 @@
 import io
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.cloud import given
 from tests.emulate.shop import InlineCrew
 
 from sedge_cloud.config import BroadcastConfig, TrainingConfig
-from sedge_cloud.strategy import Assignment, ClientModel, State, Update
+from sedge_cloud.strategy import Assignment, Context, State, Update
 from sedge_edge.rounds.storage import Shelf
 from sedge_emulate import course as module
 from sedge_emulate import virtual_fleet
@@ -37,7 +37,6 @@ from sedge_emulate.result import StrategyResult
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.messages import Training
 
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})
@@ -87,13 +86,12 @@ def timeless(result: StrategyResult) -> StrategyResult:
     return msgspec.structs.replace(result, seconds=0.0, engine=None, rounds=rounds)
 
 
-@dataclass(frozen=True)
-class Overflowing(given.Given):
+class Overflowing(given.Given, frozen=True):
     """Its second model is more than fp16 can say."""
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
-        found = super().apply(state, updates)
-        return found if found.round < 2 else replace(found, theta=np.full_like(found.theta, 1e30))
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        found = super().apply(context, updates)
+        return found if context.round < 1 else context.replaced(np.full_like(found.theta, 1e30))
 
 
 def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.StringIO) -> None:
@@ -186,16 +184,12 @@ def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) ->
 
 def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> None:
     """A later plan may fail where the first did not."""
-
-    def plan(state: State, memory: ClientModel, training: Training) -> Assignment:
-        return Assignment(width=state.round)
-
     given.clear()
-    given.PLANS["device-1"] = plan
+    given.PLANS["device-1"] = lambda context, client: Assignment(width=context.round)
     try:
         own = StrategyConfig(name=given.NAME, label="mine")
         with pytest.raises(
-            DataError, match=r"mine: round 2 cannot be planned: given, device-1: wid"
+            DataError, match=r"mine: round 2 cannot be planned: .*Given, device-1: wid"
         ):
             one_course(stage, own, False, crew_of(stage), None, progress)
     finally:

@@ -11,7 +11,7 @@ from tests.emulate.tiny import TINY
 
 from sedge_cloud.events import Event, RoundClosed
 from sedge_cloud.strategies.fedavg import FedAvg
-from sedge_cloud.strategy import State, Update
+from sedge_cloud.strategy import Context, State, Update
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.cells import Cell
 from sedge_emulate.reproduce.outcome import Outcome
@@ -37,13 +37,13 @@ def test_the_backend_that_was_asked_for(tmp_path: Path) -> None:
     assert played(tmp_path).backend == ""
 
 
-class Broken(FedAvg):
+class Broken(FedAvg, frozen=True):
     """A strategy that cannot do the second round's mean."""
 
-    def apply(self, state: State, updates: Iterable[Update]) -> State:
-        if state.round:
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        if context.round:
             raise ValueError("no mean")
-        return super().apply(state, updates)
+        return super().apply(context, updates)
 
 
 def test_a_run_that_fails_gives_no_outcome(tmp_path: Path) -> None:

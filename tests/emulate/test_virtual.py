@@ -137,7 +137,7 @@ class Lab:
     def outcome(self) -> tuple[bytes, list[Summary]]:
         """The last global model, and the rounds; closes the store."""
         run = Run(self.store.runs()[0], self.store)
-        theta = Ledger(self.store).state(run).theta.tobytes()
+        theta = Ledger(self.store).context(run).theta.tobytes()
         self.store.close()
         return theta, self.summaries()
 

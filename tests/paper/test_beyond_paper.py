@@ -9,6 +9,7 @@ from math import floor
 
 import numpy as np
 import pytest
+from tests.cloud.contexts import context_of, follow
 from tests.paper.toy_fleet import (
     DEVICES,
     LAYOUT,
@@ -22,7 +23,8 @@ from tests.paper.toy_fleet import (
 )
 
 from sedge_cloud.strategies.fedobp import FedOBP
-from sedge_cloud.strategy import ClientModel, State, Update
+from sedge_cloud.strategy import ClientModel, Update
+from sedge_protocol.layout import Theta
 
 SCORED = [k for k in range(N) if k not in STATISTIC]
 
@@ -103,25 +105,25 @@ def twin_run(problem: Problem, options: FedOBP) -> tuple[Vector, list[dict[int, 
 # The strategy against it --------------------------------------------------------------------------
 
 
-def fast_run(problem: Problem, options: FedOBP) -> tuple[State, list[dict[int, float]]]:
+def fast_run(problem: Problem, options: FedOBP) -> tuple[Theta, list[dict[int, float]]]:
     """The same by the strategy's own assignments and updates."""
-    state = options.init(LAYOUT, problem.first)
+    context = context_of(LAYOUT, problem.first)
     homes = {f"d{device}": Home() for device in range(DEVICES)}
     patches: list[dict[int, float]] = []
     for number, cohort in enumerate(problem.cohorts, start=1):
         updates: list[Update] = []
         for device in cohort:
             home = homes[f"d{device}"]
-            plan = options.plan(state, home.memory, TRAINING)
-            updates.append(perform(problem, device, home, plan, state.theta, TRAINING))
+            plan = options.plan(context, home.known)
+            updates.append(perform(problem, device, home, plan, context.theta, TRAINING))
             indices = plan.patch.indices if plan.patch is not None else None
             values = plan.patch.values if plan.patch is not None else np.empty(0)
             places = [] if indices is None else [int(k) for k in indices]
             patches.append(dict(zip(places, values.tolist(), strict=True)))
         for update in updates:
-            homes[update.device].memory = ClientModel(update.trained, number, device=update.device)
-        state = options.apply(state, iter(updates))
-    return state, patches
+            homes[update.device].known = ClientModel(update.trained, number, device=update.device)
+        context = follow(context, options.apply(context, iter(updates)))
+    return context.theta, patches
 
 
 IDEAS = {
@@ -138,13 +140,13 @@ IDEAS = {
 def test_a_run_is_as_in_plain_loops(idea: str, seed: int) -> None:
     problem, options = Problem.of(seed), IDEAS[idea]
     g, expected = twin_run(problem, options)
-    state, found = fast_run(problem, options)
+    theta, found = fast_run(problem, options)
     assert [set(patch) for patch in found] == [set(patch) for patch in expected]
     assert any(found)
     for one, other in zip(found, expected, strict=True):
         for k, value in one.items():
             assert value == pytest.approx(other[k], abs=2e-5)
-    np.testing.assert_allclose(state.theta[SCORED], [g[k] for k in SCORED], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(theta[SCORED], [g[k] for k in SCORED], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("idea", [idea for idea in IDEAS if idea != "plain"])

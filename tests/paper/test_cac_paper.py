@@ -98,7 +98,7 @@ def play(strategy: FedCAC, seed: int, rounds: int, cohort: int, other: float = 0
     """Rounds of the strategy and of the twin, side by side; the fleet at the end."""
     rng = np.random.default_rng(seed)
     fleet = Fleet.of(strategy, seed)
-    twin = Twin(strategy.fraction, strategy.beta, [float(v) for v in fleet.state.theta])
+    twin = Twin(strategy.fraction, strategy.beta, [float(v) for v in fleet.context.theta])
     for _ in range(rounds):
         devices = sorted(rng.choice(DEVICES, cohort, replace=False).tolist())
         own = dict(fleet.own)
@@ -118,12 +118,12 @@ def play(strategy: FedCAC, seed: int, rounds: int, cohort: int, other: float = 0
         fleet.close(models, dict.fromkeys(devices))
         twin.close(changes, seen)
         np.testing.assert_allclose(
-            fleet.state.theta[SHARED], np.array(twin.g, np.float32)[SHARED], rtol=1e-5, atol=1e-6
+            fleet.context.theta[SHARED], np.array(twin.g, np.float32)[SHARED], rtol=1e-5, atol=1e-6
         )
-        np.testing.assert_array_equal(fleet.state.theta[LOCAL], fleet.state.initial[LOCAL])
-        after_beta = fleet.state.round > strategy.beta
+        np.testing.assert_array_equal(fleet.context.theta[LOCAL], fleet.context.initial[LOCAL])
+        after_beta = fleet.context.round > strategy.beta
         expected_groups = {} if after_beta else {i: tuple(c) for i, c in twin.groups.items() if c}
-        assert fleet.state.groups == expected_groups
+        assert fleet.context.groups == expected_groups
     return fleet
 
 
@@ -156,7 +156,7 @@ def test_the_planted_clusters_are_found() -> None:
     fleet = play(FedCAC(0.5, beta=100), seed=1, rounds=3, cohort=6)
     for cluster in CLUSTERS:
         for device in cluster:
-            assert fleet.state.groups[device] == tuple(d for d in cluster if d != device)
+            assert fleet.context.groups[device] == tuple(d for d in cluster if d != device)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-9, 1e-15, 0.0])

@@ -6,15 +6,15 @@ from math import ceil
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.forms import state_of
+from tests.cloud.contexts import follow
+from tests.cloud.forms import context_of
 
 from sedge_cloud.algorithms.submodels import form_of
 from sedge_cloud.strategies.fedrolex import FedRolex
 from sedge_cloud.strategies.heterofl import HeteroFL
-from sedge_cloud.strategy import ClientModel, State, Update
+from sedge_cloud.strategy import ClientModel, Context, State, Update
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Training
 
 F, P = -1, 4  # a fixed dimension; positions behind the flattened image
 WIDTHS = (5, 3, 4)
@@ -93,33 +93,32 @@ def test_trains_like_the_paper(method: str, weighting: str, dropped: tuple[float
     assert strategy.name == method
     rng = np.random.default_rng(len(dropped))
     theta = rng.normal(size=LAYOUT.size).astype(np.float32)
-    state = state_of(LAYOUT, AXES, theta, DROPPED[1:])
-    for number in range(12):
-        state = one_round(strategy, method, state, rng, uniform)
-        assert state.round == number + 1
+    context = context_of(LAYOUT, AXES, theta, DROPPED[1:])
+    for _ in range(12):
+        context = follow(context, one_round(strategy, method, context, rng, uniform))
 
 
 def one_round(
-    strategy: HeteroFL, method: str, state: State, rng: np.random.Generator, uniform: bool
+    strategy: HeteroFL, method: str, context: Context, rng: np.random.Generator, uniform: bool
 ) -> State:
     """A round of five devices, compared with the twin's."""
-    views = LAYOUT.views(state.theta)
+    views = LAYOUT.views(context.theta)
     updates: list[Update] = []
     sent: list[tuple[dict[Element, float], float]] = []
     for device in range(5):
-        plan = strategy.plan(state, ClientModel(device=f"d{device}"), Training())
-        dropped = state.widths[plan.width].dropped
+        plan = strategy.plan(context, ClientModel(device=f"d{device}"))
+        dropped = context.widths[plan.width].dropped
         assert dropped == strategy.dropped[device % len(strategy.dropped)]
-        elements = twin_elements(method, dropped, state.round)
-        start = state.theta if plan.start is None else plan.start
+        elements = twin_elements(method, dropped, context.round)
+        start = context.theta if plan.start is None else plan.start
         assert start.tolist() == [views[name][place] for name, place in elements]
-        assert start.size == form_of(state, plan.width).layout.size
+        assert start.size == form_of(context, plan.width).layout.size
         trained = start + rng.normal(size=start.size).astype(np.float32)
         examples = int(rng.integers(1, 100))
         updates.append(Update(f"d{device}", examples, trained, width=plan.width))
         model = dict(zip(elements, map(float, trained), strict=True))
         sent.append((model, 1.0 if uniform else examples))
-    after = strategy.apply(state, updates)
+    after = strategy.apply(context, updates)
     expected = twin_aggregate(views, sent)
     for name, values in LAYOUT.views(after.theta).items():
         for place in itertools.product(*map(range, values.shape)):

@@ -258,5 +258,5 @@ def test_fedselect(seed: int, rate: float, limit: float) -> None:
     for home, model, mask in zip(homes, own, masks, strict=True):
         if home.model is not None:
             close(home.model, model)
-            found = read_mask(home.memory.arrays.get(MASK), N)
+            found = read_mask(home.known.arrays.get(MASK), N)
             assert set(np.flatnonzero(found).tolist()) == mask

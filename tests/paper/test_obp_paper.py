@@ -6,6 +6,7 @@ networks are facts checked on select itself.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import floor
@@ -15,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.cloud.contexts import context_of
 
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
-from sedge_cloud.strategy import ClientModel, State, Update
+from sedge_cloud.strategy import ClientModel, Update
 from sedge_protocol.importance import kept, select
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Training
 
 LAYOUT = Layout.of(
     [
@@ -142,25 +143,24 @@ def test_plans_like_the_paper(kind: str, quantile: str) -> None:
     for score, norm, head, ema in product(SCORES, NORMS, (False, True), (0.0, 0.3)):
         options = FedOBP(float(quantile), score, norm, head, ema, cold_start="init")
         shared = (rng.integers(-8, 9, LAYOUT.size) / 4).astype(np.float32)
-        state, memory, past = options.init(LAYOUT, shared), ClientModel(), None
+        context, known, past = context_of(LAYOUT, shared), ClientModel(), None
         for number in range(3):
-            own = state.initial if memory.trained is None else memory.trained
-            planned = options.plan(state, memory, Training())
-            expected, past = twin_plan(own, state.theta, past, options, Fraction(quantile))
+            own = context.initial if known.trained is None else known.trained
+            planned = options.plan(context, known)
+            expected, past = twin_plan(own, context.theta, past, options, Fraction(quantile))
             values = (
                 {}
                 if planned.patch is None
                 else patch_of(planned.patch.indices, planned.patch.values)
             )
             assert values == expected
-            assert planned.work.keep == ("norm.running_mean", "norm.num_batches_tracked")
             if ema:
                 assert planned.arrays[IMPORTANCE].tolist() == [float(past[k]) for k in sorted(past)]
             else:
                 assert planned.arrays == {}
                 past = None
-            state = State(LAYOUT, model("ties", rng, state.theta), state.initial, number + 1)
-            memory = ClientModel(model(kind, rng, state.theta), number + 1, planned.arrays)
+            context = replace(context, theta=model("ties", rng, context.theta), round=number + 1)
+            known = ClientModel(model(kind, rng, context.theta), number + 1, planned.arrays)
 
 
 def patch_of(
@@ -195,15 +195,16 @@ def test_global_norm_changes_nothing(seed: int) -> None:
 def test_a_round_averages_every_trained_element() -> None:
     rng = np.random.default_rng(3)
     options = FedOBP(quantile=0.9)
-    state = options.init(LAYOUT, rng.normal(size=LAYOUT.size).astype(np.float32))
+    context = context_of(LAYOUT, rng.normal(size=LAYOUT.size).astype(np.float32))
     updates = [
-        Update(f"d{i}", m, model("continuous", rng, state.theta)) for i, m in enumerate((5, 1, 90))
+        Update(f"d{i}", m, model("continuous", rng, context.theta))
+        for i, m in enumerate((5, 1, 90))
     ]
-    after = options.apply(state, updates)
+    after = options.apply(context, updates)
     statistic = LAYOUT.mask(LAYOUT.statistics)
     for k in range(LAYOUT.size):
         mean = sum(Fraction(float(u.trained[k])) * u.num_examples for u in updates) / 96
-        expected = state.theta[k] if statistic[k] else np.float32(float(mean))
+        expected = context.theta[k] if statistic[k] else np.float32(float(mean))
         assert after.theta[k] == expected
 
 
@@ -257,7 +258,7 @@ def test_starts_like_the_released_code(quantile: float) -> None:
         score <= torch.quantile(score, quantile), torch.from_numpy(shared), torch.from_numpy(own)
     )
     options = FedOBP(quantile)
-    patch = options.plan(options.init(layout, shared), ClientModel(own), Training()).patch
+    patch = options.plan(context_of(layout, shared), ClientModel(own)).patch
     assert patch is not None
     start = shared.copy()
     patch.scatter_into(start)

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.cloud.contexts import context_of
+from tests.cloud.contexts import follow as after
 from tests.paper.toy_fleet import DEVICES, LAYOUT, STATISTIC, TRAINING, N, Problem, Vector
 
 from sedge_cloud.strategies.fedobp import FedOBP
-from sedge_cloud.strategy import Assignment, ClientModel, State, Update, place
+from sedge_cloud.strategy import Assignment, ClientModel, Update, place
 from sedge_edge.training.local_training import (
     Answer,
     Evaluate,
@@ -34,7 +36,7 @@ from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.patch_levels import part
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Order, PatchChoice
+from sedge_protocol.wire.messages import Order, PatchChoice, Work
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
 
@@ -121,7 +123,7 @@ def learn(
 
     bare = theta.copy()
     if own is not None:
-        bare[LAYOUT.mask(plan.work.keep)] = own[LAYOUT.mask(plan.work.keep)]
+        bare[STATISTIC] = own[STATISTIC]
     whole, where = bare.copy(), place(SparseVector(N, np.empty(0, np.uint32), np.empty(0, "f4")))
     if plan.patch is not None:
         plan.patch.scatter_into(whole)
@@ -129,7 +131,7 @@ def learn(
     levels = np.empty(0, np.uint8) if plan.levels is None else plan.levels
     order = Order(
         run="r", round=1, task="train", bundle=BLOB, model=BLOB, model_hash=bytes(32),
-        choice=PatchChoice(plan.holdout),
+        work=Work(choice=PatchChoice(plan.holdout)),
     )  # fmt: skip
     course = lesson(order, LAYOUT, whole, None, Parts(bare, whole, where, levels))
     return follow(course, answer)
@@ -137,19 +139,19 @@ def learn(
 
 def fast_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
     strategy = FedOBP(prefixes=sizes)
-    state: State = strategy.init(LAYOUT, problem.first)
-    memories = [ClientModel() for _ in range(DEVICES)]
+    context = context_of(LAYOUT, problem.first)
+    known = [ClientModel() for _ in range(DEVICES)]
     models: list[Theta | None] = [None] * DEVICES
     picked: list[tuple[int, set[int]]] = []
     for number, cohort in enumerate(problem.cohorts, start=1):
         updates: list[Update] = []
         for i in cohort:
-            plan = strategy.plan(state, memories[i], TRAINING)
-            learned = learn(problem, i, plan, state.theta, models[i])
+            plan = strategy.plan(context, known[i])
+            learned = learn(problem, i, plan, context.theta, models[i])
             assert learned.picked is not None
             models[i] = learned.model
             delta = learned.model - learned.picked.start
-            delta[LAYOUT.mask(plan.work.keep)] = 0
+            delta[STATISTIC] = 0
             patch = plan.patch
             if patch is not None and plan.levels is not None:
                 patch = part(patch, plan.levels, learned.picked.level)
@@ -157,11 +159,11 @@ def fast_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
             places = set[int]() if indices is None else {int(k) for k in indices}
             picked.append((learned.picked.level, places))
             change = SparseVector(N, None, delta)
-            updates.append(Update(f"d{i}", problem.examples[i], state.theta, patch, change))
+            updates.append(Update(f"d{i}", problem.examples[i], context.theta, patch, change))
         for i, update in zip(cohort, updates, strict=True):
-            memories[i] = ClientModel(update.trained, number)
-        state = strategy.apply(state, iter(updates))
-    return Outcome([float(x) for x in state.theta], picked)
+            known[i] = ClientModel(update.trained, number)
+        context = after(context, strategy.apply(context, iter(updates)))
+    return Outcome([float(x) for x in context.theta], picked)
 
 
 @pytest.mark.parametrize("sizes", [(0, 2, 5, 10), (0, 4), (1, 3, 6), (7,)], ids=str)

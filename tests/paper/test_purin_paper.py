@@ -119,7 +119,7 @@ def play(strategy: FedPURIN, seed: int, rounds: int, cohort: int) -> Fleet:
     """Rounds of the strategy and of the twin, side by side; the fleet at the end."""
     rng = np.random.default_rng(seed)
     fleet = Fleet.of(strategy, seed)
-    twin = Twin(strategy, [float(v) for v in fleet.state.theta])
+    twin = Twin(strategy, [float(v) for v in fleet.context.theta])
     own: dict[str, Theta] = {}
     for _ in range(rounds):
         devices = sorted(rng.choice(DEVICES, cohort, replace=False).tolist())
@@ -141,12 +141,12 @@ def play(strategy: FedPURIN, seed: int, rounds: int, cohort: int) -> Fleet:
         fleet.close(models, masks)
         twin.close(sent)
         np.testing.assert_array_equal(
-            fleet.state.theta[SCORED], np.array(twin.g, np.float32)[SCORED]
+            fleet.context.theta[SCORED], np.array(twin.g, np.float32)[SCORED]
         )
-        np.testing.assert_array_equal(fleet.state.theta[NORM], fleet.state.initial[NORM])
-        after_beta = fleet.state.round > strategy.beta
+        np.testing.assert_array_equal(fleet.context.theta[NORM], fleet.context.initial[NORM])
+        after_beta = fleet.context.round > strategy.beta
         expected_groups = {} if after_beta else {i: tuple(c) for i, c in twin.groups.items() if c}
-        assert fleet.state.groups == expected_groups
+        assert fleet.context.groups == expected_groups
     return fleet
 
 
@@ -171,7 +171,7 @@ def test_masks_of_any_size(cutoff: float) -> None:
 
 def test_the_planted_clusters_are_found() -> None:
     strategy = FedPURIN(0.5, beta=100)
-    groups = play(strategy, seed=2, rounds=3, cohort=6).state.groups
+    groups = play(strategy, seed=2, rounds=3, cohort=6).context.groups
     for cluster in CLUSTERS:
         for device in cluster:
             assert groups[device] == tuple(d for d in cluster if d != device)
@@ -202,4 +202,4 @@ def test_filled_is_the_mean_of_whole_models() -> None:
         fleet.close(models, masks)
         for k in SCORED:
             mean = sum(EXAMPLES[i] * seen[i][k] for i in DEVICES) / sum(EXAMPLES.values())
-            assert fleet.state.theta[k] == pytest.approx(mean, rel=1e-5, abs=1e-6)
+            assert fleet.context.theta[k] == pytest.approx(mean, rel=1e-5, abs=1e-6)

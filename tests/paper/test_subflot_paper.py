@@ -9,7 +9,8 @@ from math import ceil, exp, sqrt
 
 import numpy as np
 import pytest
-from tests.cloud.forms import state_of
+from tests.cloud.contexts import follow
+from tests.cloud.forms import context_of
 
 from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import ClientModel, Update
@@ -256,17 +257,17 @@ OPTIONS = [
 def test_plays_two_rounds_like_the_method(options: SubFLOT, seed: int) -> None:
     rng = np.random.default_rng(seed)
     theta = rng.normal(size=LAYOUT.size).astype(np.float32)
-    state = state_of(LAYOUT, AXES, theta, DROPPED[1:])
-    memories = {f"d{number}": ClientModel(device=f"d{number}") for number in range(4)}
+    context = context_of(LAYOUT, AXES, theta, DROPPED[1:])
+    clients = {f"d{number}": ClientModel(device=f"d{number}") for number in range(4)}
     for _ in range(2):
         updates: list[Update] = []
-        for number, (device, memory) in enumerate(memories.items()):
+        for number, (device, client) in enumerate(clients.items()):
             dropped = DROPPED[number]
-            plan = options.plan(state, memory, Training())
-            start = state.theta if plan.start is None else plan.start
-            if memory.trained is not None:
-                own = [float(x) for x in memory.trained]
-                whole, past = layers(state.theta, 0.0), layers(memory.trained, dropped)
+            plan = options.plan(context, client)
+            start = context.theta if plan.start is None else plan.start
+            if client.trained is not None:
+                own = [float(x) for x in client.trained]
+                whole, past = layers(context.theta, 0.0), layers(client.trained, dropped)
                 aligned = flat(twin_transport(whole, past, options)[0])
                 expected = [
                     options.mix * x + (1 - options.mix) * y
@@ -277,11 +278,11 @@ def test_plays_two_rounds_like_the_method(options: SubFLOT, seed: int) -> None:
             assert pull == pytest.approx(2 * options.lam * dropped)
             trained = start + rng.normal(0, 0.5, start.size).astype(np.float32)
             updates.append(Update(device, 5 + number, trained, width=plan.width))
-            memories[device] = ClientModel(trained, 1, plan.arrays, device, width=plan.width)
-        after = options.apply(state, updates)
-        expected = twin_aggregate(state.theta, updates, options)
+            clients[device] = ClientModel(trained, 1, plan.arrays, device, width=plan.width)
+        after = options.apply(context, updates)
+        expected = twin_aggregate(context.theta, updates, options)
         np.testing.assert_allclose(after.theta, expected, atol=2e-5)
-        state = after
+        context = follow(context, after)
 
 
 def twin_aggregate(theta: Theta, updates: list[Update], options: SubFLOT) -> list[float]:
@@ -308,11 +309,11 @@ def test_merging_loses_function_under_the_literal_rule_only() -> None:
     # A layer of two equal neurons into one, and the layer behind it: the sum of what they send counts.
     layout = Layout.of([("a.weight", (2, 1), Role.PARAMETER), ("b.weight", (1, 2), Role.PARAMETER)])
     axes = Axes((2,), ((0, F), (F, 0)))
-    state = state_of(layout, axes, np.array([3, 3, 1, 4], np.float32), (0.5,))
-    memory = ClientModel(np.array([3, 5], np.float32), 1, device="d0", width=1)
-    mass = SubFLOT(dropped=(0.5,), mix=1.0).plan(state, memory, Training()).start
+    context = context_of(layout, axes, np.array([3, 3, 1, 4], np.float32), (0.5,))
+    client = ClientModel(np.array([3, 5], np.float32), 1, device="d0", width=1)
+    mass = SubFLOT(dropped=(0.5,), mix=1.0).plan(context, client).start
     literal = SubFLOT(dropped=(0.5,), mix=1.0, normalisation="literal")
-    printed = literal.plan(state, memory, Training()).start
+    printed = literal.plan(context, client).start
     assert mass is not None
     assert printed is not None
     assert mass.tolist() == [3, 5]

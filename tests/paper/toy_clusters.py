@@ -1,7 +1,7 @@
 """Six toy devices in two planted clusters, and what a coordinator and a device do around a strategy.
 
 Local training is a random step, large on the elements that matter to the device's cluster. ``Fleet``
-hands a strategy the same states, memories and updates as the coordinator would, over a wire that
+hands a strategy the same contexts, client models and updates as the coordinator would, over a wire that
 rounds nothing.
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.cloud.contexts import context_of, follow
 
-from sedge_cloud.strategy import Assignment, ClientModel, State, Strategy, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Training
 
 LAYOUT = Layout.of(
     [
@@ -41,11 +41,11 @@ def trained(start: Theta, device: str, rng: np.random.Generator, other: float = 
 
 @dataclass
 class Fleet:
-    """A strategy with its state, and of each device the cloud's memory and the device's own model."""
+    """A strategy with its context, and of each device what the cloud knows and the device's own model."""
 
     strategy: Strategy
-    state: State
-    memories: dict[str, ClientModel] = field(default_factory=dict[str, ClientModel])
+    context: Context
+    known: dict[str, ClientModel] = field(default_factory=dict[str, ClientModel])
     own: dict[str, Theta] = field(default_factory=dict[str, Theta])
     starts: dict[str, tuple[Assignment, Theta]] = field(
         default_factory=dict[str, tuple[Assignment, Theta]]
@@ -55,39 +55,40 @@ class Fleet:
     def of(cls, strategy: Strategy, seed: int) -> "Fleet":
         """A fleet before its first round."""
         theta = np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
-        return cls(strategy, strategy.init(LAYOUT, theta))
+        return cls(strategy, context_of(LAYOUT, theta))
 
     def plan(self, devices: Sequence[str]) -> None:
         """Open a round: where each of these devices starts."""
         self.starts.clear()
         for device in devices:
-            given = self.strategy.plan(self.state, self._memory(device), Training())
-            start = self.state.theta.copy()
+            given = self.strategy.plan(self.context, self._client(device))
+            start = self.context.theta.copy()
             if given.patch is not None:
                 given.patch.scatter_into(start)
             if device in self.own:
-                kept = LAYOUT.mask(given.work.keep)
+                kept = LAYOUT.mask((*LAYOUT.statistics, *given.work.keep))
                 start[kept] = self.own[device][kept]
             self.starts[device] = given, start
 
     def close(self, models: Mapping[str, Theta], sent: Mapping[str, Sequence[int] | None]) -> None:
         """Close the round: each device trained this model (n,) and sends these elements, None for all."""
-        self.state = self.strategy.apply(self.state, self._updates(models, sent))
+        state = self.strategy.apply(self.context, self._updates(models, sent))
+        self.context = follow(self.context, state)
 
-    def _memory(self, device: str) -> ClientModel:
-        known = self.memories.get(device, ClientModel(device=device))
-        group = tuple(self.memories[member] for member in self.state.groups.get(device, ()))
+    def _client(self, device: str) -> ClientModel:
+        known = self.known.get(device, ClientModel(device=device))
+        group = tuple(self.known[member] for member in self.context.groups.get(device, ()))
         return ClientModel(known.trained, known.round, device=device, sent=known.sent, group=group)
 
     def _updates(
         self, models: Mapping[str, Theta], sent: Mapping[str, Sequence[int] | None]
     ) -> Iterator[Update]:
-        number = self.state.round + 1
-        base = self.state.theta
+        number = self.context.round + 1
+        base = self.context.theta
         for device in sorted(models):
             given, start = self.starts[device]
             delta = models[device] - start
-            delta[LAYOUT.mask(given.work.keep)] = 0
+            delta[LAYOUT.mask((*LAYOUT.statistics, *given.work.keep))] = 0
             chosen = sent[device]
             if chosen is None:
                 vector = SparseVector(LAYOUT.size, None, delta)
@@ -96,5 +97,5 @@ class Fleet:
                 vector = SparseVector(LAYOUT.size, indices, delta[indices])
             update = Update(device, EXAMPLES[device], base, given.patch, vector)
             self.own[device] = models[device]
-            self.memories[device] = ClientModel(update.trained, number, device=device, sent=vector)
+            self.known[device] = ClientModel(update.trained, number, device=device, sent=vector)
             yield update

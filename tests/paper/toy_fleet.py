@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.cloud.contexts import context_of, follow
 
 from sedge_cloud.strategy import Arrays, Assignment, ClientModel, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
@@ -81,30 +82,32 @@ class Home:
     model: Theta | None = None
     own: NDArray[np.float64] | None = None
     mix: float | None = None
-    memory: ClientModel = field(default_factory=ClientModel)
+    known: ClientModel = field(default_factory=ClientModel)
 
 
 def play(
     strategy: Strategy, problem: Problem, training: Training = TRAINING
 ) -> tuple[State, list[Home]]:
     """All rounds; the last state, and what the devices have in the end."""
-    state = strategy.init(LAYOUT, problem.first)
+    context = context_of(LAYOUT, problem.first, training=training)
+    state = strategy.init(context)
     homes = [Home() for _ in range(DEVICES)]
     for number, cohort in enumerate(problem.cohorts, start=1):
         updates: list[Update] = []
         for device in cohort:
             home = homes[device]
-            plan = strategy.plan(state, home.memory, training)
-            update = perform(problem, device, home, plan, state.theta, training)
+            plan = strategy.plan(context, home.known)
+            update = perform(problem, device, home, plan, context.theta, training)
             remember(home, plan.arrays, update, number)
             updates.append(update)
-        state = strategy.apply(state, updates)
+        state = strategy.apply(context, updates)
+        context = follow(context, state)
     return state, homes
 
 
 def remember(home: Home, arrays: Arrays, update: Update, number: int) -> None:
     """What the cloud knows of a device after its update."""
-    home.memory = ClientModel(
+    home.known = ClientModel(
         update.trained, number, arrays, update.device, update.delta, mix=home.mix
     )
 
@@ -116,20 +119,19 @@ def perform(
     start = theta.copy()
     if plan.patch is not None:
         plan.patch.scatter_into(start)
-    kept = LAYOUT.mask(plan.work.keep)
+    kept = LAYOUT.mask((*LAYOUT.statistics, *plan.work.keep))
     if home.model is not None:
         start[kept] = home.model[kept]
     w: Vector = [float(x) for x in start]
-    phases = [plan.work.training or run, *plan.work.then]
-    if plan.personal is not None and plan.personal.mix < 1:
-        w = _mixed(problem, device, home, plan.personal, w)
+    phases, mine = [plan.work.training or run, *plan.work.then], plan.work.own_model
+    if mine is not None and mine.mix < 1:
+        w = _mixed(problem, device, home, mine, w)
         phases = []
     for phase in phases:
         w = _trained(problem, device, w, phase, start)
-    if plan.personal is not None and plan.personal.mix == 1:
-        own = start if home.own is None else home.own
-        first = [float(x) for x in own]
-        home.own = np.array(_trained(problem, device, first, plan.personal.training, start))
+    if mine is not None and mine.mix == 1:
+        first = [float(x) for x in (start if home.own is None else home.own)]
+        home.own = np.array(_trained(problem, device, first, mine.training, start))
     home.model = np.array(w, np.float32)
     delta = home.model - start
     delta[kept] = 0
@@ -151,17 +153,17 @@ def _trained(
     return w
 
 
-def _mixed(problem: Problem, device: int, home: Home, personal: OwnModel, w: Vector) -> Vector:
+def _mixed(problem: Problem, device: int, home: Home, mine: OwnModel, w: Vector) -> Vector:
     """APFL's two models, step by step; the sent one is given back."""
     own = list(w) if home.own is None else [float(x) for x in home.own]
-    rate, mix = personal.training.learning_rate, personal.mix
-    for _ in range(personal.training.local_epochs):
+    rate, mix = mine.training.learning_rate, mine.mix
+    for _ in range(mine.training.local_epochs):
         g_sent = problem.gradient(device, w)
         g_mixed = problem.gradient(device, [mix * own[k] + (1 - mix) * w[k] for k in range(N)])
         g_mix = sum((own[k] - w[k]) * g_mixed[k] for k in range(N))
         w = problem.drifted(device, [w[k] - rate * g_sent[k] for k in range(N)])
         own = [own[k] - rate * mix * g_mixed[k] for k in range(N)]
-        if personal.adaptive:
+        if mine.adaptive:
             mix = min(1.0, max(0.0, mix - rate * g_mix))
     home.own, home.mix = np.array(own), mix
     return w

@@ -32,6 +32,7 @@ FIELDS = ["magic", "version", "kind", "flags", "head_len", "boot", "seq", "trans
 STRUCTS: list[type[msgspec.Struct]] = [
     *KINDS,
     messages.Step,
+    messages.Work,
     messages.Training,
     messages.OwnModel,
     messages.UpdateSelection,
@@ -264,7 +265,7 @@ def test_topics_and_access_list() -> None:
 
 def test_every_reason_that_the_coordinator_gives() -> None:
     """Read off its source: a reason is the first argument of ``Refused`` and its like."""
-    files = (ROOT / "cloud" / "sedge_cloud").glob("*.py")
+    files = (ROOT / "cloud" / "sedge_cloud").rglob("*.py")
     source = "".join(path.read_text() for path in files)
     given = set(re.findall(r'(?:Refused|_rejected|Reject|Refusal)\([^"()]*"([a-z-]+)"', source))
     given |= set(re.findall(r'Refused\(\s*"([a-z-]+)"', source))

@@ -18,7 +18,7 @@ from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import DeviceScoring, OwnModel, Training
+from sedge_protocol.wire.messages import DeviceScoring, OwnModel, Training, Work
 
 TRAINING = Training(local_epochs=3, learning_rate=0.1, momentum=0.5)
 DROPPED = (0.0, 0.25, 0.5)
@@ -98,12 +98,12 @@ def require_begun(course: Course) -> None:
     Where a device scores for itself only it can tell.
     """
     for device in DEVICES:
-        details = course.last_orders[device].read_work()
-        if details.own is not None:
+        work = course.last_orders[device].read_work()
+        if work.scoring is not None:
             continue
         theta, kept = start_of(course, device), course.kept[device]
-        if details.personal is not None:
-            mix = details.personal.mix
+        if work.own_model is not None:
+            mix = work.own_model.mix
             own = course.model(device) if kept.part is None else kept.part
             theta = (mix * own + (1 - mix) * theta).astype(np.float32)
         expected, found = course.evaluate(device, theta), course.reports(3)[device].before
@@ -113,19 +113,19 @@ def require_begun(course: Course) -> None:
 
 def start_of(course: Course, device: str) -> Theta:
     """The vector (m,) that a device's last order gives it to start from."""
-    order, details = course.last_orders[device], course.last_orders[device].read_work()
+    order, work = course.last_orders[device], course.last_orders[device].read_work()
     layout, theta = course.run.layout(order.width), course.globals[-1].copy()
     if order.model:
         theta = course.ledger.theta(order.model, layout.size).copy()
     if order.patch_hash:
         indices, values = course.start(device)
-        if details.choice is not None:
+        if work.choice is not None:
             picked = course.reports(3)[device].level
             assert picked is not None
-            inside = decode_levels(details.choice.levels, indices.size) <= picked
+            inside = decode_levels(work.choice.levels, indices.size) <= picked
             indices, values = indices[inside], values[inside]
         theta[indices] = values
-    keep = layout.mask(msgspec.msgpack.decode(order.work.keep, type=tuple[str, ...]))
+    keep = layout.mask(work.keep)
     theta[keep] = course.model(device)[keep]
     return theta
 
@@ -135,7 +135,8 @@ def fedavg(course: Course, _: Others) -> None:
     require_same_view(course)
     require_own(course, course.layout.statistics)
     for order in (*given(course), *course.last_orders.values()):
-        assert course.patch(order) is None and order.details == b"" and order.work.upload
+        assert course.patch(order) is None
+        assert order.read_work() == Work(keep=course.layout.statistics)
 
 
 def fedprox(course: Course, others: Others) -> None:
@@ -152,7 +153,7 @@ def fedprox(course: Course, others: Others) -> None:
 def local_only(course: Course, _: Others) -> None:
     for theta in course.globals:
         np.testing.assert_array_equal(theta, course.globals[0])
-    assert not any(order.work.upload for order in given(course))
+    assert not any(order.read_work().upload for order in given(course))
     assert all(size < 1000 for size in sizes(course))  # a report, and nothing of a model
     models = [course.model(device) for device in DEVICES]
     assert all((model != course.globals[0]).mean() > 0.5 for model in models)
@@ -212,9 +213,9 @@ def fedrep(course: Course, others: Others) -> None:
     require_averaged(course, fixed=("0.weight", *top))
     require_own(course, top)
     for order in given(course):
-        details = order.read_work()
-        assert details.training == training(local_epochs=1, freeze=("0.weight", *below))
-        assert details.then == (training(local_epochs=2, freeze=("0.weight", *top)),)
+        work = order.read_work()
+        assert work.training == training(local_epochs=1, freeze=("0.weight", *below))
+        assert work.then == (training(local_epochs=2, freeze=("0.weight", *top)),)
     for device in DEVICES:
         assert course.reports(2)[device].steps == plain.reports(2)[device].steps
 
@@ -227,7 +228,7 @@ def fedbabu(course: Course, _: Others) -> None:
     for device in DEVICES:  # a head fitted to the body, for the device alone
         assert (course.updates[device].trained[top] != course.globals[0][top]).any()
         order = course.orders(2)[device].read_work()
-        assert [t.freeze for t in (order.training, *order.work.then) if t] == [
+        assert [t.freeze for t in (order.training, *order.then) if t] == [
             head(course.layout),
             body(course.layout),
         ]
@@ -303,7 +304,7 @@ def require_scored_by_devices(course: Course, strategy: FedOBP) -> None:
 
 
 def fedpurin(course: Course, _: Others) -> None:
-    norms, groups = course.layout.normalisation, course.state.groups
+    norms, groups = course.layout.normalisation, course.context.groups
     require_own(course, norms)
     expected = np.zeros(course.layout.size)
     weights = sum(update.num_examples for update in course.updates.values())
@@ -334,7 +335,7 @@ def sparse(course: Course, device: str) -> Theta:
 
 def fedpurin_alone(course: Course, _: Others) -> None:
     """After beta a device starts from its own values, which it holds: nothing but their name travels."""
-    assert not course.state.groups
+    assert not course.context.groups
     for device in DEVICES:
         order, entry = course.last_orders[device], course.kept[device].entry
         assert order.patch_blob == entry.patch is not None and not order.patch
@@ -344,7 +345,7 @@ def fedpurin_alone(course: Course, _: Others) -> None:
 
 def fedcac(course: Course, _: Others) -> None:
     require_averaged(course)
-    groups = course.state.groups
+    groups = course.context.groups
     assert groups
     for device in DEVICES:
         (indices, values), update = course.start(device), course.updates[device]
@@ -440,4 +441,4 @@ def own_strategy(course: Course, _: Others) -> None:
     told = ~statistics(course)
     expected = mean_of_trained(course) + 0.5 * (before - first)
     np.testing.assert_allclose(after[told], expected[told], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(course.state.arrays["step"], after - before, atol=1e-6)
+    np.testing.assert_allclose(course.context.arrays["step"], after - before, atol=1e-6)

@@ -78,7 +78,7 @@ def restart(trio: Trio, *names: str) -> None:
 def given(order: OrderRow) -> tuple[object, ...]:
     """All of an order but its run."""
     patch = order.patch, order.patch_blob, order.patch_context
-    return (order.work.keep, order.arrays, order.context, order.model_hash, order.details, *patch)
+    return (order.work, order.arrays, order.context, order.model_hash, *patch)
 
 
 @pytest.mark.parametrize("strategy", RUNS)

@@ -59,6 +59,7 @@ class Puller:
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         slope = ((theta - self.centre) / 2).astype(np.float32)
         end = theta - slope

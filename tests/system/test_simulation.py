@@ -62,6 +62,7 @@ class SoftmaxTrainer:
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         """Deterministic in all arguments but ``stopped``."""
         current = theta.copy()

@@ -20,7 +20,7 @@ from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.store.runs import Ledger, Run
-from sedge_cloud.strategy import State, Update
+from sedge_cloud.strategy import Context, Update
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
@@ -115,8 +115,8 @@ class Course:
         return self.run.manifest.layout
 
     @cached_property
-    def state(self) -> State:
-        """The strategy's state at the end."""
+    def context(self) -> Context:
+        """What the strategy would be given next."""
         return self.ledger.context(self.run)
 
     @cached_property
@@ -124,7 +124,7 @@ class Course:
         """The global model at the beginning of each round of training, and the last one."""
         rows = self._store.rounds(self.run.name)[: self.training_rounds]
         begun = [self.ledger.theta(row.model, self.layout.size) for row in rows]
-        return [*begun, self.state.theta]
+        return [*begun, self.context.theta]
 
     def orders(self, number: int) -> dict[str, OrderRow]:
         """A round's orders by device; those of the last round say what a next one would start from."""

@@ -61,8 +61,10 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     full = messages.Order(
         run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
         patch=b"a coded vector", patch_hash=digest("a coded vector"),
-        keep=("head.weight", "head.bias"), seed=2**63 - 1, deadline_ms=90_000,
-        training=messages.Training(5, 0.05, 0.9, 0.1, "drop"),
+        seed=2**63 - 1, deadline_ms=90_000,
+        work=messages.Work(
+            keep=("head.weight", "head.bias"), training=messages.Training(5, 0.05, 0.9, 0.1, "drop")
+        ),
         codec=messages.Codec(ValueCoding.INT8, 0.25, 1e-4, Compression.ZLIB, False),
         steps=(
             messages.Step(digest("version 1"), describe(blob(3000))),
@@ -72,7 +74,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     )  # fmt: skip
     small = messages.Order(
         run="r", round=1, task="evaluate", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
-        patch_blob=UPDATE, patch_hash=digest("patch"), upload=False,
+        patch_blob=UPDATE, patch_hash=digest("patch"), work=messages.Work(upload=False),
     )  # fmt: skip
     for message in (
         hello,
@@ -104,34 +106,40 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
 
 def later_messages() -> Iterator[messages.Hello | messages.Order]:
     """What only a device that has announced it is asked for."""
-    features = ("freeze", "phases", "personal", "select", "own", "remember")
+    features = ("freeze", "phases", "own_model", "select", "scoring", "remember")
     yield messages.Hello(NONCE, "0.1.0", codecs=features)
     plain = messages.Order(
         run="digits", round=4, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
     )  # fmt: skip
     head = messages.Training(5, 0.05, freeze=("conv.weight", "scale"))
     body = messages.Training(1, 0.05, prox=0.5, freeze=("head.weight",))
-    for changes in (
-        {"training": head, "then": (body, messages.Training())},
-        {"personal": messages.OwnModel(messages.Training(2, 0.01, prox=0.75))},
-        {"personal": messages.OwnModel(mix=0.25, adaptive=True)},
-        {"select": messages.UpdateSelection(), "remember": True},
-        {"patch_blob": UPDATE, "patch_hash": digest("patch"), "patch_context": describe(b"mask")},
-        {
-            "select": messages.UpdateSelection(0.25, "delta", True, 1e-20, True),
-            "keep": ("norm.running_mean",),
-        },
-        {"own": messages.DeviceScoring(0.99993)},
-        {"own": messages.DeviceScoring(0.5, "fisher", "layer", ("head.weight",))},
+    for work in (
+        messages.Work(training=head, then=(body, messages.Training())),
+        messages.Work(own_model=messages.OwnModel(messages.Training(2, 0.01, prox=0.75))),
+        messages.Work(own_model=messages.OwnModel(mix=0.25, adaptive=True)),
+        messages.Work(select=messages.UpdateSelection(), remember=True),
+        messages.Work(
+            select=messages.UpdateSelection(0.25, "delta", True, 1e-20, True),
+            keep=("norm.running_mean",),
+        ),
+        messages.Work(scoring=messages.DeviceScoring(0.99993)),
+        messages.Work(scoring=messages.DeviceScoring(0.5, "fisher", "layer", ("head.weight",))),
     ):
-        yield msgspec.structs.replace(plain, **changes)
-    yield messages.Hello(NONCE, "0.2.0", codecs=(*features, "choice"))
+        yield msgspec.structs.replace(plain, work=work)
+    patch = {
+        "patch_blob": UPDATE,
+        "patch_hash": digest("patch"),
+        "patch_context": describe(b"mask"),
+    }
+    yield msgspec.structs.replace(plain, **patch)
+    yield msgspec.structs.replace(plain, correction=describe(blob(9000)))
+    yield messages.Hello(NONCE, "0.2.0", codecs=(*features, "choice", "correction"))
     picks = {"patch": b"a coded vector", "patch_hash": digest("a coded vector")}
     for choice in (
         messages.PatchChoice(0.125),
         messages.PatchChoice(0.25, 2**63 - 1, encode_levels(np.array([0, 2, 1, 2], np.uint8))),
     ):
-        yield msgspec.structs.replace(plain, **picks, choice=choice)
+        yield msgspec.structs.replace(plain, **picks, work=messages.Work(choice=choice))
 
 
 def by_hand(

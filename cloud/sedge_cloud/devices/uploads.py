@@ -296,6 +296,7 @@ class Inbox:
             mix=report.mix,
             step_s=report.seconds / report.steps if report.steps else 0.0,
             remembered=work.remember and delta is not None,
+            steps=report.steps,
         )
 
     def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:

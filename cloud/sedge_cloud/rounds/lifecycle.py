@@ -122,9 +122,11 @@ class OpenRound:
 
     @cached_property
     def users(self) -> Counter[bytes]:
-        """How many orders name a model, a patch or its mask."""
+        """How many orders name a model, a patch, its mask or a correction."""
         given = self.orders.values()
-        named = [(o.model or self.row.model, o.patch_blob, o.patch_context) for o in given]
+        named = [
+            (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction) for o in given
+        ]
         return Counter(blob for blobs in named for blob in blobs if blob)
 
     @cached_property

@@ -50,6 +50,7 @@ def make_order(
         patch_blob=describe(given.patch_blob) if given.patch_blob else None,
         patch_hash=given.patch_hash,
         patch_context=describe(given.patch_context) if given.patch_context else None,
+        correction=describe(given.correction) if given.correction else None,
         work=msgspec.structs.replace(work, training=work.training or run.config.training),
         codec=codec_for(run.config, hello),
         context=given.context,

@@ -31,6 +31,8 @@ from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES, PatchChoice, Training, Work
 
+# In a hello's codecs: the device adds a vector to its gradients.
+CORRECTION = "correction"
 # A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
 NAMED_BYTES = 256
 # No order has this number: its seed draws the examples that a device holds out.
@@ -73,6 +75,7 @@ def plan_round(
             raise LocalError(f"{run.config.strategy}, {device}: {exc}") from exc
         said, work = hello(device), check_assignment(run, device, assignment)
         lacking = needed_features(work, run.config.training)
+        lacking |= {CORRECTION} if assignment.correction is not None else set()
         lacking -= frozenset(said.codecs if said is not None else ())
         if lacking:
             left_out[device] = lacking
@@ -102,9 +105,9 @@ def needed_features(work: Work, training: Training) -> frozenset[str]:
     wanted = {
         "freeze": any(phase.freeze for phase in (work.training or training, *work.trainings)),
         "phases": bool(work.then),
-        "personal": work.own_model is not None,
+        "own_model": work.own_model is not None,
         "select": work.select is not None,
-        "own": work.scoring is not None,
+        "scoring": work.scoring is not None,
         "remember": work.remember,
         "choice": work.choice is not None,
     }
@@ -124,15 +127,18 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
     layout = run.layout(assignment.width)
     if assignment.width and assignment.start is None:
         raise LocalError(f"{where}: width {assignment.width} without a start of its own")
-    start, patch = assignment.start, assignment.patch
-    if start is not None and (start.shape != (layout.size,) or start.dtype != np.float32):
-        raise LocalError(
-            f"{where}: start {start.dtype} {start.shape}, expected float32 ({layout.size},)"
-        )
+    patch = assignment.patch
+    for name in ("start", "correction"):
+        found: Theta | None = getattr(assignment, name)
+        if found is not None and (found.shape != (layout.size,) or found.dtype != np.float32):
+            expected = f"float32 ({layout.size},)"
+            raise LocalError(f"{where}: {name} {found.dtype} {found.shape}, expected {expected}")
     if patch is not None and patch.size != layout.size:
         raise LocalError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
     if work.scoring is not None and (patch is not None or work.own_model is not None):
         raise LocalError(f"{where}: device scoring together with a patch or a model of its own")
+    if assignment.correction is not None and work.own_model is not None and work.own_model.mixes:
+        raise LocalError(f"{where}: a correction together with a mixture")
     _require_choice(where, assignment)
     _require_names(where, layout, work)
     stays = () if assignment.shares_statistics else layout.statistics
@@ -224,6 +230,7 @@ class _Planner:
             patch_context=patch_context,
             trusted=trusted,
             num_train=0 if said is None else said.num_train,
+            correction=self._correction(assignment.correction),
         )
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
@@ -239,6 +246,14 @@ class _Planner:
             written = self._ledger.write_model(start.copy(), coding.compression, values)
             self._starts[name] = written[:2]
         return self._starts[name]
+
+    def _correction(self, correction: Theta | None) -> bytes:
+        """The blob of what is added to a device's gradients; empty where nothing is."""
+        if correction is None:
+            return b""
+        whole = SparseVector(correction.size, None, correction)
+        coded = encode(whole, ValueCoding.FP32, self._run.config.patch.compression)
+        return self._ledger.store.blobs.write(coded)
 
     def _is_own(
         self, device: str, patch: SparseVector | None, known: ClientModelRow | None

@@ -208,7 +208,7 @@ class Scheduler:
             users = min(waiting, current.users[row.model])
             for blob in (row.model, *(step.blob for step in current.steps)):
                 yield Served(self._describe(blob), users)
-        for blob in (given.model, given.patch_blob, given.patch_context):
+        for blob in (given.model, given.patch_blob, given.patch_context, given.correction):
             if blob:
                 users = current.users[blob]
                 yield Served(self._describe(blob), min(users, waiting) if users > 1 else 0)

@@ -92,6 +92,12 @@ class Store:
         """Every device ever enrolled, by id."""
         return self._rows(DeviceRow, "SELECT * FROM devices ORDER BY device")
 
+    def enrolled(self) -> int:
+        """How many devices are enrolled and not revoked."""
+        with self._errors():
+            row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
+        return int(row[0])
+
     def add_device(self, device: str, secret: bytes) -> None:
         """Enrol a device. Raises ``ConfigError`` when the id is taken."""
         with self._transaction() as db:

@@ -70,7 +70,8 @@ class OrderRow(msgspec.Struct, frozen=True):
 
     ``context`` is the blob of the mask that its update may be coded against, and ``patch_context`` that of
     the mask without which its patch cannot be decoded. ``model`` is the blob of a start vector that takes
-    the place of the round's model, and ``model_hash`` its hash. Each is empty where there is none.
+    the place of the round's model, and ``model_hash`` its hash. ``correction`` is the blob of a vector that
+    the device adds to its gradients. Each is empty where there is none.
     ``width`` counts the run's bundles from 0. ``trusted`` is that of the client model which the order was
     planned from (strategy.ClientModel), ``num_train`` the examples that the device said hello with, 0
     unknown; it is told neither.
@@ -91,6 +92,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     patch_context: bytes = b""
     trusted: bool = True
     num_train: int = 0
+    correction: bytes = b""
 
     @property
     def patch_hash(self) -> bytes:
@@ -142,8 +144,8 @@ class ClientModelRow(msgspec.Struct, frozen=True):
     that it had picked, where it could.
     ``context`` is the blob of the mask that the update blob may need to be decoded, ``mask`` that of its
     own mask, which the device holds as well; each is empty where there is none. ``width`` tells which of
-    the run's layouts the vector has. ``mix`` and ``step_s`` (0: unknown) are from the report, and
-    ``remembered`` says that the device was to keep what it sent.
+    the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from the
+    report, and ``remembered`` says that the device was to keep what it sent.
     """
 
     run: str
@@ -161,6 +163,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
     mix: float | None = None
     step_s: float = 0.0
     remembered: bool = False
+    steps: int = 0
 
     @property
     def blobs(self) -> tuple[bytes, ...]:

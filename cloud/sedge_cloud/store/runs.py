@@ -132,6 +132,7 @@ class RoundUpdates:
                 order.width,
                 report.mix,
                 order.trusted,
+                report.steps,
             )
 
 
@@ -161,6 +162,7 @@ class Ledger(Vectors):
             run.manifest.axes,
             run.config.robust,
             measures=run.config.trainings(run.state.round + 1) == trainings,
+            devices=self.store.enrolled(),
         )
 
     def write_state(self, run: Run, state: State) -> RunState:
@@ -234,6 +236,7 @@ class Ledger(Vectors):
             step_s=row.step_s,
             began=partial(self.theta, row.model, size),
             trusted=self.trusted(run, row),
+            steps=row.steps,
         )
 
     def trusted(self, run: Run, row: ClientModelRow) -> bool:

@@ -27,13 +27,14 @@ from sedge_cloud.strategies.fedrolex import FedRolex
 from sedge_cloud.strategies.fedselect import FedSelect
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategies.local_only import LocalOnly
+from sedge_cloud.strategies.scaffold import Scaffold
 from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 
 _KINDS: tuple[type[Strategy], ...] = (
     APFL, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedOBP, FedPer, FedProx, FedPURIN, FedRep, FedRolex,
-    FedSelect, HeteroFL, LGFedAvg, LocalOnly, SubFLOT,
+    FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
 )  # fmt: skip
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 

@@ -90,12 +90,14 @@ class OnnxTrainer:
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         """Train from theta (n,); see ``Trainer.train``."""
         layout = self._bundle.manifest.layout
-        for given in [theta] if anchor is None else [theta, anchor]:
-            layout.check(given)
-        plain = Plain(self._run, layout, theta, training, anchor, gradient)
+        for given in (theta, anchor, correction):
+            if given is not None:
+                layout.check(given)
+        plain = Plain(self._run, layout, theta, training, anchor, gradient, correction)
         loss, steps = self._descend(plain, examples, training, seed, stopped)
         return Trained(plain.theta, loss, steps, plain.gradient)
 

@@ -36,13 +36,13 @@ def needed(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
     """The blobs that an order needs, given which versions, masks and patches are here."""
     left = steps_left(order, has)
     model = [order.model] if left is None else [step.blob for step in left]
-    return [order.bundle, *model, *(m for m in _patch(order) if not has(m.sha256))]
+    return [order.bundle, *model, *(m for m in _own_blobs(order) if not has(m.sha256))]
 
 
 def named(order: Order) -> list[Manifest]:
     """Every blob that an order may come to need."""
     steps = [step.blob for step in order.steps]
-    return [order.bundle, order.model, *steps, *_patch(order)]
+    return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
 def versions(order: Order) -> list[bytes]:
@@ -89,6 +89,7 @@ def _hash(theta: Theta) -> bytes:
     return hashlib.sha256(theta.astype("<f4", copy=False).data).digest()
 
 
-def _patch(order: Order) -> list[Manifest]:
-    """The patch and the mask that it is coded against, where they are blobs."""
-    return [m for m in (order.patch_blob, order.patch_context) if m is not None]
+def _own_blobs(order: Order) -> list[Manifest]:
+    """The patch, the mask that it is coded against, and the correction, where they are blobs."""
+    found = (order.patch_blob, order.patch_context, order.correction)
+    return [m for m in found if m is not None]

@@ -37,6 +37,7 @@ from sedge_protocol.codec import (
     SparseVector,
     ValueCoding,
     above,
+    decode,
     decoded_values,
     encode,
     mask_bitmap,
@@ -124,7 +125,7 @@ class Prepared:
     device starts from its own, as in ``Start``. ``own`` (n,) is the device's own model, or its part of a
     mixture, where the order trains one. ``context`` is the mask, as a bitmap, that the update's mask is
     coded against. ``train`` are the examples to train on; ``held`` are those that the device holds out,
-    to pick one of ``parts`` by.
+    to pick one of ``parts`` by. ``correction`` (n,) is added to the gradients.
     """
 
     job: Job
@@ -138,12 +139,13 @@ class Prepared:
     own: Theta | None = None
     parts: Parts | None = None
     held: Examples | None = None
+    correction: Theta | None = None
 
     @property
     def lesson(self) -> Lesson:
         """The training itself, from its beginning."""
         layout, order = self.manifest.layout, self.job.order
-        return lesson(order, layout, self.start, self.own, self.parts)
+        return lesson(order, layout, self.start, self.own, self.parts, self.correction)
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,15 @@ def _answer(request: Request, trainer: Trainer, prepared: Prepared, place: Workp
     train, stopped = prepared.train, place.stopped
     training, seed = request.training, request.seed
     if isinstance(request, Train):
-        anchor, gradient = request.anchor, request.gradient
         return trainer.train(
-            request.theta, train, training, seed, stopped, anchor=anchor, gradient=gradient
+            request.theta,
+            train,
+            training,
+            seed,
+            stopped,
+            anchor=request.anchor,
+            gradient=request.gradient,
+            correction=request.correction,
         )
     return trainer.train_mixed(
         request.sent, request.own, request.mix, request.adaptive, train, training, seed, stopped
@@ -218,6 +226,9 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
     if order.work.own_model is not None:
         name = job.part if order.work.own_model.mixes else job.model
     own = None if name is None else vectors.read(name, layout)
+    correction = None
+    if order.correction is not None:
+        correction = decode(place.blobs.read(order.correction.sha256), layout.size).dense()
     return Prepared(
         job,
         manifest,
@@ -230,6 +241,7 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
         own,
         start.parts,
         held,
+        correction,
     )
 
 

@@ -33,7 +33,9 @@ from sedge_protocol.wire.messages import Order, Training, UpdateSelection
 from sedge_protocol.wire.update import Metrics
 
 # What an order may ask for beyond one training, as ``Hello.codecs`` announces it.
-FEATURES = ("freeze", "phases", "personal", "select", "own", "remember", "choice")
+FEATURES = (
+    "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "correction",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,7 @@ class Train:
     seed: int
     anchor: Theta | None = None
     gradient: bool = False
+    correction: Theta | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +108,17 @@ Lesson: TypeAlias = Generator[Request, Answer, Learned]
 
 
 def lesson(
-    order: Order, layout: Layout, start: Theta, own: Theta | None, parts: Parts | None = None
+    order: Order,
+    layout: Layout,
+    start: Theta,
+    own: Theta | None,
+    parts: Parts | None = None,
+    correction: Theta | None = None,
 ) -> Lesson:
     """Do an order that ``check_order`` has passed, from start (n,) or where the best of ``parts`` makes it.
 
-    ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
+    ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet. With
+    ``correction`` (n,) it is added to every gradient of the model that is sent.
     """
     personal, picked = order.work.own_model, None
     if parts is not None:
@@ -118,8 +127,8 @@ def lesson(
     mixes = personal is not None and personal.mixes
     own, mix = start if own is None else own, 0.0 if personal is None else personal.mix
     before = yield from _ask(Evaluate(mixture(mix, own, start)), Metrics)
-    first = yield from _first(order, start, own)
-    trained, own = yield from _others(order, start, first)
+    first = yield from _first(order, start, own, correction)
+    trained, own = yield from _others(order, start, first, correction)
     mix = first.mix if mixes else mix
     model = mixture(mix, own, trained.theta)
     after = yield from _ask(Evaluate(model), Metrics)
@@ -154,26 +163,29 @@ def _rank(found: Metrics) -> tuple[float, float]:
     return found.accuracy, -found.loss
 
 
-def _first(order: Order, start: Theta, own: Theta) -> Generator[Request, Answer, Mixed]:
+def _first(
+    order: Order, start: Theta, own: Theta, correction: Theta | None
+) -> Generator[Request, Answer, Mixed]:
     """The order's first training, with the own part beside it where the device predicts with a mixture."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     if personal is None or not personal.mixes:
         wanted = wants_gradient(order) and not order.work.then
-        trained = yield from _trained(Train(start, training, seed, gradient=wanted))
+        asked = Train(start, training, seed, gradient=wanted, correction=correction)
+        trained = yield from _trained(asked)
         return Mixed(trained, own, 0.0)
     both = TrainMixed(start, own, personal.mix, personal.adaptive, training, seed)
     return (yield from _ask(both, Mixed))
 
 
 def _others(
-    order: Order, start: Theta, first: Mixed
+    order: Order, start: Theta, first: Mixed, correction: Theta | None
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:
     """The further trainings: of the model that is sent, phase by phase, then of the own one."""
     trained, own, steps = first.sent, first.own, first.sent.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
         further = _further(trained.theta, training, order, phase, start, wanted)
-        trained = yield from _trained(further)
+        trained = yield from _trained(replace(further, correction=correction))
         steps += trained.steps
     personal = order.work.own_model
     if personal is not None and not personal.mixes:
@@ -233,11 +245,13 @@ def check_order(order: Order, layout: Layout) -> None:
     for name in () if own is None else own.tensors:
         tensor = layout.by_name.get(name)
         if tensor is None or tensor.role is not Role.PARAMETER:
-            raise CodecError(f"own.tensors: no parameter named {name!r}")
+            raise CodecError(f"scoring.tensors: no parameter named {name!r}")
     if own is not None and (order.patch_hash or personal is not None):
-        raise CodecError("own: found beside a patch or personal, expected neither")
+        raise CodecError("scoring: found together with a patch or own_model, expected neither")
     if order.work.choice is not None and (own is not None or personal is not None):
-        raise CodecError("choice: found beside own or personal, expected neither")
+        raise CodecError("choice: found together with scoring or own_model, expected neither")
+    if personal is not None and personal.mixes and order.correction is not None:
+        raise CodecError("correction: found together with a mixture, expected one of them")
     if personal is not None and personal.mixes and wants_gradient(order) and not order.work.then:
         raise CodecError("select: a mixture's training gives no gradient, expected 'delta'")
 

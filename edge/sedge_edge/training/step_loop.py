@@ -39,6 +39,14 @@ def places(layout: Layout, names: Iterable[str]) -> tuple[slice, ...]:
     return tuple(found)
 
 
+def trained_only(correction: Theta, layout: Layout, freeze: Iterable[str]) -> Theta:
+    """A copy of a correction (n,) that is 0 where nothing is trained: statistics and frozen tensors."""
+    found = correction.copy()
+    for place in places(layout, (*layout.statistics, *freeze)):
+        found[place] = 0
+    return found
+
+
 class Descent(Protocol):
     """The models of one training, somewhere between two steps."""
 
@@ -55,18 +63,23 @@ class Plain:
     """``Descent`` of one model from theta (n,), pulled towards ``anchor`` (n,) where there is a prox.
 
     With ``wants_gradient`` the last step leaves ``gradient`` (n,), as ``Trained`` has it. Where momentum or
-    prox hide it from the step's own outputs it takes one more run of the program.
+    prox hide it from the step's own outputs it takes one more run of the program. A ``correction`` d (n,)
+    is added to every gradient: as theta' = theta - rate v', the step to v' + d ends at theta' - rate d.
     """
 
     def __init__(
         self, run: Run, layout: Layout, theta: Theta, training: Training,
-        anchor: Theta | None = None, wants_gradient: bool = False,
+        anchor: Theta | None = None, wants_gradient: bool = False, correction: Theta | None = None,
     ) -> None:  # fmt: skip
         self.theta = theta
         self.frozen = places(layout, training.freeze)
         self.gradient: Theta | None = None
         self._run, self._start = run, theta
         self._velocity = np.zeros_like(theta)
+        self._correction: Theta | None = None
+        if correction is not None:
+            self._correction = trained_only(correction, layout, training.freeze)
+        self._rate = np.float32(training.learning_rate)
         self._wants_gradient = wants_gradient
         self._bare = training.momentum == 0 and training.prox == 0
         self._constants: Arrays = {
@@ -91,6 +104,10 @@ class Plain:
         self.theta = theta
         if wanted and self._bare:
             self.gradient = self._without_frozen(self._velocity)
+        elif self._correction is not None:
+            self._velocity += self._correction
+        if self._correction is not None:
+            theta -= self._rate * self._correction
         return [float(loss)]
 
     def models(self) -> list[Theta]:

@@ -64,11 +64,13 @@ class Trainer(Protocol):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         """Train from theta (n,), which stays as it is; ``stopped`` is asked before every step.
 
         ``training.prox`` pulls towards ``anchor`` (n,), or towards theta where there is none. With
-        ``gradient`` the end has the last batch's. Raises ``TrainingStopped``, ``TrainingDiverged``, or
+        ``gradient`` the end has the last batch's. ``correction`` (n,) is added to the gradient of every
+        step, but for statistics, which have none. Raises ``TrainingStopped``, ``TrainingDiverged``, or
         ``CodecError`` for a program that fails or a frozen tensor that the model does not have.
         """
         ...

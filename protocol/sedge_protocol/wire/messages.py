@@ -207,8 +207,9 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``patch`` (inline) or ``patch_blob`` is a coded vector of absolute values to write over it;
     ``patch_hash`` is the SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n
     bits, without which the patch cannot be decoded: the device's own last one, fetched where it is gone.
-    Where ``work`` selects, ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the
-    coordinator holds for decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
+    ``correction`` is a coded vector (n,) that is added to every gradient of the model that is sent. Where
+    ``work`` selects, ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator
+    holds for decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
     """
 
     run: Id
@@ -222,6 +223,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     patch_blob: Manifest | None = None
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
     patch_context: Manifest | None = None
+    correction: Manifest | None = None
     work: Work = Work()
     codec: Codec = Codec()
     context: Annotated[bytes, Meta(max_length=32)] = b""

@@ -52,7 +52,7 @@ def a_cloud(folder: Path, config: RunConfig, *lacking: str) -> Cloud:
 def arrive(cloud: Cloud, names: Sequence[str], lacking: Sequence[str]) -> None:
     """These devices say hello, and the core does not get to work yet."""
     for name in names:
-        cloud.say(name, a_hello(name, codecs=() if name in lacking else ("personal",)))
+        cloud.say(name, a_hello(name, codecs=() if name in lacking else ("own_model",)))
 
 
 def planned(cloud: Cloud, draw: Drawn) -> Planned:
@@ -91,7 +91,7 @@ def test_others_are_drawn_for_those_who_lack_a_feature(tmp_path: Path) -> None:
     for before, after in zip(draw.online, draw.online[1:], strict=False):
         assert set(after) < set(before)  # each draw is from those not yet left out
     assert set(NAMES[:7]) >= set(found.left_out) == set(NAMES) - set(draw.online[-1])
-    assert all(lacks == {"personal"} for lacks in found.left_out.values())
+    assert all(lacks == {"own_model"} for lacks in found.left_out.values())
     assert planned(cloud, Drawn()) == found  # the same inputs give the same cohort
     again = a_cloud(tmp_path / "again", config, *NAMES[:7])
     assert planned(again, Drawn()) == found

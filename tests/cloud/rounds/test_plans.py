@@ -42,7 +42,7 @@ from sedge_protocol.wire.messages import (
 from sedge_protocol.wire.update import encode_update
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
-ALL = ("freeze", "phases", "personal", "select", "own", "remember")
+ALL = ("freeze", "phases", "own_model", "select", "scoring", "remember", "correction")
 HALF = AXES.layout(LAYOUT, AXES.narrowed(0.5))
 
 
@@ -92,10 +92,10 @@ LONGS: Any = np.zeros(3, np.int64)
         (Work(), ""),
         (Work(training=FROZEN), "freeze"),
         (Work(then=(Training(), FROZEN)), "freeze phases"),
-        (Work(own_model=OwnModel()), "personal"),
-        (Work(own_model=OwnModel(training=FROZEN)), "freeze personal"),
+        (Work(own_model=OwnModel()), "own_model"),
+        (Work(own_model=OwnModel(training=FROZEN)), "freeze own_model"),
         (Work(select=UpdateSelection(), remember=True), "remember select"),
-        (Work(scoring=DeviceScoring(quantile=0.5)), "own"),
+        (Work(scoring=DeviceScoring(quantile=0.5)), "scoring"),
         (Work(choice=PatchChoice(0.1)), "choice"),
     ],
 )
@@ -180,9 +180,9 @@ def test_who_lacks_a_feature_is_left_out_with_one_note(tmp_path: Path) -> None:
     gives("b", "c", then=(Training(),), own_model=OwnModel())
     cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c"))
     cloud.hello("a", "b", codecs=("phases",))
-    cloud.hello("c", codecs=("phases", "personal"))
+    cloud.hello("c", codecs=("phases", "own_model"))
     (note,) = cloud.notes(logging.WARNING)
-    assert note == "run run, round 1: left out: b lacks personal"
+    assert note == "run run, round 1: left out: b lacks own_model"
     assert set(cloud.core.open[RUN].orders) == {"a"}
     cloud.answer("a")
     assert set(cloud.core.open[RUN].orders) == {"a", "c"} and cloud.order("c").work.then

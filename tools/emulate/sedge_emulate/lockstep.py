@@ -62,7 +62,7 @@ def lead(pupils: Sequence[Pupil], trainer: FleetTrainer) -> list[Learned | Train
 
     def train(asked: "_Asked[Train]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.train([
-            Task(r.theta, pupil.train, r.training, r.seed, r.anchor, r.gradient)
+            Task(r.theta, pupil.train, r.training, r.seed, r.anchor, r.gradient, r.correction)
             for pupil, r in asked
         ])  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 What a device does is the agent's own code (``sedge_edge.training.job``), and so is the course of its
 training (``sedge_edge.training.local_training``); but where the lessons of a group ask the same kind of
-question, all of them are answered together. All of this runs in the worker process; ``crew.py`` is the other side.
+question, all of them are answered together. All of this runs in the worker process; ``crew.py`` is the
+other side.
 """
 
 import multiprocessing

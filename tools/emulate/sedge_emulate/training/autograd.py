@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sedge_edge.data import Examples
+from sedge_edge.training.step_loop import trained_only
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory
@@ -66,6 +67,8 @@ class AutogradTrainer:
         record, losses = Record(task.training), list[Tensor]()
         engine, gradient = self._engine, None
         engine.start(task.theta, task.training, task.anchor)
+        correction = self._stored(task)
+        velocity = None if correction is None else torch.zeros_like(correction)
         batches = list(self._problem.batches(task))
         for batch in batches:
             rows = batch.indices[batch.weights > 0]
@@ -74,8 +77,21 @@ class AutogradTrainer:
             if task.gradient and batch is batches[-1]:
                 gradient = engine.storage.read(engine.gradient())
             engine.descend()
+            if correction is not None and velocity is not None:
+                # Of SGD with momentum, which is linear: the gradients' velocity and this one's add up.
+                velocity.mul_(task.training.momentum).add_(correction)
+                engine.place(engine.values - task.training.learning_rate * velocity)
         theta = engine.storage.read(engine.values)
         return record.result(theta, torch.stack(losses).tolist(), gradient)
+
+    def _stored(self, task: Task) -> Tensor | None:
+        """A task's correction (n,) as the engine stores its values."""
+        if task.correction is None:
+            return None
+        layout, stored = self._problem.network.layout, torch.zeros_like(self._engine.values)
+        correction = trained_only(task.correction, layout, task.training.freeze)
+        self._engine.storage.write(correction, stored)
+        return stored
 
     def _train_mixed(self, task: MixedTask) -> Mixed | TrainingDiverged:
         both = Mixture(self._engine, self._problem.network.layout, task)

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from sedge_edge.data import Examples
 from sedge_edge.training.batches import Batch, evaluation_batches
+from sedge_edge.training.step_loop import trained_only
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Record, Task, metrics
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.update import Metrics
 
 _Item = TypeVar("_Item")
@@ -112,6 +113,20 @@ def stacked_anchors(tasks: Sequence[Task], width: int, device: torch.device) -> 
     """What the prox of each task pulls towards, (width, n)."""
     anchors = [task.theta if task.anchor is None else task.anchor for task in tasks]
     return stacked_thetas(anchors, width, device)
+
+
+def stacked_corrections(
+    tasks: Sequence[Task], width: int, layout: Layout, device: torch.device
+) -> Tensor | None:
+    """What is added to the gradients of each task, (width, n); None where nothing is."""
+    if all(task.correction is None for task in tasks):
+        return None
+    zeros = np.zeros(layout.size, np.float32)
+    found = [
+        zeros if t.correction is None else trained_only(t.correction, layout, t.training.freeze)
+        for t in tasks
+    ]
+    return stacked_thetas(found, width, device)
 
 
 class Ends:

@@ -52,7 +52,7 @@ class OnnxFleet:
         try:
             return self._trainer.train(
                 task.theta, task.examples, task.training, task.seed, lambda: False,
-                anchor=task.anchor, gradient=task.gradient,
+                anchor=task.anchor, gradient=task.gradient, correction=task.correction,
             )  # fmt: skip
         except TrainingDiverged as exc:
             return exc

@@ -27,6 +27,7 @@ class Task:
     """One device's training: from theta (n,), which stays as it is, over the device's examples.
 
     A prox pulls towards ``anchor`` (n,), or theta where there is none; with ``gradient`` the end has one.
+    ``correction`` (n,) is added to every gradient.
     """
 
     theta: Theta
@@ -35,6 +36,7 @@ class Task:
     seed: int
     anchor: Theta | None = None
     gradient: bool = False
+    correction: Theta | None = None
 
 
 @dataclass(frozen=True)

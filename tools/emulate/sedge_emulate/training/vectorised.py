@@ -25,6 +25,7 @@ from sedge_emulate.training.blocks import (
     Resident,
     evaluate_in_blocks,
     stacked_anchors,
+    stacked_corrections,
     stacked_thetas,
     train_in_blocks,
 )
@@ -124,6 +125,7 @@ class VectorisedTrainer:
             rates.append(training.prox)
         constants = [torch.full((), rate, device=self._device) for rate in rates]
         each = vmap(one, in_dims=(0,) * 5 + (None,) * len(constants) + (0,) * len(anchor))
+        added = stacked_corrections(tasks, self.width, self._problem.network.layout, self._device)
         gradient: Tensor | None = None
         ends = Ends(block)
         for step in range(len(block.rows)):
@@ -136,6 +138,8 @@ class VectorisedTrainer:
                     for place in frozen:
                         gradient[:, place] = 0
                 values, velocity, loss = each(values, velocity, *batch, *constants, *anchor)
+                if added is not None:
+                    values, velocity = values - training.learning_rate * added, velocity + added
             for place in frozen:
                 values[:, place] = starts[:, place]
             ends.add(values, loss, gradient)

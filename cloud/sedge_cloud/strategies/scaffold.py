@@ -1,0 +1,101 @@
+"""SCAFFOLD: control variates tell each device how its gradients differ from the fleet's.
+
+Karimireddy et al. 2020, Algorithm 1 with option II. With x the global model, c its variate, S the round's
+devices out of N enrolled, and device i that takes K_i steps of rate lr from x to y_i:
+
+    y_i <- y_i - lr (g_i(y_i) + c - c_i)            on the device; d_i = c - c_i is sent to it
+    c_i' = c_i - c + (x - y_i) / (K_i lr)           = -d_i - s_i / (K_i lr),  s_i = y_i - x, what it sends
+    x'   = x + server_lr mean_S s_i
+    c'   = c + sum_S (c_i' - c_i) / N               = c + sum_S (-c - s_i / (K_i lr)) / N
+
+So nothing is sent up but s_i: the coordinator makes c_i' of that and of the d_i that it keeps for the
+device. A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Down go
+two vectors where FedAvg has one, and d_i is each device's own; it travels exactly.
+
+A lossy codec's error is in s_i, and so in c_i': a variate of what the coordinator decoded, off by the error
+over K_i lr. With error feedback s_i also has what earlier rounds owed, which a variate takes for gradient.
+Sparse uploads leave c_i' = -d_i where nothing was sent. K_i is the device's word; s_i is vetted for c and x
+(outliers.py) but not for the device's own c_i. n = parameters.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from sedge_cloud.strategy import Arrays, Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Theta
+
+# c (n,) in ``Context.arrays``, and a device's last d_i (n,) in ``ClientModel.arrays``.
+VARIATE = "variate"
+CORRECTION = "correction"
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Scaffold(Strategy, frozen=True):
+    """The option of SCAFFOLD."""
+
+    name: ClassVar[str] = "scaffold"
+
+    server_lr: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """The server's step along the mean change; 1 in the paper's experiments."""
+
+    def init(self, context: Context) -> State:
+        """The run's first model. Raises ``ConfigError`` for a run with momentum."""
+        momentum = context.training.momentum
+        if momentum > 0:
+            expected = (
+                "0: scaffold reads a device's mean gradient off its change, which momentum distorts"
+            )
+            raise ConfigError("training.momentum", momentum, expected)
+        return super().init(context)
+
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        """The global model, and d_i = c - c_i; nothing of it while both are 0."""
+        correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))
+        if not correction.any():
+            return Assignment()
+        return Assignment(arrays={CORRECTION: correction}, correction=correction)
+
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        """The next x and c."""
+        variate = _array(context.arrays, VARIATE)
+        moved, shifted = np.zeros(context.theta.size), np.zeros(context.theta.size)
+        count = 0
+        for update in updates:
+            count += 1
+            update.add_change(moved, 1.0, context.theta)
+            shifted -= variate + _slope(context, update.delta, update.steps)
+        change = self.server_lr * moved / max(count, 1)
+        shifted /= max(context.devices, count, 1)
+        return context.moved(change, {VARIATE: _float32(variate + shifted)})
+
+
+def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
+    """c_i after a device's last update; 0 for one without. (n,) or ()."""
+    if client.trained is None:
+        return np.zeros(())
+    slope = _slope(context, client.sent, client.steps)
+    return -_array(client.arrays, CORRECTION) - slope
+
+
+def _slope(context: Context, sent: SparseVector | None, steps: int) -> NDArray[np.float64]:
+    """s / (K lr): the mean step of a device that sent s, against its mean gradient. (n,) or ()."""
+    if sent is None:
+        return np.zeros(())
+    return sent.dense() / np.float64(max(steps, 1) * context.training.learning_rate)
+
+
+def _array(arrays: Arrays, name: str) -> NDArray[np.float64]:
+    found = arrays.get(name)
+    return np.zeros(()) if found is None else found.astype(np.float64)
+
+
+def _float32(values: NDArray[np.float64]) -> Theta:
+    """In float32, at most its largest: one device's wild change must not end the run of all."""
+    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
+from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, Work
 from sedge_edge.data import Examples, Inputs
@@ -202,7 +202,7 @@ class Desk:
             model_hash=hash_of(model),
             seed=number,
         )
-        return msgspec.structs.replace(order, **changes)
+        return changed(order, **changes)
 
     def step(self, base: Theta, seed: int) -> tuple[Step, Theta]:
         """A step from base (n,), and the version (n,) it leads to."""

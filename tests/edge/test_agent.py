@@ -19,6 +19,7 @@ from tests.edge.desk import (
     storage_error,
     theta_of,
 )
+from tests.orders import changed
 
 from sedge_edge.agent import PACKET_OVERHEAD, Agent, Work
 from sedge_edge.rounds.state import MAX_RUNS
@@ -501,7 +502,7 @@ def test_runs_in_turn_each_keep_their_own(desk: Desk) -> None:
     for number in (1, 2):
         for run in range(5):
             order = desk.order(number, run=f"r{run}", seed=10 * run + number, codec=codec)
-            desk.give(msgspec.structs.replace(order, keep=("norm.mean",)))
+            desk.give(changed(order, keep=("norm.mean",)))
     for run in range(5):
         expected = theta_of(1)[place] + drift(10 * run + 1)[place] + drift(10 * run + 2)[place]
         np.testing.assert_array_equal(desk.own(f"r{run}")[place], expected)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from tests.edge.desk import (
@@ -24,6 +23,7 @@ from tests.edge.desk import (
     storage_error,
     theta_of,
 )
+from tests.orders import changed
 
 from sedge_edge.agent import LONGEST_REST_S, Work
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
@@ -98,7 +98,7 @@ def play(folder: Path, full: FullDisk, monkeypatch: pytest.MonkeyPatch) -> Desk:
         for order in desk.chain(1, 2):  # the second from the version and the mask of the first
             known = desk.on_disk().runs.get("run")
             mask = b"" if known is None else known.mask or b""
-            given = msgspec.structs.replace(order, keep=("norm.mean",), select=select, context=mask)
+            given = changed(order, keep=("norm.mean",), select=select, context=mask)
             desk.give(given)
             desk.settle(100_000.0)
         desk.now += DISK_RETRY_S  # what is no longer needed may have to wait for the disk, too

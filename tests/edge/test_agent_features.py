@@ -123,7 +123,7 @@ def patch_after(desk: Desk, number: int) -> bytes:
 def test_dittos_model_goes_on_from_round_to_round(desk: Desk) -> None:
     expected = theta_of(1)
     for number in (1, 2, 3):
-        given(desk, number, personal=DITTO)
+        given(desk, number, own_model=DITTO)
         expected = expected + drift(phase_seed(number, 1))
         np.testing.assert_array_equal(desk.own(), expected)
         np.testing.assert_allclose(desk.delta(number), drift(number), rtol=0, atol=1e-7)
@@ -134,7 +134,7 @@ def test_dittos_model_goes_on_from_round_to_round(desk: Desk) -> None:
 def test_apfls_mixture_is_what_the_device_predicts_with(desk: Desk) -> None:
     part, mix = theta_of(1), 0.25
     for number in (1, 2, 3):
-        given(desk, number, personal=OwnModel(mix=mix, adaptive=True))
+        given(desk, number, own_model=OwnModel(mix=mix, adaptive=True))
         part, mix = part + 2 * drift(number), mix + 0.125
         assert desk.report(number).mix == mix
         kept = run_of(desk).part
@@ -147,12 +147,12 @@ def test_apfls_mixture_is_what_the_device_predicts_with(desk: Desk) -> None:
 
 
 def test_a_damaged_part_begins_anew(desk: Desk) -> None:
-    given(desk, 1, personal=OwnModel(mix=0.5))
+    given(desk, 1, own_model=OwnModel(mix=0.5))
     name = run_of(desk).part
     assert name is not None
     (path,) = desk.folder.glob(f"blobs/*/{name.hex()}")
     path.write_bytes(b"rot")
-    desk.give(desk.order(2, personal=OwnModel(mix=0.5)))
+    desk.give(desk.order(2, own_model=OwnModel(mix=0.5)))
     desk.settle()
     assert any("part is damaged" in note for note in desk.notes)
     kept = run_of(desk).part
@@ -162,12 +162,12 @@ def test_a_damaged_part_begins_anew(desk: Desk) -> None:
 
 def test_a_gradient_is_kept_for_the_next_rounds_scores(desk: Desk) -> None:
     own = DeviceScoring(0.99, "gradient")
-    given(desk, 1, own=own)
+    given(desk, 1, scoring=own)
     assert (
         desk.delta(1).astype(np.float32).tolist()
         == ((theta_of(1) + drift(1)) - theta_of(1)).tolist()
     )
-    given(desk, 2, own=own)
+    given(desk, 2, scoring=own)
     personal = np.flatnonzero(np.abs(desk.delta(2)) > 0.05)
     scores = np.abs(drift(1))
     scores[LAYOUT.mask(["norm.mean"])] = 0
@@ -275,14 +275,14 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     """Model, residual, mask and all else are of another layout: dropped, and no error."""
     codec = Codec(fraction=0.1)
     given(desk, 1, select=UpdateSelection(0.1))
-    given(desk, 2, codec=codec, personal=OwnModel(mix=0.5), remember=True)
+    given(desk, 2, codec=codec, own_model=OwnModel(mix=0.5), remember=True)
     before = run_of(desk)
     assert None not in (before.model, before.residual, before.mask, before.part, before.patch)
     narrow = np.random.default_rng(3).normal(0, 0.1, NARROW.size).astype(np.float32)
     desk.trainer = AnyWidth()
     desk.bundle = desk.serve(make_bundle(1, NARROW))
     order = desk.order(
-        3, keep=("norm.mean",), codec=codec, context=before.mask, personal=OwnModel(mix=0.5)
+        3, keep=("norm.mean",), codec=codec, context=before.mask, own_model=OwnModel(mix=0.5)
     )
     blob = desk.serve(coded(narrow))
     desk.give(replace(order, model=blob, model_hash=hash_of(narrow)))
@@ -297,7 +297,7 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
         assert old.hex() not in desk.blob_files()
     # And back to the whole model: again from nothing.
     desk.bundle = desk.serve(make_bundle())
-    given(desk, 4, codec=codec, personal=OwnModel(mix=0.5))
+    given(desk, 4, codec=codec, own_model=OwnModel(mix=0.5))
     assert desk.declines == []
     assert desk.residual() is not None
 
@@ -309,10 +309,16 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     ("changes", "text"),
     [
         ({"training": Training(freeze=("tail",))}, "training.freeze: no tensor named 'tail'"),
-        ({"own": DeviceScoring(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
-        ({"own": DeviceScoring(0.5), "personal": DITTO}, "own: found beside a patch or personal"),
         (
-            {"personal": OwnModel(mix=0.5), "select": UpdateSelection()},
+            {"scoring": DeviceScoring(0.5, tensors=("tail",))},
+            "scoring.tensors: no parameter named 'tail'",
+        ),
+        (
+            {"scoring": DeviceScoring(0.5), "own_model": DITTO},
+            "scoring: found together with a patch",
+        ),
+        (
+            {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},
             "select: a mixture's training gives no gradient",
         ),
     ],
@@ -332,5 +338,5 @@ def test_an_order_that_no_device_can_do_is_declined(
 
 def test_own_elements_and_a_patch_exclude_each_other(desk: Desk) -> None:
     vector = top_k(drift(1), 3)
-    desk.give(replace(desk.patched(1, encode(vector)), own=DeviceScoring(0.5)))
-    assert "own: found beside a patch" in desk.declines[0].detail
+    desk.give(replace(desk.patched(1, encode(vector)), scoring=DeviceScoring(0.5)))
+    assert "scoring: found together with a patch" in desk.declines[0].detail

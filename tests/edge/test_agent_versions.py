@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.edge.desk import Desk, DriftTrainer, FullDisk, drift, hash_of, only, theta_of
+from tests.orders import changed
 
 from sedge_edge.agent import Work
 from sedge_edge.data import Examples
@@ -335,7 +336,7 @@ def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Des
         for order, coded in zip(orders, CODED, strict=True):
             known = desk.on_disk().runs.get("run")
             mask = b"" if known is None else known.mask or b""
-            given = msgspec.structs.replace(order, keep=("norm.mean",), context=mask, **coded)
+            given = changed(order, keep=("norm.mean",), context=mask, **coded)
             for act in (lambda g=given: desk.give(g), desk.settle):
                 try:
                     act()

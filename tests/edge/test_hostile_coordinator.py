@@ -4,10 +4,10 @@ import hashlib
 import random
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from tests.edge.desk import DOWN, KEYS, Desk, N, drift, theta_of
+from tests.orders import changed
 from tests.protocol.absurd import warped_frame
 
 from sedge_edge.agent import AgentEffect
@@ -93,9 +93,7 @@ def _order(desk: Desk, number: int, rng: random.Random) -> Order:
         choice = PatchChoice(
             rng.choice([1e-300, 0.5, 1 - 1e-12]), rng.choice([0, 2**63 - 1]), levels
         )
-        order = msgspec.structs.replace(
-            order, patch=patch, patch_hash=sha256, choice=rng.choice([None, choice])
-        )
+        order = changed(order, patch=patch, patch_hash=sha256, choice=rng.choice([None, choice]))
     extreme = (5e-324, 0.5, 1.0)
     codec = Codec(
         values=rng.choice(list(ValueCoding)),
@@ -106,18 +104,18 @@ def _order(desk: Desk, number: int, rng: random.Random) -> Order:
     )
     share, chance = rng.choice([0.0, *extreme]), rng.random() < 0.5
     asked = {
-        "personal": OwnModel(mix=share, adaptive=chance),
+        "own_model": OwnModel(mix=share, adaptive=chance),
         "select": UpdateSelection(
             rng.choice(extreme), rng.choice(["last", "delta"]), chance, share
         ),
-        "own": DeviceScoring(share, rng.choice(["squared", "product", "gradient", "fisher"])),
+        "scoring": DeviceScoring(share, rng.choice(["squared", "product", "gradient", "fisher"])),
         "keep": rng.choice([("head.bias",), ("a\nb",), ("body.weight", "norm.mean", "head.bias")]),
         "remember": True,
         "upload": False,
         "task": messages.EVALUATE,
         "codec": codec,
     }
-    return msgspec.structs.replace(order, **{k: v for k, v in asked.items() if rng.random() < 0.3})
+    return changed(order, **{k: v for k, v in asked.items() if rng.random() < 0.3})
 
 
 def _model(number: int, rng: random.Random) -> Theta:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
+from tests.orders import changed
 
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.crew import _ERRORS
@@ -89,7 +89,7 @@ class Desk:
             seed=number,
             work=Work(training=TRAINING),
         )
-        return msgspec.structs.replace(order, **changes)
+        return changed(order, **changes)
 
 
 class InlineCrew:

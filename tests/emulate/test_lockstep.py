@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.emulate.shop import TRAINING, make_shares, make_shop, with_backend
+from tests.orders import changed
 
 from sedge_edge.data import Examples, split
 from sedge_edge.training.local_training import Learned, lesson
@@ -24,6 +25,7 @@ from sedge_protocol.wire.messages import (
     PatchChoice,
     Training,
     UpdateSelection,
+    Work,
 )
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
@@ -67,11 +69,11 @@ def watched(shop: Shop, backend: str = "vectorised") -> tuple[Watched, Theta]:
 
 
 def order_of(**changes: Any) -> Order:
-    plain: dict[str, Any] = {
-        "run": "run", "round": 1, "task": "train", "bundle": describe(b"b"),
-        "model": describe(b"m"), "model_hash": bytes(32), "training": TRAINING, "seed": 5,
-    }  # fmt: skip
-    return Order(**{**plain, **changes})
+    plain = Order(
+        run="run", round=1, task="train", bundle=describe(b"b"), model=describe(b"m"),
+        model_hash=bytes(32), work=Work(training=TRAINING), seed=5,
+    )  # fmt: skip
+    return changed(plain, **changes)
 
 
 def pupil_of(shop: Shop, order: Order, device: int, start: Theta, own: Theta | None) -> Pupil:
@@ -82,10 +84,10 @@ def pupil_of(shop: Shop, order: Order, device: int, start: Theta, own: Theta | N
 ORDERS = {
     "plain": order_of(),
     "phases": order_of(then=(BRIEF, Training(prox=0.5))),
-    "ditto": order_of(personal=OwnModel(Training(prox=0.5, momentum=0.5))),
-    "apfl": order_of(personal=OwnModel(mix=0.25, adaptive=True)),
+    "ditto": order_of(own_model=OwnModel(Training(prox=0.5, momentum=0.5))),
+    "apfl": order_of(own_model=OwnModel(mix=0.25, adaptive=True)),
     "critical": order_of(select=UpdateSelection()),
-    "own": order_of(own=DeviceScoring(0.9, "fisher")),
+    "own": order_of(scoring=DeviceScoring(0.9, "fisher")),
 }
 
 

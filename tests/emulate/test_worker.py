@@ -82,10 +82,10 @@ def vector(desk: Desk, name: bytes | None) -> Theta:
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "phases": {"then": (Training(learning_rate=0.05, prox=0.5),)},
-    "ditto": {"personal": OwnModel(Training(prox=0.5))},
-    "apfl": {"personal": OwnModel(mix=0.25, adaptive=True)},
+    "ditto": {"own_model": OwnModel(Training(prox=0.5))},
+    "apfl": {"own_model": OwnModel(mix=0.25, adaptive=True)},
     "critical": {"select": UpdateSelection(), "remember": True},
-    "own": {"own": DeviceScoring(0.9, "fisher")},
+    "own": {"scoring": DeviceScoring(0.9, "fisher")},
     "choice": {"choice": PatchChoice(0.25, 3, encode_levels(np.arange(40, dtype=np.uint8) // 10))},
 }
 
@@ -177,13 +177,13 @@ def test_a_virtual_device_keeps_its_own_model_only_for_what_it_keeps_alone(
     worker: Worker, desk: Desk
 ) -> None:
     asking: list[dict[str, Any]] = [
-        {"personal": OwnModel()},
-        {"own": DeviceScoring(0.5)},
+        {"own_model": OwnModel()},
+        {"scoring": DeviceScoring(0.5)},
         {"keep": (desk.layout.tensors[0].name,)},
     ]
     without: list[dict[str, Any]] = [
         {},
-        {"personal": OwnModel(mix=0.5)},
+        {"own_model": OwnModel(mix=0.5)},
         {"select": UpdateSelection()},
     ]
     for changes in (*asking, *without):

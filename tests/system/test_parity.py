@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.orders import changed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -179,7 +180,7 @@ def order_for(blobs: BlobFolder, made: Exported, **changes: object) -> Order:
         model_hash=hashlib.sha256(made.theta.tobytes()).digest(),
         seed=11,
     )
-    return msgspec.structs.replace(order, **changes)
+    return changed(order, **changes)
 
 
 def place_of(blobs: BlobFolder, data: tuple[Examples, Examples]) -> Workplace:

@@ -510,7 +510,7 @@ def test_with_own_elements_the_delta_is_counted_from_the_global_model(desk: Desk
     trained = start + drift(1)
     owed = np.full(N, 0.5, np.float32)
     residual = desk.blobs().write(owed.tobytes())
-    order = desk.order(own=DeviceScoring(0.99))
+    order = desk.order(scoring=DeviceScoring(0.99))
     coded, _ = coded_of(
         desk, order, ended(trained), start, base=shared, personal=personal, residual=residual
     )
@@ -520,11 +520,11 @@ def test_with_own_elements_the_delta_is_counted_from_the_global_model(desk: Desk
 
 
 def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> None:
-    order = desk.order(1, own=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
+    order = desk.order(1, scoring=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
     first, blobs = job(desk, order)
     assert first.gradient is not None
     np.testing.assert_array_equal(FolderVectors(blobs).read(first.gradient, LAYOUT), -drift(1))
-    second = desk.order(2, own=DeviceScoring(0.99, "fisher"), codec=Codec())
+    second = desk.order(2, scoring=DeviceScoring(0.99, "fisher"), codec=Codec())
     stored(desk)
     kept = Job(second, first.model, None, None, None, first.gradient)
     prepared = prepare(kept, desk.place(), manifest_of(desk))
@@ -544,13 +544,13 @@ def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> No
 
 def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None:
     personal = OwnModel(Training(prox=0.5))
-    first, blobs = job(desk, desk.order(1, personal=personal))
+    first, blobs = job(desk, desk.order(1, own_model=personal))
     vectors = FolderVectors(blobs)
     assert first.model is not None
     assert first.part is None
     own = vectors.read(first.model, LAYOUT)
     np.testing.assert_array_equal(own, theta_of(1) + drift(phase_seed(1, 1)))
-    again = desk.order(2, personal=personal)
+    again = desk.order(2, own_model=personal)
     stored(desk)
     second = perform(Job(again, first.model), desk.place())
     assert second.model is not None
@@ -574,7 +574,7 @@ def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
     expected = mixture(0.375, part, theta_of(1) + drift(1))
     np.testing.assert_array_equal(vectors.read(first.model, LAYOUT), expected)
     assert first.report.mix == 0.375
-    again = desk.order(2, personal=OwnModel(mix=0.375))
+    again = desk.order(2, own_model=OwnModel(mix=0.375))
     stored(desk)
     second = perform(Job(again, first.model, part=first.part), desk.place())
     assert second.part is not None

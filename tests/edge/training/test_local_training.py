@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.edge.desk import LAYOUT, N, drift, examples, hash_of, theta_of
+from tests.orders import changed
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.local_training import (
@@ -34,6 +35,7 @@ from sedge_protocol.wire.messages import (
     PatchChoice,
     Training,
     UpdateSelection,
+    Work,
 )
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
@@ -44,17 +46,17 @@ FIRST, SECOND, THIRD = (Training(local_epochs=n, prox=p) for n, p in ((1, 0.5), 
 
 
 def order_of(**changes: Any) -> Order:
-    plain: dict[str, Any] = {
-        "run": "run",
-        "round": 1,
-        "task": "train",
-        "bundle": describe(b"bundle"),
-        "model": describe(b"model"),
-        "model_hash": hash_of(START),
-        "training": FIRST,
-        "seed": SEED,
-    }
-    return Order(**{**plain, **changes})
+    plain = Order(
+        run="run",
+        round=1,
+        task="train",
+        bundle=describe(b"bundle"),
+        model=describe(b"model"),
+        model_hash=hash_of(START),
+        work=Work(training=FIRST),
+        seed=SEED,
+    )
+    return changed(plain, **changes)
 
 
 class Teacher:
@@ -136,7 +138,7 @@ def test_seeds_of_phases() -> None:
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
 def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> None:
-    learned, teacher = done(order_of(personal=OwnModel(THIRD), then=(SECOND,)), own)
+    learned, teacher = done(order_of(own_model=OwnModel(THIRD), then=(SECOND,)), own)
     began = START if own is None else own
     first, second, alone = teacher.asked_to_train()
     assert (alone.theta, alone.training, alone.anchor) == (began, THIRD, START)
@@ -151,7 +153,7 @@ def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> No
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
 def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
-    learned, teacher = done(order_of(personal=OwnModel(mix=0.25, adaptive=True)), own)
+    learned, teacher = done(order_of(own_model=OwnModel(mix=0.25, adaptive=True)), own)
     began = START if own is None else own
     _, both, _ = teacher.asked
     assert isinstance(both, TrainMixed)
@@ -169,7 +171,7 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
 
 
 def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
-    learned, teacher = done(order_of(personal=OwnModel(mix=0.25), then=(SECOND,)), OWN)
+    learned, teacher = done(order_of(own_model=OwnModel(mix=0.25), then=(SECOND,)), OWN)
     (further,) = teacher.asked_to_train()
     np.testing.assert_array_equal(further.theta, START + drift(SEED))
     np.testing.assert_array_equal(learned.trained.theta, further.theta + drift(further.seed))
@@ -183,7 +185,7 @@ def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
 def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
     personal = OwnModel(mix=1.0, adaptive=adaptive)
     assert personal.mixes is adaptive
-    _, teacher = done(order_of(personal=personal), OWN)
+    _, teacher = done(order_of(own_model=personal), OWN)
     assert any(isinstance(request, TrainMixed) for request in teacher.asked) is adaptive
     first = teacher.asked[0]
     assert isinstance(first, Evaluate)
@@ -225,7 +227,7 @@ def test_critical_elements_by_the_whole_change() -> None:
 
 @pytest.mark.parametrize("score", ["gradient", "fisher"])
 def test_a_score_of_gradients_asks_for_the_next_rounds_one(score: Any) -> None:
-    learned, teacher = done(order_of(own=DeviceScoring(0.5, score), then=(SECOND,)))
+    learned, teacher = done(order_of(scoring=DeviceScoring(0.5, score), then=(SECOND,)))
     assert [t.gradient for t in teacher.asked_to_train()] == [False, True]
     assert learned.trained.gradient is not None
     assert learned.chosen is None
@@ -287,19 +289,25 @@ FROZEN = Training(freeze=("body.weight", "tail"))
     [
         ({"training": FROZEN}, "training.freeze: no tensor named 'tail'"),
         ({"then": (FIRST, FROZEN)}, "training.freeze: no tensor named 'tail'"),
-        ({"personal": OwnModel(FROZEN)}, "training.freeze: no tensor named 'tail'"),
-        ({"own": DeviceScoring(0.5, tensors=("tail",))}, "own.tensors: no parameter named 'tail'"),
+        ({"own_model": OwnModel(FROZEN)}, "training.freeze: no tensor named 'tail'"),
         (
-            {"own": DeviceScoring(0.5, tensors=("norm.mean",))},
-            "own.tensors: no parameter named 'norm.mean'",
-        ),
-        ({"own": DeviceScoring(0.5), "patch_hash": bytes(32)}, "own: found beside a patch"),
-        (
-            {"own": DeviceScoring(0.5), "personal": OwnModel()},
-            "own: found beside a patch or personal",
+            {"scoring": DeviceScoring(0.5, tensors=("tail",))},
+            "scoring.tensors: no parameter named 'tail'",
         ),
         (
-            {"personal": OwnModel(mix=0.5), "select": UpdateSelection()},
+            {"scoring": DeviceScoring(0.5, tensors=("norm.mean",))},
+            "scoring.tensors: no parameter named 'norm.mean'",
+        ),
+        (
+            {"scoring": DeviceScoring(0.5), "patch_hash": bytes(32)},
+            "scoring: found together with a patch",
+        ),
+        (
+            {"scoring": DeviceScoring(0.5), "own_model": OwnModel()},
+            "scoring: found together with a patch",
+        ),
+        (
+            {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},
             "select: a mixture's training gives no gradient, expected 'delta'",
         ),
     ],
@@ -314,10 +322,10 @@ def test_what_no_device_can_do(changes: dict[str, Any], text: str) -> None:
     [
         {},
         {"training": Training(freeze=("body.weight", "norm.mean"))},
-        {"own": DeviceScoring(0.5, "fisher", tensors=("head.bias",)), "then": (FIRST,)},
-        {"personal": OwnModel(mix=0.5), "select": UpdateSelection(gradient="delta")},
-        {"personal": OwnModel(mix=0.5), "select": UpdateSelection(), "then": (FIRST,)},
-        {"personal": OwnModel(FIRST), "select": UpdateSelection()},
+        {"scoring": DeviceScoring(0.5, "fisher", tensors=("head.bias",)), "then": (FIRST,)},
+        {"own_model": OwnModel(mix=0.5), "select": UpdateSelection(gradient="delta")},
+        {"own_model": OwnModel(mix=0.5), "select": UpdateSelection(), "then": (FIRST,)},
+        {"own_model": OwnModel(FIRST), "select": UpdateSelection()},
     ],
 )
 def test_what_every_device_can_do(changes: dict[str, Any]) -> None:
@@ -397,7 +405,9 @@ def test_the_examples_that_an_evaluation_is_on() -> None:
         asked_about(Evaluate(START, held=True), test, None)
 
 
-@pytest.mark.parametrize("other", [{"own": DeviceScoring(0.5)}, {"personal": OwnModel()}], ids=str)
+@pytest.mark.parametrize(
+    "other", [{"scoring": DeviceScoring(0.5)}, {"own_model": OwnModel()}], ids=str
+)
 def test_a_choice_is_of_a_patch_alone(other: Any) -> None:
-    with pytest.raises(CodecError, match="choice: found beside own or personal"):
+    with pytest.raises(CodecError, match="choice: found together with scoring or own_model"):
         check_order(order_of(choice=PatchChoice(0.5), **other), LAYOUT)

@@ -63,7 +63,7 @@ def test_own_elements_of_some_tensors() -> None:
 
 def test_a_start_with_own_elements(desk: Desk) -> None:
     own = DeviceScoring(0.99)
-    found = start_of(desk, desk.order(1, own=own, keep=("norm.mean",)), OWN)
+    found = start_of(desk, desk.order(1, scoring=own, keep=("norm.mean",)), OWN)
     shared = theta_of(1)
     np.testing.assert_array_equal(found.base, shared)
     np.testing.assert_array_equal(found.personal, own_elements(OWN, shared, LAYOUT, own, None))
@@ -74,14 +74,14 @@ def test_a_start_with_own_elements(desk: Desk) -> None:
 
 
 def test_a_device_without_a_model_starts_from_the_fleets(desk: Desk) -> None:
-    found = start_of(desk, desk.order(1, own=DeviceScoring(0.99)))
+    found = start_of(desk, desk.order(1, scoring=DeviceScoring(0.99)))
     np.testing.assert_array_equal(found.theta, theta_of(1))
     np.testing.assert_array_equal(found.base, theta_of(1))
     assert found.personal.size == 0
 
 
 def test_a_device_that_lost_its_gradient_starts_from_the_fleets(desk: Desk) -> None:
-    order = desk.order(1, own=DeviceScoring(0.99, "fisher"))
+    order = desk.order(1, scoring=DeviceScoring(0.99, "fisher"))
     np.testing.assert_array_equal(start_of(desk, order, OWN).theta, theta_of(1))
     slope = drift(4)
     found = start_of(desk, order, OWN, slope)
@@ -104,7 +104,7 @@ def test_an_own_model_that_nobody_needs_is_not_read(desk: Desk) -> None:
     vectors = FolderVectors(blobs)
     assemble(order, blobs, vectors, LAYOUT, [], bytes(32))
     with pytest.raises(StorageError):
-        assemble(desk.order(1, own=DeviceScoring(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
+        assemble(desk.order(1, scoring=DeviceScoring(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
 
 
 # Patches.

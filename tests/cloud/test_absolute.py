@@ -7,7 +7,6 @@ import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
-from sedge_cloud.strategies import STRATEGIES
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
@@ -80,8 +79,3 @@ def test_what_it_leaves_out_of_a_change_is_owed(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, "fedavg", BroadcastConfig(fraction=0.12))
     fleet.play()
     assert fleet.cloud.state().owed
-
-
-def test_who_is_absolute() -> None:
-    found = {name for name, kind in STRATEGIES.items() if getattr(kind, "absolute", False)}
-    assert found == {"fedpurin", "fedcac", "subflot"}

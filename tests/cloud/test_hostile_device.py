@@ -24,7 +24,7 @@ from sedge_protocol.wire.messages import Offer, Order
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report
 
-CODECS = ("freeze", "phases", "personal", "select", "own", "remember", "choice")
+CODECS = ("freeze", "phases", "own_model", "select", "scoring", "remember", "choice")
 N = LAYOUT.size
 LARGEST = float(np.finfo(np.float32).max)
 MANY = msgspec.structs.replace(CONFIG, num_rounds=10_000)
@@ -97,7 +97,7 @@ def _update(order: Order, rng: random.Random, largest: float) -> bytes:
     """An update that its order allows, of absurd numbers, or one that no order allows."""
 
     def metrics() -> Metrics:
-        loss = rng.choice([0.0, 1.7976931348623157e308, -1e308])
+        loss = rng.choice([0.0, 3.4e38, -3.4e38] * 4 + [1.7976931348623157e308])
         return Metrics(loss, rng.choice([0.0, 5e-324, 1.0]), rng.choice([0, 2**40]))
 
     report: Report = msgspec.structs.replace(

@@ -19,6 +19,7 @@ from tests.edge.desk import (
     make_bundle,
     theta_of,
 )
+from tests.orders import changed
 
 from sedge_edge.data import Examples
 from sedge_edge.rounds.state import RunState
@@ -338,5 +339,5 @@ def test_an_order_that_no_device_can_do_is_declined(
 
 def test_own_elements_and_a_patch_exclude_each_other(desk: Desk) -> None:
     vector = top_k(drift(1), 3)
-    desk.give(replace(desk.patched(1, encode(vector)), scoring=DeviceScoring(0.5)))
+    desk.give(changed(desk.patched(1, encode(vector)), scoring=DeviceScoring(0.5)))
     assert "scoring: found together with a patch" in desk.declines[0].detail

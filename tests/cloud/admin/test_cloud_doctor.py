@@ -187,7 +187,7 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
         "",
     ),
     "damaged": (damage, "store", "file is not a database"),
-    "another schema": (another_schema, "store", "schema 9, this version uses 3"),
+    "another schema": (another_schema, "store", "schema 9, this version uses 1"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),

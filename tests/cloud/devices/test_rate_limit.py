@@ -105,9 +105,9 @@ def test_what_is_above_the_allowance_is_not_even_parsed(
     peer = cloud.core.devices["a"].peer
     real = peer.open
 
-    def watched(payload: bytes, topic: str) -> tuple[Frame, Message | None] | None:
+    def watched(payload: bytes, topic: str, latest: int) -> tuple[Frame, Message | None] | None:
         opened.append(kind)
-        return real(payload, topic)
+        return real(payload, topic, latest)
 
     monkeypatch.setattr(peer, "open", watched)
     assert flood(cloud, payload) == len(opened) <= BURST

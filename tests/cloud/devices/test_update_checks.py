@@ -15,7 +15,7 @@ from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, Refused
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Committed, Reject
+from sedge_protocol.wire.messages import Committed, Reject, Work
 from sedge_protocol.wire.update import Report, encode_update
 
 OTHER = Layout.of([("body.weight", (119, 100), Role.PARAMETER), ("b", (100,), Role.PARAMETER)])
@@ -195,7 +195,7 @@ def test_a_payload_exactly_when_one_was_ordered(
     round_ = msgspec.structs.replace(row, task=task)
     report = msgspec.structs.replace(report_for(cloud.order("a")), task=task)
     blob = encode_update(report, payload_of(10) if payload else b"")
-    ordered = msgspec.structs.replace(order, upload=upload)
+    ordered = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
     if fits:
         checked = check_update(cloud.core.ledger, run, round_, ordered, blob)
         assert checked.report == report and (checked.delta is not None) == payload

@@ -141,7 +141,7 @@ def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path, seed: in
     cohorts = [event.cohort for event in cloud.events(RoundOpened)]
     assert len(cohorts) == 6 and all(len(c) == 2 and "d9" not in c for c in cohorts)
     notes = cloud.notes(logging.WARNING)
-    assert notes and all(note.endswith("left out: d9 lacks personal") for note in notes)
+    assert notes and all(note.endswith("left out: d9 lacks own_model") for note in notes)
 
 
 def test_a_restart_draws_the_same_devices(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.cloud.helper import (
     update,
 )
 
-from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.config import BroadcastConfig, RobustConfig, RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.cohort import coming_round, draw_cohort
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
@@ -653,7 +653,10 @@ def test_a_grace_period_without_updates_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, counts: bool) -> None:
     choice = "count" if counts else "remember"
-    config = replaced(quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1)
+    robust = RobustConfig(clip=0.0, rule="mean")
+    config = replaced(
+        quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1, robust=robust
+    )
     cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
     cloud.hello()
     first = {name: cloud.order(name) for name in "abc"}

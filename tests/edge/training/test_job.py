@@ -565,7 +565,7 @@ def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None
 
 def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
     personal = OwnModel(mix=0.25, adaptive=True)
-    first, blobs = job(desk, desk.order(1, personal=personal))
+    first, blobs = job(desk, desk.order(1, own_model=personal))
     vectors = FolderVectors(blobs)
     assert first.model is not None
     assert first.part is not None

@@ -155,7 +155,7 @@ def test_root_is_given_up_for_good(service: Path, mode: int) -> None:
     library = service / "library.py"
     library.touch(mode)
     code = (
-        "import os, sys; from pathlib import Path; from sedge_protocol import privileges\n"
+        "import os, sys; from pathlib import Path; from sedge_protocol.host import privileges\n"
         "os.__file__ = privileges.__file__ = sys.argv[2]\n"
         "try: privileges.act_as_owner(Path(sys.argv[1]), for_good=True)\n"
         "except privileges.StorageError as exc: print(exc)\n"

@@ -53,7 +53,7 @@ class Sealed:
 
 def every_kind(group: str = "frames") -> list[Sealed]:
     """One frame of every kind."""
-    path = Path(__file__).parents[1] / "vectors" / "frames.json"
+    path = Path(__file__).parents[2] / "vectors" / "frames.json"
     found = json.loads(path.read_text())[group]
     cases = {(case["kind"], case["key"], len(case["sealed"])): case for case in found}
     return [

@@ -15,7 +15,7 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.wire import program
 from sedge_protocol.wire.program import OPERATORS, OPSET, check_program
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def model() -> ModelProto:

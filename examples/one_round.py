@@ -18,9 +18,9 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.store.database import Store
 from sedge_edge.agent import Agent, Identity, Work
-from sedge_edge.data import Examples, split
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Programs
+from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.job import Workplace, perform
 from sedge_emulate.data import digits
 from sedge_export import export

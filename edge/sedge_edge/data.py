@@ -18,32 +18,23 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
+from sedge_edge.training.examples import Examples, Inputs, check_inputs, parts
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Inputs: TypeAlias = NDArray[np.float32 | np.int64]
-
 _CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
 _IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg"}
 _GREY_MODES = {"1", "L", "LA"}
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
-
-
-@dataclass(frozen=True)
-class Examples:
-    """N examples: ``inputs`` (N, ...) and ``targets`` (N,)."""
-
-    inputs: Inputs
-    targets: NDArray[np.int64]
 
 
 def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
@@ -54,7 +45,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
     raw = _source(data.train, base)
-    train, test = _parts(len(raw.y), data.test_fraction, data.split_seed)
+    train, test = parts(len(raw.y), data.test_fraction, data.split_seed)
     return raw.examples(train), raw.examples(test)
 
 
@@ -98,76 +89,8 @@ def _source(source: str, base: Path) -> _Raw:
 def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
     """x as inputs (N, ...) of the model. Raises ``DataError`` when it cannot take them."""
     inputs = _converted(_rows(x, where), where)
-    _check_inputs(inputs, manifest, f"{where}: x")
+    check_inputs(inputs, manifest, f"{where}: x")
     return inputs
-
-
-def check(examples: Examples, manifest: BundleManifest) -> None:
-    """Raise ``DataError`` unless a model can be trained and evaluated on the examples."""
-    inputs, targets = examples.inputs, examples.targets
-    if len(inputs) != len(targets):
-        raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected as many")
-    _check_inputs(inputs, manifest, "x")
-    if manifest.target.dtype != "int64" or manifest.target.shape:
-        expected = f"{manifest.target.dtype} of shape {manifest.target.shape}"
-        raise DataError(f"the model expects targets {expected}, the agent has only labels")
-    if manifest.num_classes:
-        wrong = (targets < 0) | (targets >= manifest.num_classes)  # (N,)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise DataError(
-                f"y[{row}] is {targets[row]}, the model has classes 0 to {manifest.num_classes - 1}"
-            )
-
-
-def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples, Examples]:
-    """Training and test examples; the same examples and seed always give the same split.
-
-    Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
-    """
-    train, test = _parts(len(examples.targets), test_fraction, seed)
-    return (
-        Examples(examples.inputs[train], examples.targets[train]),
-        Examples(examples.inputs[test], examples.targets[test]),
-    )
-
-
-def _parts(
-    count: int, test_fraction: float, seed: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows, ascending, to train on and to test on."""
-    if count < 2:
-        raise DataError(f"{count} examples cannot be split, expected at least 2")
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(count)
-    num_test = set_aside(count, test_fraction)
-    return np.sort(order[num_test:]), np.sort(order[:num_test])
-
-
-def set_aside(count: int, fraction: float) -> int:
-    """How many of ``count`` examples, at least 2, a split sets aside."""
-    return min(max(1, round(fraction * count)), count - 1)
-
-
-def _check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
-    if len(inputs) == 0:
-        raise DataError(f"{name} has no rows, expected at least one")
-    if inputs.dtype != manifest.input.dtype:
-        raise DataError(f"{name} is {inputs.dtype}, the model expects {manifest.input.dtype}")
-    if inputs.shape[1:] != manifest.input.shape:
-        found = f"rows of shape {inputs.shape[1:]}"
-        raise DataError(f"{name} has {found}, the model expects {manifest.input.shape}")
-    require_finite(inputs, name)
-
-
-def require_finite(inputs: Inputs, name: str) -> None:
-    """Raise ``DataError`` for NaN or inf in inputs (N, ...), which it calls ``name``."""
-    # By the extremes of each row: a mask of every element would be a quarter of the data again.
-    flat = inputs.reshape(len(inputs), -1)
-    highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
-    finite = np.isfinite(highest) & np.isfinite(lowest)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers, as float32")
 
 
 def _raw(x: object, y: object, where: str) -> _Raw:

@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from sedge_edge.backends import INSTALL
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.training.trainer import INSTALL
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import probe

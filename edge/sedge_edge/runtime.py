@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 
 from sedge_edge.agent import Agent, AgentEffect, Work
-from sedge_edge.data import Examples
+from sedge_edge.backends import open_trainer
 from sedge_edge.rounds.storage import Shelf
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Job, Outcome, Workplace, perform
-from sedge_edge.training.trainer import Trainer, TrainingStopped, open_trainer
+from sedge_edge.training.trainer import Trainer, TrainingStopped
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.wire.bundle import Bundle, unpack

@@ -15,8 +15,8 @@ import numpy as np
 from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, Work
-from sedge_edge.data import Examples, Inputs
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.job import Job, Workplace, perform
 from sedge_edge.training.trainer import Mixed, Trained, Trainer
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k

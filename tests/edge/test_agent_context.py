@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.edge.desk import Desk, DriftTrainer, N, drift, make_bundle
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError

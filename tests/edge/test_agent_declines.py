@@ -17,8 +17,8 @@ from tests.edge.desk import (
     theta_of,
 )
 
-from sedge_edge.data import Examples
 from sedge_edge.runtime import Programs
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Workplace
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode

@@ -21,8 +21,8 @@ from tests.edge.desk import (
 )
 from tests.orders import changed
 
-from sedge_edge.data import Examples
 from sedge_edge.rounds.state import RunState
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.local_training import mixture, phase_seed
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.codec import (

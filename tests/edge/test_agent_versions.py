@@ -12,8 +12,8 @@ from tests.edge.desk import Desk, DriftTrainer, FullDisk, drift, hash_of, only, 
 from tests.orders import changed
 
 from sedge_edge.agent import Work
-from sedge_edge.data import Examples
 from sedge_edge.rounds.state import DISK_RETRY_S
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import perform
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError

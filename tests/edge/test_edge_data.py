@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import Examples, as_inputs, check, load_data, load_source, set_aside, split
+from sedge_edge.data import as_inputs, load_data, load_source
+from sedge_edge.training.examples import Examples, check, set_aside, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import FORMAT, BundleManifest, TensorSpec, Verification

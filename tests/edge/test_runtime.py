@@ -11,8 +11,8 @@ import pytest
 from tests.edge.desk import DOWN, KEYS, UP, Desk, DriftTrainer, examples, make_bundle
 
 from sedge_edge import runtime as runtime_module
-from sedge_edge.data import Examples
 from sedge_edge.runtime import Programs, Runtime, in_pool
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Job, Outcome, perform
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, LocalError, StorageError

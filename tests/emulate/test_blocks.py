@@ -8,7 +8,7 @@ import torch
 from tests.emulate import trainings
 from tests.emulate.trainings import PLAIN, problem
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_emulate.training.blocks import Block, Resident, stacked_thetas
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import torch
 from tests.emulate.trainings import problem
 from torch import Tensor, nn
 
-from sedge_edge.data import Examples
 from sedge_edge.training.batches import permutations
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import (

@@ -9,7 +9,7 @@ import pytest
 from tests.emulate.shop import TRAINING, make_shares, make_shop, with_backend
 from tests.orders import changed
 
-from sedge_edge.data import Examples, split
+from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.local_training import Learned, lesson
 from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged

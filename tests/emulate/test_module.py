@@ -7,7 +7,7 @@ from tests.emulate import trainings
 from tests.emulate.trainings import CLASSES, PLAIN, PULLED, problem
 from torch import Tensor, nn
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem

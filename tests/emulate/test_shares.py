@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_emulate.config import DataConfig
 from sedge_emulate.shares import Shares, share_out
 from sedge_protocol.errors import DataError, StorageError

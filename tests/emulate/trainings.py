@@ -11,7 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 from torch import nn
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task

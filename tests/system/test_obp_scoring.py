@@ -16,9 +16,9 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
-from sedge_edge.data import Examples
 from sedge_edge.rounds.global_model import needed
 from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, Job, Outcome, Workplace, perform, prepare
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.host.blobs import BlobFolder

@@ -26,10 +26,10 @@ from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, UpdateRow
 from sedge_cloud.store.runs import Ledger, Run
-from sedge_edge.data import Examples, split
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import Programs
 from sedge_edge.training.batches import batches
+from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.job import Job, Outcome, Workplace, perform, prepare
 from sedge_emulate.data import load
 from sedge_export import export

@@ -13,8 +13,8 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_
 from tests.system.test_obp_scoring import CONFIG, GRID, Device, Puller, centre, rounded
 
 from sedge_cloud.admin.runs import start_run
-from sedge_edge.data import Examples, set_aside
 from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.examples import Examples, set_aside
 from sedge_edge.training.job import CODECS, Workplace
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered

@@ -25,8 +25,8 @@ from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import RunState
 from sedge_edge.agent import Agent, Identity, Work
-from sedge_edge.data import Examples
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Workplace, perform
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.codec import ValueCoding

@@ -21,11 +21,12 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.store.runs import Ledger, Run
 from sedge_cloud.strategy import Context, Update
+from sedge_edge.backends import open_trainer
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.trainer import Trainer, open_trainer
+from sedge_edge.training.trainer import Trainer
 from sedge_export import export
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.host.blobs import BlobFolder

@@ -61,8 +61,8 @@ def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
     # Imported here, one after the other, because their cost is what is measured.
     import numpy as np
 
-    from sedge_edge.data import Examples
-    from sedge_edge.training.trainer import open_trainer
+    from sedge_edge.backends import open_trainer
+    from sedge_edge.training.examples import Examples
     from sedge_protocol.wire.bundle import load
     from sedge_protocol.wire.messages import Training
 

@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
-from sedge_edge.data import Examples
 from sedge_edge.training.batches import permutations
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trained
 from sedge_emulate.training.choice import AUTO, NAMES, open_trainer
 from sedge_emulate.training.tasks import FleetTrainer, Task

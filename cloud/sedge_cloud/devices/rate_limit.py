@@ -10,10 +10,12 @@ Beside it a number of lines in the log, for each device and for all strangers to
 
 import logging
 from collections.abc import Iterable
+from typing import TypeVar
 
-from sedge_cloud.events import CloudEffect
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.frame import HEADER, Kind
+
+E = TypeVar("E")
 
 RATE = 500.0  # a second, for as long as one likes
 BURST = 2000.0  # so many at once
@@ -69,7 +71,7 @@ class LogQuota:
         self._lines: dict[str, tuple[float, int]] = {}  # since when, how many
         self._over: dict[str, int] = {}  # whose lines are being left out: how many
 
-    def admit(self, sender: str, effects: Iterable[CloudEffect], now: float) -> list[CloudEffect]:
+    def admit(self, sender: str, effects: Iterable[E], now: float) -> list[E]:
         """The effects without the notes that are too many."""
         return [e for e in effects if not isinstance(e, Note) or self._admits(sender, now)]
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sedge_cloud.devices.capabilities import capable
 from sedge_cloud.devices.rate_limit import RATE, Allowance
-from sedge_cloud.rounds.orders import COMMON_VALUES
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
-from sedge_protocol.codec import Compression
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
@@ -144,24 +143,12 @@ class Fleet:
         return [Note(logging.WARNING, text)]
 
     def able(self, run: Run) -> list[str]:
-        """Ids of the devices that are online and can do the run's work, sorted.
-
-        That is: run one of its programs, and decode what devices get, the bundle, broadcast and patches.
-        """
-        backends = {program.backend for program in run.manifest.programs}
-        broadcast, patch = run.config.broadcast, run.config.patch
-        # A bundle is zstd, and nobody needs to announce what is not compressed.
-        compressions = {Compression.ZSTD, broadcast.compression, patch.compression}
-        compressions.discard(Compression.NONE)
-        codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
+        """Ids of the devices that are online and can do the run's work, sorted."""
+        able = capable(run)
         return sorted(
             name
             for name, device in self._devices.items()
-            if device.online
-            and device.hello is not None
-            and backends.intersection(device.hello.backends)
-            and compressions.issubset(device.hello.compressions)
-            and codings.issubset(device.hello.codecs)
+            if device.online and device.hello is not None and able(device.hello)
         )
 
     def _add(self, row: DeviceRow) -> list[Effect]:

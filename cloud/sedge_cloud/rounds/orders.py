@@ -7,19 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.config import RunConfig
+from sedge_cloud.devices.capabilities import codec_for
 from sedge_cloud.devices.downloads import Describe
 from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow
-from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.frame import MAX_BODY_BYTES
-from sedge_protocol.wire.messages import EVALUATE, Codec, Hello, Order, Step, encode_body
-
-# What every device decodes and codes; other value codings it must announce.
-COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
+from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
 
 # What an order may have: its codec and the time left may take more bytes when it is made again.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
@@ -72,18 +68,3 @@ def require_sendable(run: Run, order: Order, device: str) -> Order:
             f"{sizes[largest]}, expected at most {MAX_ORDER_BYTES}"
         )
     return order
-
-
-def codec_for(config: RunConfig, hello: Hello | None) -> Codec:
-    """How a device codes its update: as the run says, or the nearest that the device can."""
-    codec: Codec = config.codec
-    if hello is None:
-        return codec
-    known = {*hello.compressions, Compression.NONE}
-    wanted = (codec.compression, Compression.ZSTD, Compression.ZLIB, Compression.NONE)
-    values_known = codec.values in COMMON_VALUES or codec.values in hello.codecs
-    return msgspec.structs.replace(
-        codec,
-        values=codec.values if values_known else ValueCoding.INT8,
-        compression=next(compression for compression in wanted if compression in known),
-    )

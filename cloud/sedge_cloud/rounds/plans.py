@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from sedge_cloud.devices.capabilities import CORRECTION, needed_features
 from sedge_cloud.rounds.client_models import ClientModels, Hellos
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Ledger, Run
@@ -29,10 +30,8 @@ from sedge_protocol.codec import (
 from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, PatchChoice, Training, Work
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, PatchChoice, Work
 
-# In a hello's codecs: the device adds a vector to its gradients.
-CORRECTION = "correction"
 # A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
 NAMED_BYTES = 256
 # No order has this number: its seed draws the examples that a device holds out.
@@ -98,20 +97,6 @@ def order_seed(seed: int, number: int, device: str) -> int:
     """The seed of one device's shuffles in one round, below 2**63."""
     digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
-
-
-def needed_features(work: Work, training: Training) -> frozenset[str]:
-    """What a device must announce for this work; ``training`` is the run's."""
-    wanted = {
-        "freeze": any(phase.freeze for phase in (work.training or training, *work.trainings)),
-        "phases": bool(work.then),
-        "own_model": work.own_model is not None,
-        "select": work.select is not None,
-        "scoring": work.scoring is not None,
-        "remember": work.remember,
-        "choice": work.choice is not None,
-    }
-    return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 
 
 def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:

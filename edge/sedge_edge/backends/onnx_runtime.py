@@ -25,17 +25,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import Examples, Inputs
+from sedge_edge.backends import INSTALL
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.batches import Batch, batches, evaluation_batches
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.step_loop import Arrays, Descent, Mixture, Plain
-from sedge_edge.training.trainer import (
-    INSTALL,
-    Mixed,
-    Trained,
-    TrainingDiverged,
-    TrainingStopped,
-)
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.onnx_runtime import library, open_session
 from sedge_protocol.layout import Theta

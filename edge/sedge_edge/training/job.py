@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import Examples, check, split
 from sedge_edge.rounds.storage import Shelf, Vectors
+from sedge_edge.training.examples import Examples, check, split
 from sedge_edge.training.local_training import (
     FEATURES,
     Answer,

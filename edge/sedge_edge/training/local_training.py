@@ -23,8 +23,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import Examples
 from sedge_edge.training.critical_elements import critical, sparsified
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError

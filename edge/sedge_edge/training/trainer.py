@@ -1,23 +1,17 @@
-"""What a backend must do, and the choice of one. Backends load their library only when opened."""
+"""What a backend must do: train, evaluate and predict with one bundle."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import Examples, Inputs
-from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_edge.training.examples import Examples, Inputs
+from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
-
-AUTO = "auto"
-# The backends this version has, and what installs each.
-INSTALL = {ONNXRUNTIME: "pip install 'sedge-fl[onnx]'"}
 
 
 class TrainingStopped(SedgeError):
@@ -108,21 +102,3 @@ class Trainer(Protocol):
     def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
         """The model's outputs (N, C) for inputs (N, ...)."""
         ...
-
-
-def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
-    """A trainer for the bundle on ``backend``; "auto" is the bundle's first that is installed.
-
-    Raises ``ConfigError`` when there is none, ``CodecError`` for a program that cannot be loaded.
-    """
-    offered = bundle.backends()
-    wanted = offered if backend == AUTO else (backend,)
-    for name in wanted:
-        if name in offered and name in INSTALL and find_spec(name) is not None:
-            # Here, not above: the backend's module needs this one.
-            from sedge_edge.backends.onnx_runtime import OnnxTrainer
-
-            return OnnxTrainer(bundle, threads)
-    ways = [f"{name} ({INSTALL[name]})" for name in wanted if name in INSTALL and name in offered]
-    expected = " or ".join(ways) or f"one of those in the bundle: {', '.join(offered)}"
-    raise ConfigError("backend.name", backend, f"an installed backend: {expected}")

@@ -214,7 +214,7 @@ def test_what_a_device_has_said(fleet: Fleet) -> None:
 def test_a_broadcast_in_an_announced_coding(
     run: Run, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sedge_cloud.devices.registry.COMMON_VALUES", (ValueCoding.FP32,))
+    monkeypatch.setattr("sedge_cloud.devices.capabilities.COMMON_VALUES", (ValueCoding.FP32,))
     run.config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16))
     fleet.arrive(fleet["a"], a_hello())
     assert fleet.able(run) == []

@@ -8,9 +8,10 @@ import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
 
 from sedge_cloud.config import BroadcastConfig, CodecConfig
+from sedge_cloud.devices.capabilities import codec_for
 from sedge_cloud.devices.downloads import Describe
 from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.rounds.orders import codec_for, make_order, require_sendable
+from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
@@ -51,7 +52,7 @@ def test_the_compression_of_an_update(
 
 
 def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.rounds.orders.COMMON_VALUES", (ValueCoding.INT8,))
+    monkeypatch.setattr("sedge_cloud.devices.capabilities.COMMON_VALUES", (ValueCoding.INT8,))
     sent = CodecConfig(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
     config = msgspec.structs.replace(CONFIG, codec=sent)
     assert codec_for(config, a_hello(codecs=("int4", "bf16"))) == sent

@@ -27,8 +27,8 @@ from onnx import (
 )
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
-from sedge_edge.data import Examples
 from sedge_edge.training.batches import batches
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Role, Theta
@@ -417,7 +417,7 @@ import os, pathlib, sys
 import numpy as np
 real = os.sysconf
 os.sysconf = lambda name: int(sys.argv[1]) if name == "SC_PHYS_PAGES" else real(name)
-from sedge_edge.training.trainer import open_trainer
+from sedge_edge.backends import open_trainer
 from sedge_protocol.wire.bundle import unpack
 trainer = open_trainer(unpack(pathlib.Path(sys.argv[2]).read_bytes()), "auto", 1)
 theta, rows = np.zeros(int(sys.argv[3]), np.float32), np.zeros((1, int(sys.argv[4])), np.float32)

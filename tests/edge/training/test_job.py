@@ -19,9 +19,9 @@ from tests.edge.desk import (
     theta_of,
 )
 
-from sedge_edge.data import Examples
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.critical_elements import critical
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
     Coded,

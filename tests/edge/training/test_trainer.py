@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from sedge_edge.backends import open_trainer
 from sedge_edge.training import trainer
-from sedge_edge.training.trainer import open_trainer
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import (

@@ -26,7 +26,8 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import Inputs, load_source, require_finite
+from sedge_edge.data import load_source
+from sedge_edge.training.examples import Inputs, require_finite
 from sedge_protocol.errors import DataError
 
 DATA_VARIABLE = "SEDGE_DATA"

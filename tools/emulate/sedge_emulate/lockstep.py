@@ -8,7 +8,7 @@ at every evaluation and training. A lesson has the same result whichever others 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.local_training import (
     Answer,
     Evaluate,

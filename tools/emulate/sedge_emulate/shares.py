@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import Examples, Inputs
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_emulate.config import DataConfig
 from sedge_emulate.data import Dataset, load
 from sedge_emulate.split import Indices, dirichlet, pathological, subsample, train_test

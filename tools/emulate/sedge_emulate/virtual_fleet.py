@@ -20,7 +20,7 @@ from sedge_cloud.events import CloudEffect, Event
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.store.database import Store
 from sedge_edge.agent import Identity
-from sedge_edge.data import set_aside
+from sedge_edge.training.examples import set_aside
 from sedge_edge.training.job import CODECS
 from sedge_emulate.clock import Alarm, Clock
 from sedge_emulate.crew import Crew

@@ -20,9 +20,9 @@ from threading import Thread
 
 import msgspec
 
-from sedge_edge.data import Examples
 from sedge_edge.rounds.storage import FolderVectors, Shelf, Vectors
 from sedge_edge.training.batches import Permutations, permutations
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Job, Outcome, Place, Prepared, base_of, complete, prepare
 from sedge_edge.training.local_training import Learned
 from sedge_edge.training.trainer import TrainingDiverged

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.step_loop import trained_only
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.blocks import Resident

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sedge_edge.data import Examples
 from sedge_edge.training.batches import Batch, evaluation_batches
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.step_loop import trained_only
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sedge_edge.data import Examples, Inputs
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
-from sedge_edge.data import Examples
 from sedge_edge.training.batches import permutations
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported

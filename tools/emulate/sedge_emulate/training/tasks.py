@@ -7,8 +7,8 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from sedge_edge.data import Examples
 from sedge_edge.training.batches import Batch
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
-from sedge_edge.data import Examples
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.step_loop import places
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer

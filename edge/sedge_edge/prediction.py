@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_edge.backends import open_trainer
 from sedge_edge.config import BackendConfig, EdgeConfig
 from sedge_edge.data import as_inputs
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.trainer import open_trainer
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tests.edge.home import make_bundle, make_home, put_models
 
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
+from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.training.prediction import PersonalModel, personal_model, predict_file
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal

@@ -1,0 +1,87 @@
+"""Examples as a model takes them: checked against it, and split the same way every time."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import DataError
+from sedge_protocol.wire.bundle import BundleManifest
+
+Inputs: TypeAlias = NDArray[np.float32 | np.int64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N examples: ``inputs`` (N, ...) and ``targets`` (N,)."""
+
+    inputs: Inputs
+    targets: NDArray[np.int64]
+
+
+def check(examples: Examples, manifest: BundleManifest) -> None:
+    """Raise ``DataError`` unless a model can be trained and evaluated on the examples."""
+    inputs, targets = examples.inputs, examples.targets
+    if len(inputs) != len(targets):
+        raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected as many")
+    check_inputs(inputs, manifest, "x")
+    if manifest.target.dtype != "int64" or manifest.target.shape:
+        expected = f"{manifest.target.dtype} of shape {manifest.target.shape}"
+        raise DataError(f"the model expects targets {expected}, the agent has only labels")
+    if manifest.num_classes:
+        wrong = (targets < 0) | (targets >= manifest.num_classes)  # (N,)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"y[{row}] is {targets[row]}, the model has classes 0 to {manifest.num_classes - 1}"
+            )
+
+
+def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples, Examples]:
+    """Training and test examples; the same examples and seed always give the same split.
+
+    Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
+    """
+    train, test = parts(len(examples.targets), test_fraction, seed)
+    return (
+        Examples(examples.inputs[train], examples.targets[train]),
+        Examples(examples.inputs[test], examples.targets[test]),
+    )
+
+
+def parts(count: int, test_fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows, ascending, to train on and to test on."""
+    if count < 2:
+        raise DataError(f"{count} examples cannot be split, expected at least 2")
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(count)
+    num_test = set_aside(count, test_fraction)
+    return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
+def set_aside(count: int, fraction: float) -> int:
+    """How many of ``count`` examples, at least 2, a split sets aside."""
+    return min(max(1, round(fraction * count)), count - 1)
+
+
+def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
+    """Raise ``DataError`` unless a model takes the inputs (N, ...), which it calls ``name``."""
+    if len(inputs) == 0:
+        raise DataError(f"{name} has no rows, expected at least one")
+    if inputs.dtype != manifest.input.dtype:
+        raise DataError(f"{name} is {inputs.dtype}, the model expects {manifest.input.dtype}")
+    if inputs.shape[1:] != manifest.input.shape:
+        found = f"rows of shape {inputs.shape[1:]}"
+        raise DataError(f"{name} has {found}, the model expects {manifest.input.shape}")
+    require_finite(inputs, name)
+
+
+def require_finite(inputs: Inputs, name: str) -> None:
+    """Raise ``DataError`` for NaN or inf in inputs (N, ...), which it calls ``name``."""
+    # By the extremes of each row: a mask of every element would be a quarter of the data again.
+    flat = inputs.reshape(len(inputs), -1)
+    highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
+    finite = np.isfinite(highest) & np.isfinite(lowest)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers, as float32")

@@ -19,10 +19,10 @@ from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine, installed_backends
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Programs, in_pool
 from sedge_edge.training.job import CODECS
-from sedge_edge.prediction import personal_model, predict_file
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder

@@ -36,7 +36,9 @@ class Steady(DriftTrainer):
         correction: Theta | None = None,
     ) -> Trained:
         moved = 20 * drift(0) + drift(seed)
-        return Trained(theta + moved, 0.5, 3, np.divide(moved, theta + moved))
+        ended: Theta = np.add(theta, moved, dtype=np.float32)
+        slope: Theta = np.divide(moved, ended, dtype=np.float32)
+        return Trained(ended, 0.5, 3, slope)
 
 
 @pytest.fixture

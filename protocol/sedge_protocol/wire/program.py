@@ -6,7 +6,8 @@ library; a loop need not end. So everything that is allowed is listed here, fiel
 else is refused. Nesting ends with the table: no field in it holds a graph.
 
 What a program computes in between is not bounded here, for its shapes follow from the operators: the device
-bounds that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing bounds the time of a step.
+bounds that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing bounds the time of
+a step.
 """
 
 import math

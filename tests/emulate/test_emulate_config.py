@@ -168,7 +168,7 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
     [
         ('name = "fedobp"', 'name = "fedwhat"', "strategy: found 'fedwhat', expected one of"),
         ('label = "the other"', 'label = "fedobp"', "strategies.label: found 'fedobp'"),
-        ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected a number from 0 to 1"),
+        ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected `float` <= 1.0"),
         ("quantile = 0.9", "quantil = 0.9", "quantil: found 0.9, expected an option of fedobp"),
         ("devices = 4", "devices = 0", "devices: found 0"),
         ("devices = 4", "devices = 100001", "devices: found 100001"),

@@ -13,6 +13,7 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_
 from tests.system.test_obp_scoring import CONFIG, GRID, Device, Puller, centre, rounded
 
 from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import RobustConfig
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, set_aside
 from sedge_edge.training.job import CODECS, Workplace
@@ -45,7 +46,10 @@ class Judge(Puller):
 def play(folder: Path, wants: tuple[int, ...]) -> tuple[Cloud, dict[str, Device], list[int]]:
     """A whole run; the levels that were picked while there was something to pick."""
     options = {"prefixes": SIZES, "holdout": 0.1}
-    config = msgspec.structs.replace(CONFIG, options=options, fraction_train=1.0).check()
+    robust = RobustConfig(clip=0.0, rule="mean")  # means that stay on the grid
+    config = msgspec.structs.replace(
+        CONFIG, options=options, fraction_train=1.0, robust=robust
+    ).check()
     cloud = Cloud(folder, None, NAMES)
     first = rounded(random_theta(1), GRID)
     start_run(cloud.store, RUN, make_bundle(folder / "own", init=first), config)

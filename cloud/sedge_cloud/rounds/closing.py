@@ -47,10 +47,28 @@ def close_round(live: LiveRun, ledger: Ledger, current: OpenRound) -> Summary:
     status = RUNNING if event is None else next_state(RUN, run.status, event)
     coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
     ledger.store.close_round(run.name, row.round, coded, reached, status)
-    run.state, live.round = state, None
-    if event is not None:
-        live.end(event)
+    _move_on(live, state, status)
     return summary
+
+
+def closed_already(live: LiveRun, ledger: Ledger, current: OpenRound) -> Summary | None:
+    """The summary of a round whose closing was committed, though the disk reported it as failed.
+
+    The run moves on. None for one that is still open. Closing it again would find its updates collected.
+    """
+    run, store = live.run, ledger.store
+    row = store.round(run.name, current.row.round)
+    if row is None or row.open or row.summary is None:
+        return None
+    kept = next(other for other in store.runs() if other.run == run.name)
+    _move_on(live, msgspec.msgpack.decode(kept.state, type=RunState), kept.status)
+    return msgspec.msgpack.decode(row.summary, type=Summary)
+
+
+def _move_on(live: LiveRun, state: RunState, status: str) -> None:
+    live.run.state, live.round = state, None
+    if status != RUNNING:
+        live.end(next(event for event, end in RUN[RUNNING].items() if end == status))
 
 
 def _fold(

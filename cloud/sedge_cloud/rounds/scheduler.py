@@ -12,7 +12,7 @@ from contextlib import suppress
 from sedge_cloud.devices.downloads import Describe, Served
 from sedge_cloud.devices.registry import Fleet
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
-from sedge_cloud.rounds.closing import close_round
+from sedge_cloud.rounds.closing import close_round, closed_already
 from sedge_cloud.rounds.cohort import Draw, coming_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.rounds.lifecycle import (
@@ -29,6 +29,7 @@ from sedge_cloud.rounds.lifecycle import (
     resume,
 )
 from sedge_cloud.rounds.orders import make_order, require_sendable
+from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RunRow
 from sedge_cloud.store.runs import Ledger, Run
@@ -99,10 +100,14 @@ class Scheduler:
     ) -> Iterator[CloudEffect]:
         config = live.run.config
         if had_trouble and current.due(config, now) is not None:
+            summary = closed_already(live, self._ledger, current)
+            if summary is not None:
+                yield from self._closed(live, current, summary)
+                return
             yield from self._reject_lost(live.run, current)
         while (event := current.due(config, now)) is not None:
             if next_state(ROUND, current.phase, event) == Phase.CLOSED:
-                yield from self._close(live, current)
+                yield from self._closed(live, current, close_round(live, self._ledger, current))
                 return
             current.enter(event, config, now)
             if event is Event.SHORTAGE:
@@ -258,9 +263,8 @@ class Scheduler:
                 current.received.discard(lost.device)
             yield _told(current, f"rejected the update of {lost.device}: {lost.detail}")
 
-    def _close(self, live: LiveRun, current: OpenRound) -> Iterator[CloudEffect]:
-        """Fold the updates into the next global model and go on, or end the run."""
-        summary = close_round(live, self._ledger, current)
+    def _closed(self, live: LiveRun, current: OpenRound, summary: Summary) -> Iterator[CloudEffect]:
+        """A round has been folded into the next global model: the run goes on, or ends."""
         yield RoundClosed(summary)
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"

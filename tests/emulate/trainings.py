@@ -159,7 +159,8 @@ def with_gradient(of: Problem, task: Task) -> tuple[Theta, Theta]:
     gradient = task.theta
     for batch in of.batches(task):
         gradient = model.gradient(task.examples, batch.indices[batch.weights > 0])
-        model.step(gradient, task.theta if task.anchor is None else task.anchor)
+        added = gradient if task.correction is None else gradient + task.correction
+        model.step(added, task.theta if task.anchor is None else task.anchor)
     return model.theta, gradient
 
 
@@ -223,18 +224,25 @@ def elsewhere(of: Problem, theta: Theta, seed: int = 5) -> Theta:
     return np.where(parameters(of), theta + shift, theta)
 
 
+def corrections(of: Problem, count: int) -> list[Theta | None]:
+    """What devices add to their gradients, statistics and all; every second one adds nothing."""
+    rng, size = np.random.default_rng(6), of.network.layout.size
+    return [None if i % 2 else rng.normal(0, 0.02, size).astype(np.float32) for i in range(count)]
+
+
 def frozen(of: Problem, first: int) -> tuple[str, ...]:
     """Every second tensor, or the others; of parameters and statistics alike."""
     return tuple(of.network.layout.by_name)[first::2]
 
 
 def check_frozen_and_anchored(trainer: FleetTrainer, of: Problem, error: float) -> None:
-    """As torch, with some tensors frozen and a prox towards another model; or all frozen."""
+    """As torch: some tensors frozen, a prox towards another model, a correction; or all frozen."""
     for first, training in ((0, PLAIN), (1, PULLED), (0, structs.replace(PLAIN, prox=0.3))):
         freeze = frozen(of, first)
+        tasks = devices(of, structs.replace(training, freeze=freeze))
         tasks = [
-            replace(task, anchor=elsewhere(of, task.theta))
-            for task in devices(of, structs.replace(training, freeze=freeze))
+            replace(task, anchor=elsewhere(of, task.theta), correction=correction)
+            for task, correction in zip(tasks, corrections(of, len(tasks)), strict=True)
         ]
         ends = trained(trainer, [*tasks, *devices(of, training)])  # and some others between them
         for end, task in zip(ends, tasks, strict=False):
@@ -257,6 +265,7 @@ def check_gradient(trainer: FleetTrainer, of: Problem, error: float) -> None:
     freeze = (next(iter(of.network.layout.by_name)),)
     for training in (PLAIN, structs.replace(PULLED, freeze=freeze)):
         tasks = [replace(t, anchor=elsewhere(of, t.theta)) for t in devices(of, training)]
+        tasks[0] = replace(tasks[0], correction=corrections(of, 1)[0])
         asking = [replace(task, gradient=True) for task in tasks]
         pairs = zip(trained(trainer, tasks), trained(trainer, asking), asking, strict=True)
         for end, again, task in pairs:

@@ -89,7 +89,7 @@ def play(
     strategy: Strategy, problem: Problem, training: Training = TRAINING
 ) -> tuple[State, list[Home]]:
     """All rounds; the last state, and what the devices have in the end."""
-    context = context_of(LAYOUT, problem.first, training=training)
+    context = context_of(LAYOUT, problem.first, training=training, devices=DEVICES)
     state = strategy.init(context)
     homes = [Home() for _ in range(DEVICES)]
     for number, cohort in enumerate(problem.cohorts, start=1):
@@ -108,7 +108,13 @@ def play(
 def remember(home: Home, arrays: Arrays, update: Update, number: int) -> None:
     """What the cloud knows of a device after its update."""
     home.known = ClientModel(
-        update.trained, number, arrays, update.device, update.delta, mix=home.mix
+        update.trained,
+        number,
+        arrays,
+        update.device,
+        update.delta,
+        mix=home.mix,
+        steps=update.steps,
     )
 
 
@@ -128,7 +134,7 @@ def perform(
         w = _mixed(problem, device, home, mine, w)
         phases = []
     for phase in phases:
-        w = _trained(problem, device, w, phase, start)
+        w = _trained(problem, device, w, phase, start, plan.correction)
     if mine is not None and mine.mix == 1:
         first = [float(x) for x in (start if home.own is None else home.own)]
         home.own = np.array(_trained(problem, device, first, mine.training, start))
@@ -136,15 +142,23 @@ def perform(
     delta = home.model - start
     delta[kept] = 0
     sent = SparseVector(N, None, delta) if plan.work.upload else None
-    return Update(f"d{device}", problem.examples[device], theta, plan.patch, sent)
+    steps = sum(phase.local_epochs for phase in phases)
+    return Update(f"d{device}", problem.examples[device], theta, plan.patch, sent, steps=steps)
 
 
 def _trained(
-    problem: Problem, device: int, w: Vector, phase: Training, anchor: Mapping[int, float] | Theta
+    problem: Problem,
+    device: int,
+    w: Vector,
+    phase: Training,
+    anchor: Mapping[int, float] | Theta,
+    correction: Theta | None = None,
 ) -> Vector:
     frozen = LAYOUT.mask(phase.freeze)
     for _ in range(phase.local_epochs):
         g = problem.gradient(device, w)
+        if correction is not None:
+            g = [g[k] + float(correction[k]) for k in range(N)]
         step = [g[k] + phase.prox * (w[k] - float(anchor[k])) for k in range(N)]
         moved = [w[k] - phase.learning_rate * (0 if frozen[k] else step[k]) for k in range(N)]
         for k in STATISTIC:

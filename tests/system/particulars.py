@@ -16,6 +16,7 @@ from tests.system.trio import DEVICES, Course
 from sedge_cloud.algorithms.layers import body, head, parameters
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategies.fedobp import FedOBP
+from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import DeviceScoring, OwnModel, Training, Work
@@ -434,6 +435,32 @@ def subflot(course: Course, _: Others) -> None:
         apart = np.abs(filters[:, None] - known[None]).max(axis=2)
         assert (apart.min(axis=1) < 1e-5).all()
         assert len(set(apart.argmin(axis=1))) == len(filters)
+
+
+def scaffold(course: Course, _: Others) -> None:
+    """What each device is given to add is c less its own variate, which follows from what it has sent."""
+    variate, given_next = course.context.arrays["variate"], []
+    rate = TRAINING.learning_rate
+    for device in DEVICES:
+        orders = [course.orders(number)[device] for number in (1, 2, 3)]
+        assert not orders[0].correction  # everything begins at 0
+        added, following = correction(course, orders[1]), correction(course, orders[2])
+        slope = course.delta(device).dense() / (course.reports(2)[device].steps * rate)
+        np.testing.assert_allclose(following, variate + added + slope, rtol=1e-4, atol=1e-5)
+        assert not following[statistics(course)].any() and (following != 0).mean() > 0.5
+        given_next.append(following)
+    # All took part in every round: c is the mean of the devices' own.
+    np.testing.assert_allclose(np.mean(given_next, axis=0), 0, atol=1e-5)
+    # Devices count alike.
+    first, last = course.globals[-2:]
+    mean = np.mean([course.delta(device).dense() for device in DEVICES], axis=0)
+    told = ~statistics(course)
+    np.testing.assert_allclose((last - first)[told], mean[told], rtol=1e-4, atol=1e-6)
+
+
+def correction(course: Course, order: OrderRow) -> Theta:
+    """What an order gives a device to add to its gradients (n,)."""
+    return decode(course.ledger.store.blobs.read(order.correction), course.layout.size).dense()
 
 
 def own_strategy(course: Course, _: Others) -> None:

@@ -137,7 +137,14 @@ class Twin:
         arrays = {name: t.detach().numpy().astype(np.float32) for name, t in self.tensors.items()}
         return self.layout.flatten(arrays)
 
-    def train(self, examples: Examples, training: Training, seed: int, safe: bool) -> None:
+    def train(
+        self,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        safe: bool,
+        correction: Theta | None = None,
+    ) -> None:
         """Train on exactly the batches that the device uses; padded rows are left out, not weighted."""
         settings = training.learning_rate, training.momentum
         optimizer = torch.optim.SGD(self.model.parameters(), lr=settings[0], momentum=settings[1])
@@ -154,6 +161,11 @@ class Twin:
                 loss = loss + training.prox / 2 * ((parameter - first) ** 2).sum()
             optimizer.zero_grad()
             torch.autograd.backward(loss)
+            if correction is not None:
+                for name, added in self.layout.views(correction).items():
+                    slope = self.tensors[name].grad
+                    assert slope is not None
+                    slope += torch.from_numpy(added.copy())
             optimizer.step()
 
     def accuracy(self, examples: Examples) -> float:
@@ -272,6 +284,22 @@ def test_prox_pulls_as_torch_does(
     outcome = do(order_for(blobs, made, training=training), blobs, digits)
     twin = Twin(made.model, made.layout, made.theta)
     twin.train(digits[0], training, seed=11, safe=True)
+    assert outcome.model is not None
+    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
+
+
+def test_a_correction_is_added_to_every_gradient(
+    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
+) -> None:
+    made, blobs = exported["mlp"], BlobFolder(tmp_path, 0)
+    training = Training(learning_rate=0.05, momentum=0.5)
+    added = np.random.default_rng(3).normal(0, 0.02, made.theta.size).astype(np.float32)
+    coded = encode(SparseVector(added.size, None, added), ValueCoding.FP32)
+    blobs.write(coded)
+    order = order_for(blobs, made, training=training, correction=describe(coded))
+    outcome = do(order, blobs, digits)
+    twin = Twin(made.model, made.layout, made.theta)
+    twin.train(digits[0], training, seed=11, safe=True, correction=added)
     assert outcome.model is not None
     check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
 

@@ -20,7 +20,6 @@ MORE = f"""
 [training]
 local_epochs = {TRAINING.local_epochs}
 learning_rate = {TRAINING.learning_rate}
-momentum = {TRAINING.momentum}
 """
 EXAMPLES = (150, 200, 250)
 # Of the devices' 4,000, 1,200 and 400 MB.
@@ -37,6 +36,7 @@ class Case:
     more: str = ""
     strategy: str = ""
     widths: bool = False
+    momentum: float = TRAINING.momentum
 
 
 CASES = {
@@ -56,6 +56,7 @@ CASES = {
     "heterofl": Case(particulars.heterofl, BY_MEMORY, widths=True),
     "lg_fedavg": Case(particulars.lg_fedavg),
     "local_only": Case(particulars.local_only),
+    "scaffold": Case(particulars.scaffold, momentum=0.0),
     "subflot": Case(particulars.subflot, f'{BY_MEMORY}, solver = "assign", lam = 0.3', widths=True),
     "fedobp by gradient": Case(
         particulars.fedobp_by_gradient,
@@ -87,7 +88,8 @@ class Courses:
         """The run of a case."""
         if name not in self.done:
             case, run = CASES[name], name.replace(" ", "-").replace("_", "-")
-            strategy, more = case.strategy or name, f"{MORE}{case.more}"
+            strategy = case.strategy or name
+            more = f"{MORE}momentum = {case.momentum}\n{case.more}"
             text = RUN.format(strategy=strategy, rounds=2, options=case.options, more=more)
             self.trio.begin(run, self.forms if case.widths else self.forms[:1], text)
             self.done[name] = self.trio.end(run)

@@ -120,6 +120,14 @@ WRONG: dict[str, tuple[Assignment, str]] = {
         rf"start float32 \(12000,\), expected float32 \({HALF.size},\)",
     ),
     "a start in float64": (assigned(start=DOUBLES), r"start float64"),
+    "a correction of another n": (
+        assigned(correction=random_theta(0, 99)),
+        r"correction float32 \(99,\), expected float32 \(12000,\)",
+    ),
+    "a correction of a mixture": (
+        assigned(correction=random_theta(0), own_model=OwnModel(mix=0.5)),
+        "a correction together with a mixture",
+    ),
     "a patch of another n": (assigned(patch=part(3, size=99)), "a patch of n=99, expected 12000"),
     "own and a patch": (
         assigned(patch=part(3), scoring=DeviceScoring(quantile=0.5)),
@@ -191,6 +199,16 @@ def test_who_lacks_a_feature_is_left_out_with_one_note(tmp_path: Path) -> None:
     assert cloud.messages("b", Order) == []
 
 
+def test_who_cannot_correct_its_gradients_is_left_out(tmp_path: Path) -> None:
+    gives("a", "b", correction=random_theta(7))
+    cloud = Cloud(tmp_path, GIVEN)
+    cloud.hello("a", codecs=("correction",))
+    cloud.hello("b")
+    assert set(cloud.core.open[RUN].orders) == {"a"}
+    (note,) = cloud.notes(logging.WARNING)
+    assert note == "run run, round 1: left out: b lacks correction"
+
+
 def test_a_round_waits_while_too_few_are_able(tmp_path: Path) -> None:
     gives("a", "b", own_model=OwnModel())
     cloud = Cloud(tmp_path, GIVEN)
@@ -243,10 +261,11 @@ def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
         keep=("head.bias",),
         training=TrainingConfig(prox=0.5),
         then=(FROZEN,),
-        own_model=OwnModel(mix=0.5),
+        own_model=OwnModel(),
         select=UpdateSelection(fraction=0.1),
         remember=True,
         arrays={"mine": random_theta(6, 4)},
+        correction=random_theta(7),
     )
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=ALL)
@@ -255,10 +274,14 @@ def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
         keep=("head.bias",),
         training=Training(prox=0.5),
         then=(FROZEN,),
-        own_model=OwnModel(mix=0.5),
+        own_model=OwnModel(),
         select=UpdateSelection(fraction=0.1),
         remember=True,
     )
+    assert order.correction is not None
+    coded = cloud.store.blobs.read(order.correction.sha256)
+    assert decode(coded, LAYOUT.size).dense().tobytes() == random_theta(7).tobytes()
+    cloud.core.ledger.collect()
     cloud.restart()
     cloud.hello(codecs=ALL)
     again = cloud.order("a")

@@ -100,6 +100,8 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("heterofl", {"step_s": [0.0, 1.0]}, "step_s", "`float` > 0.0"),
     ("heterofl", {"dropped": [0.5], "memory_mb": [100]}, "memory_mb, step_s", "neither of them beside"),
     ("heterofl", {"dropped": [0.5], "step_s": [1.0]}, "memory_mb, step_s", "neither of them beside"),
+    ("scaffold", {"server_lr": 0}, "server_lr", "`float` > 0.0"),
+    ("scaffold", {"server_lr": 1001}, "server_lr", "`float` <= 1000.0"),
     ("subflot", {"mix": 1.1}, "mix", "`float` <= 1.0"),
     ("subflot", {"lam": -1.0}, "lam", "`float` >= 0.0"),
     ("subflot", {"lam": 1000000.0}, "lam", "`float` <= 100000.0"),

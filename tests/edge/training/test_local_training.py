@@ -129,6 +129,14 @@ def test_phases_follow_each_other_and_are_pulled_to_the_start() -> None:
     assert learned.after == worth(end)
 
 
+def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
+    teacher, added = Teacher(), drift(9)
+    order = order_of(then=(SECOND,), own_model=OwnModel(FIRST))
+    follow(lesson(order, LAYOUT, START, None, None, added), teacher.answer)
+    first, second, own = teacher.asked_to_train()
+    assert first.correction is second.correction is added and own.correction is None
+
+
 def test_seeds_of_phases() -> None:
     seeds = [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
     assert len(set(seeds)) == 9
@@ -305,6 +313,10 @@ FROZEN = Training(freeze=("body.weight", "tail"))
         (
             {"scoring": DeviceScoring(0.5), "own_model": OwnModel()},
             "scoring: found together with a patch",
+        ),
+        (
+            {"own_model": OwnModel(mix=0.5), "correction": describe(b"d")},
+            "correction: found together with a mixture, expected one of them",
         ),
         (
             {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},

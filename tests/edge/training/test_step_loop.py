@@ -107,21 +107,27 @@ def test_places() -> None:
 
 @pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize("freeze", FREEZES)
-@pytest.mark.parametrize("anchored", [False, True])
-def test_a_plain_descent(training: Training, freeze: tuple[str, ...], anchored: bool) -> None:
-    """theta, the losses and the last gradient are the definition's; frozen tensors keep every bit."""
+@pytest.mark.parametrize("added", [False, True])
+def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: bool) -> None:
+    """theta, the losses and the last gradient are the definition's; frozen tensors keep every bit.
+
+    With an anchor and a correction, or neither; the gradient is without both.
+    """
     training = structs.replace(training, freeze=freeze)
-    start, anchor = theta_of(1), theta_of(2) if anchored else None
+    start, anchor = theta_of(1), theta_of(2) if added else None
+    correction = theta_of(3) if added else None
     before = start.copy()
-    plain = Plain(Program(), LAYOUT, start, training, anchor, wants_gradient=True)
+    plain = Plain(Program(), LAYOUT, start, training, anchor, True, correction)
     losses = run(plain)
     theta, velocity, gradient = exact(start), np.zeros(N), np.zeros(N)
+    steady = np.zeros(N) if correction is None else exact(correction)
     towards, still = exact(start if anchor is None else anchor), LAYOUT.mask(freeze)
     for batch, (loss,) in zip(batches(), losses, strict=True):
         gradient, expected = gradient_of(theta, exact(batch["x"]), exact(batch["y"]))
         assert loss == pytest.approx(expected, rel=1e-5)
         statistic = moved(theta, exact(batch["x"]))
-        velocity = training.momentum * velocity + gradient + training.prox * (theta - towards)
+        velocity = training.momentum * velocity + gradient + steady
+        velocity += training.prox * (theta - towards)
         theta = theta - training.learning_rate * velocity
         theta[MEAN] = statistic
         theta = np.where(still, start, theta)

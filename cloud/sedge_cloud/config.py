@@ -79,13 +79,14 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """One run. ``options`` are the strategy's own.
 
     A round takes ``fraction_train`` of the devices that are online, at least ``min_train_devices``, and
-    begins once ``min_available_devices`` are. It closes when ``quorum`` (a share of the cohort) has sent
-    an update, or after ``deadline_s`` seconds, and always with at least ``min_updates``: the run fails
-    when everyone has answered and there are fewer. With ``grace_s`` it stays open for so many seconds more
-    after the quorum, for those that are nearly done. What comes later still is ``remember``ed as the
-    device's past; ``late_updates = "count"`` lets it count in the next round too. After ``num_rounds`` of training, with ``evaluate``,
-    one more round measures ``fraction_evaluate`` (0 to 1; 0 is none) of the devices that are online, and
-    changes nothing; with ``evaluate_every`` such a round also follows every so many rounds of training.
+    begins once ``min_available_devices`` are. It closes when ``quorum`` (a share of the cohort) has sent an
+    update, or after ``deadline_s`` seconds, and always with at least ``min_updates``: the run fails when
+    everyone has answered and there are fewer. With ``grace_s`` it stays open for so many seconds more after
+    the quorum, for those that are nearly done. What comes later still is ``remember``ed as the device's
+    past; ``late_updates = "count"`` lets it count in the next round too. After ``num_rounds`` of training,
+    with ``evaluate``, one more round measures ``fraction_evaluate`` (0 to 1; 0 is none) of the devices that
+    are online, and changes nothing; with ``evaluate_every`` such a round also follows every so many rounds
+    of training.
     """
 
     strategy: str

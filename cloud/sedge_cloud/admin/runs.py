@@ -18,7 +18,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.runs import Ledger, Run, RunState
 from sedge_cloud.strategies import make_strategy
-from sedge_cloud.strategy import Context
+from sedge_cloud.strategy import Context, Width
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
@@ -52,7 +52,17 @@ def start_run(
     require_forms(bundle.manifest, [form.manifest for form in forms])
     _require_fit(config, bundle.manifest.layout, len(forms))
     layout, strategy = bundle.manifest.layout, make_strategy(config.strategy, config.options)
-    first = strategy.init(Context(layout, init, init, config.training, robust=config.robust))
+    widths = tuple(Width(form.manifest.dropped, form.manifest.layout) for form in (bundle, *forms))
+    context = Context(
+        layout,
+        init,
+        init,
+        config.training,
+        widths=widths,
+        axes=bundle.manifest.axes,
+        robust=config.robust,
+    )
+    first = strategy.init(context)
     blobs = [store.blobs.write(bundles.pack(packed)) for packed in (bundle, *forms)]
     ledger = Ledger(store)
     model, model_hash, _ = ledger.write_model(first.theta, config.broadcast.compression)

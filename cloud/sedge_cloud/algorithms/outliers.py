@@ -8,14 +8,13 @@ moves nothing but the weight. Two lengths are compared, each with its own median
 trained, and that of the patch which it began with, as this comes from its own past. It works on updates
 as they are, so no strategy needs to know.
 
-The median of the patches is that of trusted pasts (``Memory.trusted``), or else that of what was trained:
-where few devices have a patch, newcomers being many, one that was shortened in its last round would be
-measured by itself in the next. A patch of a trusted past that has no other beside it stays as it is. What
-it is made of was vetted in its own rounds, and no bound from this round would do: honest patches grow
-while changes shrink, and were seen to reach 13 times the median change after 60 rounds of FedOBP with
+The median of the patches is that of trusted pasts (``ClientModel.trusted``), or else that of what was
+trained: where few devices have a patch, newcomers being many, one that was shortened in its last round
+would be measured by itself in the next. A patch of a trusted past that has no other beside it stays as it
+is. What it is made of was vetted in its own rounds, and no bound from this round would do: honest patches
+grow while changes shrink, and were seen to reach 13 times the median change after 60 rounds of FedOBP with
 q = .9995, and 130 times with FedPURIN. Starts are not measured: they are the cloud's own, or made of
-trusted pasts.
-d = updates, n = parameters.
+trusted pasts. d = updates, n = parameters.
 """
 
 from collections import defaultdict

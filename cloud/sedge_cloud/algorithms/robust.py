@@ -49,7 +49,7 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     half a point and FedPURIN 1.5 points, FedOBP nothing that was seen. One round does not tell a
     reversed change from an honest one there. ``rule = "mean"`` is for such a fleet whose devices can be
     trusted. Whoever is shortened to less than ``TRUSTED`` or left out in a round, or comes too late to
-    be compared, has a past that the others get no share of (``Memory.trusted``) until an update of it
+    be compared, has a past that the others get no share of (``ClientModel.trusted``) until an update of it
     counts again.
 
     With the rule ``mean`` directions count for nothing. The other rules take its place where

@@ -179,7 +179,7 @@ def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None
     assert not [step for step in steps if step.startswith(("SCAN o", "SCAN u", "CORRELATED"))]
 
 
-def test_old_orders_keep_neither_patch_nor_details(tmp_path: Path) -> None:
+def test_old_orders_keep_neither_patch_nor_work(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.add_run(RUN)
     last = 7

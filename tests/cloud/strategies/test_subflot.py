@@ -111,7 +111,7 @@ def test_a_personal_share_takes_the_place_of_the_mixture() -> None:
 
 
 @pytest.mark.parametrize("past", [False, True])
-def test_the_pull_grows_with_the_rate(past: bool) -> None:
+def test_the_pull_grows_with_what_is_dropped(past: bool) -> None:
     for width, dropped in enumerate(DROPPED):
         client = a_past(width) if past else ClientModel(device=f"d{width}")
         pulled = SubFLOT(dropped=DROPPED, lam=3.0).plan(CONTEXT, client).work.training
@@ -143,6 +143,7 @@ def test_permuted_whole_models_are_averaged_in_the_globals_neurons(solver: Solve
     expected = THETA + sum(steps) / np.float32(3)
     np.testing.assert_allclose(after.theta[PARAMETER], expected[PARAMETER], atol=1e-6)
     np.testing.assert_array_equal(after.theta[~PARAMETER], THETA[~PARAMETER])
+    assert not after.counts
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from sedge_edge import backends
 from sedge_edge.backends import open_trainer
-from sedge_edge.training import trainer
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import (
@@ -67,7 +67,7 @@ def test_the_error_says_what_to_install(backend: str, monkeypatch: pytest.Monkey
     def find_nothing(_name: str) -> None:
         return None
 
-    monkeypatch.setattr(trainer, "find_spec", find_nothing)
+    monkeypatch.setattr(backends, "find_spec", find_nothing)
     with pytest.raises(ConfigError, match=r"onnxruntime \(pip install 'sedge-fl\[onnx\]'\)"):
         open_trainer(bundle("onnxruntime"), backend, 1)
 
@@ -76,7 +76,7 @@ def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_it(_name: str) -> object:
         return object()
 
-    monkeypatch.setattr(trainer, "find_spec", find_it)
+    monkeypatch.setattr(backends, "find_spec", find_it)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match="a working onnxruntime"):
         open_trainer(bundle("onnxruntime"), "auto", 1)

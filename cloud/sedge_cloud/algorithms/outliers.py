@@ -1,4 +1,4 @@
-"""What stands between a round's updates and every strategy: the sick are left out, the loud shortened.
+"""The filter between a round's updates and its strategy: leaves out what is not finite, shortens outliers.
 
 A receipt already means that an update is finite and belongs to its order. Here the updates of a round are
 compared with each other (``robust.py``): a change longer than the others' is shortened, so is one that

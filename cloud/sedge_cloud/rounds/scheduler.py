@@ -228,7 +228,7 @@ class Scheduler:
     ) -> list[CloudEffect]:
         """Send orders, new or again; ``orders`` has those that are made already."""
         current.asked(now)
-        return self._send(live, current, names, now, orders or {})
+        return self._send(live, current, names, now, orders)
 
     def _send(
         self,

@@ -42,7 +42,7 @@ def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[
     hello = Hello(bytes(16), "example", ("onnxruntime",), ("zstd",), num_train=len(train.targets))
     identity = Identity(name, "home", DeviceKeys.of(secret), hello)
     blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
-    agent = Agent(identity, blobs, journal, np.random.default_rng(0), boot=1)
+    agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
     place = Workplace(
         blobs,
         agent.vectors,
@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
         secret = name.encode().ljust(32)
         store.add_device(name, secret)
         devices[name] = make_device(name, secret, folder / name, labels)
-    cloud = Coordinator("home", store, gather_s=0.0, boot=1)
+    cloud = Coordinator("home", store, gather_s=0.0, incarnation=1)
     now, wire = 0.0, deque[object](cloud.load(0.0))
     for agent, place in devices.values():
         agent.will()

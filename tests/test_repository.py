@@ -405,7 +405,9 @@ def test_there_is_one_version() -> None:
 def test_the_tree_of_errors_is_as_drawn() -> None:
     from sedge_protocol import errors
 
-    drawn = re.findall(r"\b([A-Z]\w+(?:Error|Refused)|Refused)\b", errors.__doc__ or "")
+    drawn = re.findall(
+        r"\b([A-Z]\w+(?:Error|UpdateRejected)|UpdateRejected)\b", errors.__doc__ or ""
+    )
     real = [name for name, value in vars(errors).items() if isinstance(value, type)]
     assert {name for name in drawn if name != "OSError"} == set(real)
     assert all(issubclass(getattr(errors, name), errors.SedgeError) for name in real)

@@ -244,7 +244,7 @@ def _device_list(arguments: argparse.Namespace) -> int:
     rows = _open(arguments)[1].devices()
     print(f"{'device':<32} {'state':<9} starts")
     for row in rows:
-        print(f"{row.device:<32} {'revoked' if row.revoked else 'enrolled':<9} {row.boot}")
+        print(f"{row.device:<32} {'revoked' if row.revoked else 'enrolled':<9} {row.incarnation}")
     return 0
 
 

@@ -28,11 +28,11 @@ from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note
-from sedge_protocol.wire.frame import Frame, latest_boot
+from sedge_protocol.wire.frame import Frame, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 
 
@@ -40,25 +40,25 @@ class Coordinator:
     """The cloud's core for one fleet. ``draw`` chooses the devices of a round."""
 
     def __init__(
-        self, fleet: str, store: Store, gather_s: float, boot: int, draw: Draw = draw_cohort
+        self, fleet: str, store: Store, gather_s: float, incarnation: int, draw: Draw = draw_cohort
     ) -> None:
         self.fleet = fleet
         self.store = store
-        self.ledger = Ledger(store)
+        self.run_store = RunStore(store)
         self.counters: Counter[str] = Counter()
-        self._boot = store.next_boot(boot)
-        self.devices = Fleet(fleet, self._boot)
-        self._house = Housekeeping(self.ledger, self.counters)
+        self._incarnation = store.next_incarnation(incarnation)
+        self.devices = Fleet(fleet, self._incarnation)
+        self._house = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
         self.rounds = Scheduler(
-            self.ledger,
+            self.run_store,
             self.devices,
             self._downloads.manifest,
             self._house,
             self.counters,
             draw,
         )
-        self._inbox = Inbox(store, self.ledger, self._open_order)
+        self._inbox = Inbox(store, self.run_store, self._open_order)
         self._log = LogQuota()
         self._started = 0.0
         self._load_at = 0.0
@@ -138,7 +138,7 @@ class Coordinator:
             self.counters["foreign"] += 1
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
             return self._log.admit("strangers", [Note(logging.WARNING, text)], now)
-        if not device.allowance.spend(now, cost(payload)):
+        if not device.bucket.spend(now, cost(payload)):
             self.counters["flood"] += 1
             return [*self.devices.too_many(device, now)]
         found = self._hear(device, topic, payload, now)
@@ -146,7 +146,7 @@ class Coordinator:
 
     def _hear(self, device: Device, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
         try:
-            opened = device.peer.open(payload, topic, self._latest_boot(now))
+            opened = device.peer.open(payload, topic, self._latest_incarnation(now))
             if opened is None:
                 return [*self.devices.unheard(device, payload, now)]
             return self._dispatch(device, *opened, now)
@@ -156,9 +156,9 @@ class Coordinator:
         except StorageError as exc:
             return [self._house.trouble(exc)]
 
-    def _latest_boot(self, now: float) -> int:
+    def _latest_incarnation(self, now: float) -> int:
         """By our own start count, which our clock has set, and the time since."""
-        return latest_boot(self._boot + now - self._started)
+        return latest_incarnation(self._incarnation + now - self._started)
 
     def _dispatch(
         self, device: Device, frame: Frame, message: Message | None, now: float
@@ -185,9 +185,9 @@ class Coordinator:
 
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
-        if frame.boot != device.row.boot:
-            self.store.heard(device.row, frame.boot, msgspec.msgpack.encode(hello))
-            device.row = msgspec.structs.replace(device.row, boot=frame.boot)
+        if frame.incarnation != device.row.incarnation:
+            self.store.heard(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
+            device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
         found: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
         if not device.online:
             found.append(Note(logging.INFO, f"device {name} is online"))
@@ -203,7 +203,7 @@ class Coordinator:
             return [device.peer.message(messages.Cancel(get.run, get.round, text))]
         served = self.rounds.served(current, name)
         queued = self._downloads.request(name, transfer, get.missing, served, now)
-        device.allowance.charge(queued)
+        device.bucket.charge(queued)
         return []
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:

@@ -154,7 +154,9 @@ def _status(arguments: argparse.Namespace) -> int:
     if state is None:
         print(f"device {config.device} of fleet {config.fleet}: has never run")
         return 0
-    print(f"device {config.device} of fleet {config.fleet}: started {state.boot} (boot number)")
+    print(
+        f"device {config.device} of fleet {config.fleet}: started {state.incarnation} (incarnation number)"
+    )
     for run, known in state.runs.items():
         model = "has a personal model" if known.model else "has no model of its own"
         print(f"run {run}: last round {known.round}, {model}")

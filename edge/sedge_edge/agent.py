@@ -83,21 +83,21 @@ class Agent:
         blobs: Blobs,
         journal: Record[AgentState],
         rng: np.random.Generator,
-        boot: int,
+        incarnation: int,
         vectors: Vectors | None = None,
     ) -> None:
         self.identity = identity
         self.blobs = blobs
         self.vectors: Vectors = FolderVectors(blobs) if vectors is None else vectors
         self._memory = Memory(journal)
-        self._memory.start(boot, identity.keys.fingerprint)
+        self._memory.start(incarnation, identity.keys.fingerprint)
         fleet, device = identity.fleet, identity.device
         self.peer = Peer(
             topics.up(fleet, device),
             identity.keys.up,
             identity.keys.down,
-            self.state.boot,
-            self.state.coordinator_boot,
+            self.state.incarnation,
+            self.state.coordinator_incarnation,
         )
         self._down = topics.down(fleet, device)
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng)
@@ -186,7 +186,7 @@ class Agent:
             frame, message = opened
             if message is None:
                 return self._chunk(frame, now)
-            self._memory.heard(frame.boot)
+            self._memory.heard(frame.incarnation)
             overtaken = frame.seq < self.peer.window.top
             if isinstance(message, Order) and (overtaken or not self._greeting.greeted):
                 # What overtook it may have been its receipt or its cancellation; and until the first
@@ -241,13 +241,16 @@ class Agent:
 
     def _unheard(self, payload: bytes, now: float) -> list[AgentEffect]:
         """A sound frame that the replay window refused: said, if a coordinator may speak in vain."""
-        known, boot = self.peer.window.boot, HEADER.unpack_from(payload)[5]
-        if boot >= known or now < self._warn_at:  # the same start: a broker has repeated a frame
+        known, incarnation = self.peer.window.incarnation, HEADER.unpack_from(payload)[5]
+        if (
+            incarnation >= known or now < self._warn_at
+        ):  # the same start: a broker has repeated a frame
             return []
         self._warn_at = now + WARN_EVERY_S
         text = (
-            f"the coordinator is not heard: its start count {boot} is below {known}, which it had before. "
-            "If its state was wiped, restart this agent; otherwise somebody repeats old frames"
+            f"the coordinator is not heard: its start count {incarnation} is below {known}, "
+            "which it had before. If its state was wiped, restart this agent; otherwise "
+            "somebody repeats old frames"
         )
         return [Note(logging.WARNING, text)]
 

@@ -11,7 +11,7 @@
         ├── FrameError   header, length or MAC of a frame
         │   └── VersionError   a frame of a protocol version that we do not speak
         ├── CodecError   a coded vector
-        └── Refused      the peer said no, with a reason code
+        └── UpdateRejected      the peer said no, with a reason code
 
 The message says what is wrong, where, and what was expected: ``update.index[17]: 90211 is not below
 n=90200``. Foreign exceptions (paho, sqlite3, OSError) are translated once, at the file that owns the
@@ -72,7 +72,7 @@ class CodecError(RemoteError):
     """A coded vector is malformed."""
 
 
-class Refused(RemoteError):
+class UpdateRejected(RemoteError):
     """The peer refuses; ``reason`` is one of the reason codes of WIRE.md."""
 
     def __init__(self, reason: str, detail: str = "") -> None:

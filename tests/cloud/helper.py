@@ -102,11 +102,11 @@ def secret_of(device: str) -> bytes:
 class Device:
     """A device's end of the wire: it seals and opens frames, and does nothing by itself."""
 
-    def __init__(self, name: str, boot: int = 1, secret: bytes | None = None) -> None:
+    def __init__(self, name: str, incarnation: int = 1, secret: bytes | None = None) -> None:
         self.name = name
         self.keys = DeviceKeys.of(secret or secret_of(name))
         self.topic = topics.up(FLEET, name)
-        self.peer = Peer(self.topic, self.keys.up, self.keys.down, boot, 0)
+        self.peer = Peer(self.topic, self.keys.up, self.keys.down, incarnation, 0)
 
     def read(self, send: Send) -> Message:
         """The message in a frame that was sent to this device."""
@@ -140,7 +140,7 @@ class Cloud:
             self.enrol(name)
         if config is not None:
             start_run(self.store, RUN, self.bundle, config, narrower)
-        self.core = self._boot()
+        self.core = self._incarnation()
 
     def enrol(self, name: str) -> None:
         """A new device, through the store."""
@@ -151,7 +151,7 @@ class Cloud:
         """What a kill -9 and a new start leave: the store, and nothing else."""
         self.store.close()
         self.store = open_store(self.folder / "state")
-        self.core = self._boot()
+        self.core = self._incarnation()
 
     def say(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> list[Message]:
         """A device sends a message; what it is answered at once."""
@@ -250,7 +250,7 @@ class Cloud:
         """A stored vector (n,), decoded."""
         return decode(self.store.blobs.read(blob), LAYOUT.size).dense()
 
-    def _boot(self) -> Coordinator:
+    def _incarnation(self) -> Coordinator:
         core = Coordinator(FLEET, self.store, 1.0, 1)
         self.core = core
         self._keep([*core.load(self.now), *core.connected(self.now)], "")

@@ -55,7 +55,7 @@ class Fleet:
     def _update(self, name: str, order: Order, shared: Theta) -> bytes:
         start = shared.copy()
         row = self.cloud.store.order(RUN, order.round, name)
-        patch = None if row is None else self.cloud.core.ledger.patch(row, LAYOUT.size)
+        patch = None if row is None else self.cloud.core.run_store.patch(row, LAYOUT.size)
         if patch is not None:
             patch.scatter_into(start)
         delta = np.multiply(self.places[name] - start, PACE, dtype=np.float32)

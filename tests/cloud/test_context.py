@@ -117,7 +117,7 @@ def test_histories_and_means_are_those_without_a_context(tmp_path: Path) -> None
                 say_hello(cloud)
         ends.append(cloud.model(cloud.state().model))
         for _ in range(2):
-            found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a").trained
+            found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
             assert found is not None
             ends.append(found)
             cloud.restart()
@@ -183,14 +183,14 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
         play(cloud, drift, held)
     second = next(o for o in cloud.messages("c", Order) if o.round == 2)
     assert second.context == name_of(mask_bitmap(vector))
-    cloud.core.ledger.collect()
+    cloud.core.run_store.collect()
     following = sent(7, 30)
     blob = blob_of(second, following, mask_bitmap(vector))
     (answer,) = late(cloud, second, blob)
     assert isinstance(answer, Committed) and answer.late
-    cloud.core.ledger.collect()
+    cloud.core.run_store.collect()
     cloud.restart()
-    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "c")
+    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "c")
     start = cloud.model(cloud.store.round(RUN, 2).model)  # type: ignore[union-attr]
     following.add_to(start)
     assert found.round == 2 and found.trained is not None
@@ -223,7 +223,7 @@ def test_masks_that_nothing_names_are_collected(
     for drift in range(0, 80, 10):
         play(cloud, drift, held)
         masks.append(name_of(held["a"]))
-    cloud.core.ledger.collect()
+    cloud.core.run_store.collect()
     kept = [cloud.store.blobs.has(mask) for mask in masks]
     # The last one for the open order, and those that late updates of three rounds may need.
     assert kept == [False] * 4 + [True] * 4

@@ -74,12 +74,12 @@ def test_a_hello_is_welcomed_and_kept(tmp_path: Path) -> None:
     assert welcome == Welcome(hello.nonce, WHO_IS_THERE.version)
     assert cloud.notes(logging.INFO) == ["device a is online"]
     row = cloud.store.devices()[0]
-    assert row.boot == 1 and msgspec.msgpack.decode(row.hello or b"", type=Hello) == hello
+    assert row.incarnation == 1 and msgspec.msgpack.decode(row.hello or b"", type=Hello) == hello
     cloud.say("a", a_hello("two"))
     assert len(cloud.notes(logging.INFO)) == 1 and cloud.store.devices()[0] == row
-    cloud.devices["a"] = Device("a", boot=2)
+    cloud.devices["a"] = Device("a", incarnation=2)
     cloud.say("a", a_hello("three"))
-    assert cloud.store.devices()[0].boot == 2
+    assert cloud.store.devices()[0].incarnation == 2
 
 
 def test_a_round_begins_when_enough_are_there(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_replay_changes_nothing(tmp_path: Path) -> None:
     assert cloud.give("a", hello) == []
     assert not cloud.core.devices["a"].online
     # Nor does one of an earlier start of the device, even after a restart of our own.
-    cloud.devices["a"] = Device("a", boot=9)
+    cloud.devices["a"] = Device("a", incarnation=9)
     cloud.say("a", a_hello("y"))
     cloud.restart()
     assert cloud.give("a", hello) == [] and not cloud.core.devices["a"].online
@@ -232,11 +232,11 @@ def test_the_key_of_another_device_opens_nothing(tmp_path: Path) -> None:
     before = snapshot(cloud)
     for message in everything(cloud, "a"):
         # b knows its own secret, and can publish on a's topic where the broker lets it.
-        impostor = Device("a", boot=7, secret=secret_of("b"))
+        impostor = Device("a", incarnation=7, secret=secret_of("b"))
         transfer = message.manifest.transfer if isinstance(message, Offer) else bytes(16)
         assert cloud.give("a", impostor.peer.seal(message, transfer)) == []
         # Nor does a's own frame, taken to b's topic or to another fleet's.
-        genuine = Device("a", boot=7).peer.seal(message, transfer)
+        genuine = Device("a", incarnation=7).peer.seal(message, transfer)
         assert cloud.give("b", genuine) == []
         elsewhere = topics.up("elsewhere", "a")
         cloud.core.receive(elsewhere, genuine, cloud.now)

@@ -71,7 +71,7 @@ def largest(cloud: Cloud) -> float:
 
 def largest_patch(cloud: Cloud, name: str) -> float:
     """The largest magnitude in a device's patch of the open round."""
-    patch = cloud.core.ledger.patch(cloud.core.open[RUN].orders[name], LAYOUT.size)
+    patch = cloud.core.run_store.patch(cloud.core.open[RUN].orders[name], LAYOUT.size)
     assert patch is not None
     return float(np.abs(patch.values).max())
 
@@ -99,7 +99,7 @@ def test_nor_stays_who_was_absent_meanwhile(tmp_path: Path) -> None:
     online(cloud, *NAMES)
     send(cloud)
     online(cloud, *NAMES[1:])
-    assert BAD in cloud.core.ledger.read_groups(cloud.state().groups)[NAMES[0]]
+    assert BAD in cloud.core.run_store.read_groups(cloud.state().groups)[NAMES[0]]
     send(cloud, NAMES[1:], bad=WILD)
     online(cloud, *NAMES)
     assert distrusted(cloud) == [BAD]

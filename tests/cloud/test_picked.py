@@ -95,8 +95,8 @@ def test_the_model_of_a_device_has_the_part_that_it_picked(
     assert len(row.patch) <= MAX_INLINE_BYTES
     assert bool(row.patch_blob) == (places.size > 9 and level == 4)
     cloud.restart()  # nothing of it was in memory only
-    cloud.core.ledger.collect()
-    known = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a")
+    cloud.core.run_store.collect()
+    known = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a")
     assert known.trained is not None
     np.testing.assert_array_equal(known.trained, expected)
     cloud.hello(codecs=CODECS)  # and the next plan was made from it
@@ -203,6 +203,6 @@ def test_a_patch_whose_values_are_rounded_is_what_the_device_has(tmp_path: Path)
     there = decode(cloud.order("a").patch, N)
     assert there.values.tobytes() != patch.values.tobytes()
     assert isinstance(answers(cloud, "a", 3), Committed)
-    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a").trained
+    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
     assert found is not None
     np.testing.assert_array_equal(found, trained(there, levels, 3))

@@ -163,7 +163,7 @@ class Desk:
         self.folder = folder
         self.chunk_bytes = chunk_bytes
         self.now = 100.0
-        self.peer = Peer(DOWN, KEYS.down, KEYS.up, boot=7, peer_boot=0)
+        self.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=7, peer_incarnation=0)
         self.served: dict[bytes, bytes] = {}  # transfer id -> blob
         self.manifests: dict[bytes, Manifest] = {}
         self.offers: dict[bytes, Offer] = {}  # by transfer id, as the next
@@ -227,12 +227,12 @@ class Desk:
 
     # The device.
 
-    def start(self, boot: int = 1) -> Agent:
+    def start(self, incarnation: int = 1) -> Agent:
         """Bring the device to life from what is on its disk, and connect it to nothing yet."""
         hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=10, num_test=10)
         identity = Identity(DEVICE, FLEET, KEYS, hello)
         self.topics.clear()
-        agent = Agent(identity, self.blobs(), self.journal(), np.random.default_rng(3), boot)
+        agent = Agent(identity, self.blobs(), self.journal(), np.random.default_rng(3), incarnation)
         agent.will()
         return agent
 

@@ -59,4 +59,4 @@ def put_models(config: Path, bundle: bytes, models: dict[str, Theta | None]) -> 
     for run, theta in models.items():
         model = None if theta is None else blobs.write(theta.astype("<f4").tobytes())
         runs[run] = RunState(name, bytes(32), model, None, 3)
-    Journal(state_dir / "journal", AgentState, SCHEMA).commit(AgentState(boot=12, runs=runs))
+    Journal(state_dir / "journal", AgentState, SCHEMA).commit(AgentState(incarnation=12, runs=runs))

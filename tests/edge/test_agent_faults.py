@@ -452,7 +452,7 @@ def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(desk: Desk) -
 def test_a_coordinator_with_an_old_start_count_is_spoken_of(desk: Desk) -> None:
     """Reinstalled with a clock that runs late: the device would be silent, and nobody know why."""
     desk.give(desk.order())
-    desk.peer = Peer(DOWN, KEYS.down, KEYS.up, boot=6, peer_boot=0)
+    desk.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=6, peer_incarnation=0)
     notes = [only(desk.tell(desk.order(number)), Note) for number in (2, 3)]
     assert [len(found) for found in notes] == [1, 0]
     assert "its start count 6 is below 7" in notes[0][0].text
@@ -464,18 +464,21 @@ def test_a_forged_start_count_of_the_coordinator_ends_with_the_next_connection(
 ) -> None:
     """Whoever has the device's secret can be the coordinator to it, with the last count there is."""
     desk = Desk(tmp_path)
-    true, forger = desk.peer, Peer(DOWN, KEYS.down, KEYS.up, boot=2**32 - 1, peer_boot=0)
+    true, forger = (
+        desk.peer,
+        Peer(DOWN, KEYS.down, KEYS.up, incarnation=2**32 - 1, peer_incarnation=0),
+    )
     (nonce,) = [m.nonce for m in desk.messages(desk.connect()) if isinstance(m, Hello)]
     desk.peer = forger
     desk.tell(Welcome(nonce, "forged"))
     desk.peer = true
-    assert desk.on_disk().coordinator_boot == 2**32 - 1
+    assert desk.on_disk().coordinator_incarnation == 2**32 - 1
     desk.give(desk.order())
     assert desk.on_disk().orders == {}
     played_back = true.seal(Welcome(nonce, "0"))
     desk.agent = desk.start()
     desk.connect()  # the hello of which is answered by the true one
-    assert desk.on_disk().coordinator_boot == 7
+    assert desk.on_disk().coordinator_incarnation == 7
     assert desk.agent.receive(DOWN, played_back, desk.now) == []
     desk.give(desk.order())
     desk.settle()
@@ -610,10 +613,10 @@ def test_a_job_whose_start_cannot_be_noted_is_not_begun(
 
 def test_every_start_is_a_new_boot(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    boots = [desk.agent.state.boot]
+    incarnations = [desk.agent.state.incarnation]
     for at_least in (0, 50, 3):  # a clock that was set, and then lost
-        boots.append(desk.start(at_least).state.boot)
-    assert boots == [1, 2, 50, 51]
+        incarnations.append(desk.start(at_least).state.incarnation)
+    assert incarnations == [1, 2, 50, 51]
 
 
 @pytest.mark.parametrize("keep", [0, 7, 20, 44, 60, -1])
@@ -688,9 +691,9 @@ def test_a_replayed_frame_is_counted_and_nothing_else(desk: Desk) -> None:
 
 def test_frames_of_an_earlier_coordinator_are_refused_for_good(desk: Desk) -> None:
     old = desk.peer.seal(desk.order(8))
-    desk.peer = Peer(DOWN, KEYS.down, KEYS.up, boot=8, peer_boot=0)
+    desk.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=8, peer_incarnation=0)
     desk.give(desk.order(1))
-    assert desk.on_disk().coordinator_boot == 8
+    assert desk.on_disk().coordinator_incarnation == 8
     for expected in (1, 0):  # said now and then
         assert len(check_ignored(desk, DOWN, old, "replayed")) == expected
     desk.reboot()

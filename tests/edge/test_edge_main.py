@@ -83,7 +83,7 @@ def file_in_the_way(config: Path) -> None:
 
 def damaged_journal(config: Path) -> None:
     state = config.parent / "state"
-    Journal(state / "journal", AgentState, SCHEMA).commit(AgentState(boot=3))
+    Journal(state / "journal", AgentState, SCHEMA).commit(AgentState(incarnation=3))
     (state / "journal").write_bytes((state / "journal").read_bytes()[:-1])
 
 
@@ -159,7 +159,9 @@ def test_run_works_until_it_is_told_to_stop(
     assert set(handlers) == {signal.SIGTERM, signal.SIGINT}
     state = Journal(config.parent / "state" / "journal", AgentState, SCHEMA).load()
     assert state is not None
-    assert state.boot > 1_700_000_000  # seconds, so that a lost disk does not go back in time
+    assert (
+        state.incarnation > 1_700_000_000
+    )  # seconds, so that a lost disk does not go back in time
 
 
 @pytest.mark.usefixtures("handlers")
@@ -260,10 +262,10 @@ def test_status(
     assert state is not None
     blob = BlobFolder(state_dir, 0).write(b"x" * 123)
     waiting = (Pending("second", 4, blob),)
-    journal.commit(AgentState(boot=12, runs=state.runs, outbox=waiting))
+    journal.commit(AgentState(incarnation=12, runs=state.runs, outbox=waiting))
     assert run(config, "status") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "device pi-1 of fleet home: started 12 (boot number)",
+        "device pi-1 of fleet home: started 12 (incarnation number)",
         "run first: last round 3, has a personal model",
         "run second: last round 3, has no model of its own",
         "run second: the update of round 4 waits, 123 bytes",

@@ -237,5 +237,5 @@ def test_the_real_fashion_mnist() -> None:
     # The constants are those of the 60,000 train images, which come first.
     assert np.bincount(dataset.targets[:60_000]).tolist() == [6000] * 10
     assert abs(float(dataset.inputs[:60_000].mean(dtype=np.float64))) < 1e-3
-    # The first image of the train set is an ankle boot.
+    # The first image of the train set is an ankle incarnation.
     assert dataset.targets[:5].tolist() == [9, 0, 0, 3, 0]

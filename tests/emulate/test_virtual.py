@@ -19,7 +19,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.agent import Identity
 from sedge_edge.training.job import CODECS, Job
 from sedge_edge.training.trainer import TrainingDiverged
@@ -137,7 +137,7 @@ class Lab:
     def outcome(self) -> tuple[bytes, list[Summary]]:
         """The last global model, and the rounds; closes the store."""
         run = Run(self.store.runs()[0], self.store)
-        theta = Ledger(self.store).context(run).theta.tobytes()
+        theta = RunStore(self.store).context(run).theta.tobytes()
         self.store.close()
         return theta, self.summaries()
 

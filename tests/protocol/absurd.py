@@ -40,7 +40,7 @@ def warped(record: msgspec.Struct, rng: random.Random) -> bytes:
 
 
 def warped_frame(
-    message: Message, rng: random.Random, topic: str, key: bytes, boot: int, seq: int
+    message: Message, rng: random.Random, topic: str, key: bytes, incarnation: int, seq: int
 ) -> bytes:
     """A sealed frame of a warped message, now and then with a changed byte or of another kind."""
     body = bytearray(warped(message, rng) if rng.random() < 0.8 else encode_body(message))
@@ -49,7 +49,7 @@ def warped_frame(
     kind = KINDS[type(message)] if rng.random() < 0.9 else rng.choice(list(Kind))
     manifest = getattr(message, "manifest", None)
     transfer = rng.choice([NO_TRANSFER, getattr(manifest, "transfer", NO_TRANSFER)])
-    frame = Frame(kind, bytes(body[:MAX_BODY_BYTES]), boot, seq, transfer)
+    frame = Frame(kind, bytes(body[:MAX_BODY_BYTES]), incarnation, seq, transfer)
     return seal(frame, topic, key)
 
 

@@ -56,7 +56,7 @@ class FrameCase(TypedDict):
     kind: int
     topic: str
     key: str | None
-    boot: int
+    incarnation: int
     seq: int
     transfer: str
     index: int
@@ -138,7 +138,7 @@ def _frame(case: FrameCase) -> Frame:
     return Frame(
         Kind(case["kind"]),
         bytes.fromhex(case["body"]),
-        case["boot"],
+        case["incarnation"],
         case["seq"],
         bytes.fromhex(case["transfer"]),
         case["index"],

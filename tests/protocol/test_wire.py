@@ -14,7 +14,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.rounds import housekeeping, lifecycle
 from sedge_cloud.store import database as store
-from sedge_cloud.store import runs as ledger
+from sedge_cloud.store import runs as run_store
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt
@@ -27,7 +27,7 @@ TEXT = (ROOT / "protocol" / "WIRE.md").read_text()
 LIMITS = "11. Limits, times, and their reasons"
 VECTORS = json.loads((ROOT / "tests" / "vectors" / "frames.json").read_text())
 
-FIELDS = ["magic", "version", "kind", "flags", "head_len", "boot", "seq", "transfer", "index",
+FIELDS = ["magic", "version", "kind", "flags", "head_len", "incarnation", "seq", "transfer", "index",
           "body_len", "reserved", "mac"]  # fmt: skip
 STRUCTS: list[type[msgspec.Struct]] = [
     *KINDS,
@@ -222,7 +222,7 @@ NUMBERS: list[tuple[str, int]] = [
     ("BUSY", int(state.DISK_RETRY_S)),
     ("an ORDER", int(lifecycle.RESEND_S)),
     ("an upload", int(inbox.IDLE_S)),
-    ("a half-received", int(ledger.PART_AGE_S)),
+    ("a half-received", int(run_store.PART_AGE_S)),
 ]
 
 
@@ -264,11 +264,13 @@ def test_topics_and_access_list() -> None:
 
 
 def test_every_reason_that_the_coordinator_gives() -> None:
-    """Read off its source: a reason is the first argument of ``Refused`` and its like."""
+    """Read off its source: a reason is the first argument of ``UpdateRejected`` and its like."""
     files = (ROOT / "cloud" / "sedge_cloud").rglob("*.py")
     source = "".join(path.read_text() for path in files)
-    given = set(re.findall(r'(?:Refused|_rejected|Reject|Refusal)\([^"()]*"([a-z-]+)"', source))
-    given |= set(re.findall(r'Refused\(\s*"([a-z-]+)"', source))
+    given = set(
+        re.findall(r'(?:UpdateRejected|_rejected|Reject|Refusal)\([^"()]*"([a-z-]+)"', source)
+    )
+    given |= set(re.findall(r'UpdateRejected\(\s*"([a-z-]+)"', source))
     assert len(given) >= 9
     known = {(cells[0], cells[1]) for cells in rows(section("10. Reason codes"))[1:]}
     assert {reason for kind, reason in known if kind in ("REJECT", "REFUSED")} == given
@@ -281,7 +283,7 @@ def test_vectors_of_the_page_are_those_of_the_file() -> None:
         assert value in plain
     goodbye = next(case for case in VECTORS["frames"] if case["name"] == "GOODBYE")
     assert goodbye["sealed"] in plain
-    assert f"boot {goodbye['boot']}, seq {goodbye['seq']}" in prose("3. Frames")
+    assert f"incarnation {goodbye['incarnation']}, seq {goodbye['seq']}" in prose("3. Frames")
 
 
 def test_headings_are_numbered_in_order() -> None:

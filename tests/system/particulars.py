@@ -117,7 +117,7 @@ def start_of(course: Course, device: str) -> Theta:
     order, work = course.last_orders[device], course.last_orders[device].read_work()
     layout, theta = course.run.layout(order.width), course.globals[-1].copy()
     if order.model:
-        theta = course.ledger.theta(order.model, layout.size).copy()
+        theta = course.run_store.theta(order.model, layout.size).copy()
     if order.patch_hash:
         indices, values = course.start(device)
         if work.choice is not None:
@@ -425,7 +425,7 @@ def subflot(course: Course, _: Others) -> None:
         pulled = course.orders(2)[device].read_work().training or TRAINING
         assert pulled.prox == pytest.approx(2 * 0.3 * DROPPED[width])
         order, layout = course.last_orders[device], course.run.layout(width)
-        start = course.ledger.theta(order.model, layout.size)
+        start = course.run_store.theta(order.model, layout.size)
         own = course.updates[device].trained
         carried = layout.views(2 * start - own)  # the global model in the device's neurons
         whole = course.layout.views(last)
@@ -460,7 +460,7 @@ def scaffold(course: Course, _: Others) -> None:
 
 def correction(course: Course, order: OrderRow) -> Theta:
     """What an order gives a device to add to its gradients (n,)."""
-    return decode(course.ledger.store.blobs.read(order.correction), course.layout.size).dense()
+    return decode(course.run_store.store.blobs.read(order.correction), course.layout.size).dense()
 
 
 def own_strategy(course: Course, _: Others) -> None:

@@ -214,13 +214,13 @@ def test_both_are_the_same_up_to_rounding(tmp_path: Path) -> None:
 def test_plain_updates_show_a_device_to_the_cloud_whoever_scores(tmp_path: Path) -> None:
     """What the mode is not: without secure aggregation the cloud can add an update to the global."""
     cloud, devices = play(tmp_path, GRID, DEVICE)
-    state, ledger = cloud.state(), cloud.core.ledger
+    state, run_store = cloud.state(), cloud.core.run_store
     for name, device in devices.items():
         row = cloud.store.client_model(RUN, name)
         assert row is not None and not row.patch_hash and not row.arrays
-        delta = ledger.delta(LAYOUT.size, row.blob, row.context)
+        delta = run_store.delta(LAYOUT.size, row.blob, row.context)
         assert delta is not None
-        seen = ledger.theta(row.model, LAYOUT.size) + delta.dense()
+        seen = run_store.theta(row.model, LAYOUT.size) + delta.dense()
         np.testing.assert_array_equal(seen, device.model)
     assert state.arrays == b"" and state.groups == b""
 

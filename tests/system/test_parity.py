@@ -25,7 +25,7 @@ from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, UpdateRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import Programs
 from sedge_edge.training.batches import batches
@@ -349,7 +349,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
     codec: CodecConfig,
     broadcast: BroadcastConfig,
 ) -> None:
-    """Two rounds of FedOBP, the second from a patch: the ledger's vectors are the device's."""
+    """Two rounds of FedOBP, the second from a patch: the run_store's vectors are the device's."""
     made, blobs = exported["cnn"], BlobFolder(tmp_path / "device", 0)
     config = RunConfig(
         strategy="fedobp",
@@ -361,11 +361,11 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
     )
     store = Store(tmp_path / "cloud")
     start_run(store, "run", made.folder, config)
-    ledger, run = Ledger(store), Run(store.runs()[0], store)
+    run_store, run = RunStore(store), Run(store.runs()[0], store)
     size = made.layout.size
     patched = 0
     for number in (1, 2):
-        planned = plan_round(run, ledger, number, ["pi-1"], lambda device: None)
+        planned = plan_round(run, run_store, number, ["pi-1"], lambda device: None)
         opened = new_round(run, number, "train", planned.orders, 0.0)
         store.open_round(opened.row, planned.orders)
         round_, given = opened.row, opened.orders["pi-1"]
@@ -391,7 +391,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         delta = decode(decode_update(update)[1], size).dense()
 
         store.blobs.write(update)
-        report = check_update(ledger, run, round_, given, update).report
+        report = check_update(run_store, run, round_, given, update).report
         assert report == outcome.report
         row = UpdateRow(
             "run",
@@ -404,10 +404,10 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         )
         memory = ClientModelRow("run", "pi-1", number, round_.model, patch, outcome.update, b"")
         store.receive(row, memory)
-        base = ledger.theta(round_.model, size)
-        (seen,) = ledger.updates(run, number, base)
+        base = run_store.theta(round_.model, size)
+        (seen,) = run_store.updates(run, number, base)
         assert seen.trained.tobytes() == (start + delta).tobytes()
-        known = ledger.client_model(run, "pi-1").trained
+        known = run_store.client_model(run, "pi-1").trained
         assert known is not None
         assert known.tobytes() == (start + delta).tobytes()
 
@@ -417,19 +417,19 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
             # fl(start + fl(trained - start)) is trained up to its last bit.
             np.testing.assert_allclose(seen.trained, trained, rtol=3e-7, atol=1e-8)
         # The next round's global is another than the device's own model, so that there is a patch.
-        run.state = ledger.write_state(
-            run, run.strategy.apply(ledger.context(run), ledger.updates(run, number, base))
+        run.state = run_store.write_state(
+            run, run.strategy.apply(run_store.context(run), run_store.updates(run, number, base))
         )
         run.state = msgspec.structs.replace(
-            run.state, **dict(zip(("model", "model_hash"), shifted(ledger, run), strict=True))
+            run.state, **dict(zip(("model", "model_hash"), shifted(run_store, run), strict=True))
         )
     assert patched == 1
     store.close()
 
 
-def shifted(ledger: Ledger, run: Run) -> tuple[bytes, bytes]:
+def shifted(run_store: RunStore, run: Run) -> tuple[bytes, bytes]:
     """The run's global, moved as other devices' updates would: its blob and its hash."""
-    theta = ledger.theta(run.state.model, run.manifest.layout.size)
+    theta = run_store.theta(run.state.model, run.manifest.layout.size)
     noise = np.random.default_rng(5).normal(0, 0.01, theta.size).astype(np.float32)
-    blob, sha256, _ = ledger.write_model(theta + noise, run.config.broadcast.compression)
+    blob, sha256, _ = run_store.write_model(theta + noise, run.config.broadcast.compression)
     return blob, sha256

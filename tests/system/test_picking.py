@@ -85,7 +85,7 @@ def play(folder: Path, wants: tuple[int, ...]) -> tuple[Cloud, dict[str, Device]
             picked += [level] if len(expected) > 1 else []
             cloud.upload(name, update)
             if task == TRAIN:
-                known = cloud.core.ledger.client_model(cloud.core.runs[RUN], name)
+                known = cloud.core.run_store.client_model(cloud.core.runs[RUN], name)
                 assert known.trained is not None
                 np.testing.assert_array_equal(known.trained, devices[name].model)
         cloud.poll(seconds=5)

@@ -19,7 +19,7 @@ from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import Context, Update
 from sedge_edge.backends import open_trainer
 from sedge_edge.config import load_config
@@ -100,7 +100,7 @@ class Course:
     def __init__(self, folder: Path, store: Store, name: str) -> None:
         self._folder, self._store = folder, store
         self._trainers: dict[int, Trainer] = {}
-        self.ledger = Ledger(store)
+        self.run_store = RunStore(store)
         self.run = Run(next(row for row in store.runs() if row.run == name), store)
         rows = store.rounds(name)
         self.summaries = [
@@ -118,13 +118,13 @@ class Course:
     @cached_property
     def context(self) -> Context:
         """What the strategy would be given next."""
-        return self.ledger.context(self.run)
+        return self.run_store.context(self.run)
 
     @cached_property
     def globals(self) -> list[Theta]:
         """The global model at the beginning of each round of training, and the last one."""
         rows = self._store.rounds(self.run.name)[: self.training_rounds]
-        begun = [self.ledger.theta(row.model, self.layout.size) for row in rows]
+        begun = [self.run_store.theta(row.model, self.layout.size) for row in rows]
         return [*begun, self.context.theta]
 
     def orders(self, number: int) -> dict[str, OrderRow]:
@@ -144,7 +144,7 @@ class Course:
     @cached_property
     def updates(self) -> dict[str, Update]:
         """The updates of the last round of training, by device."""
-        found = self.ledger.updates(self.run, self.training_rounds, self.globals[-2])
+        found = self.run_store.updates(self.run, self.training_rounds, self.globals[-2])
         return {update.device: update for update in found}
 
     def delta(self, device: str) -> SparseVector:
@@ -167,7 +167,7 @@ class Course:
 
     def patch(self, order: OrderRow) -> SparseVector | None:
         """The patch of an order."""
-        return self.ledger.patch(order, self.run.layout(order.width).size)
+        return self.run_store.patch(order, self.run.layout(order.width).size)
 
     def evaluate(self, device: str, theta: Theta) -> Metrics:
         """What a model (m,) is worth on a device's test examples."""

@@ -151,7 +151,7 @@ def by_hand(
 ) -> bytes:
     """A frame from its parts, with a good MAC, true or not."""
     fields = {"magic": b"SG", "version": 1, "kind": Kind.GOODBYE, "flags": 0}
-    fields |= {"head_len": 64 + len(extra), "boot": BOOT, "seq": 1, "transfer": bytes(16)}
+    fields |= {"head_len": 64 + len(extra), "incarnation": BOOT, "seq": 1, "transfer": bytes(16)}
     fields |= {"index": 0, "body_len": len(body), "reserved": 0, **changes}
     head = struct.pack("<2sBBHHII16sIIQ", *fields.values())
     mac = hmac.digest(key, topic.encode() + head + extra + body, "sha256")[:16]

@@ -74,7 +74,7 @@ def _fields(struct_: msgspec.Struct) -> object:
 def _entry(name: str, topic: str, key: bytes | None, frame: Frame, sealed: bytes) -> Json:
     return {
         "name": name, "kind": int(frame.kind), "topic": topic, "key": key.hex() if key else None,
-        "boot": frame.boot, "seq": frame.seq, "transfer": frame.transfer.hex(),
+        "incarnation": frame.incarnation, "seq": frame.seq, "transfer": frame.transfer.hex(),
         "index": frame.index, "body": frame.body.hex(), "sealed": sealed.hex(),
     }  # fmt: skip
 

@@ -98,8 +98,8 @@ class Station:
         self._down = topics.down(FLEET, account.name)
         self.topic = topics.up(FLEET, account.name)
         self.link = MqttLink(settings, (self._down,))
-        self.boot = int(time.time())
-        self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.boot, 0)
+        self.incarnation = int(time.time())
+        self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.incarnation, 0)
         self.order: Order | None = None
 
     def fileno(self) -> int | None:
@@ -255,8 +255,8 @@ class Flooder(Station):
                 get = Get(RUN, self.order.round, to_bitmap(range(model.count), model.count))
                 return self.peer.message(get, model.transfer).payload
             case "hello":
-                self.boot += 1
-                self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.boot, 0)
+                self.incarnation += 1
+                self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.incarnation, 0)
                 return self.peer.message(HELLO).payload
             case "garbage":
                 return bytes(64)

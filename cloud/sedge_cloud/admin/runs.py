@@ -16,7 +16,7 @@ from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_stranger
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
-from sedge_cloud.store.runs import Ledger, Run, RunState
+from sedge_cloud.store.runs import Run, RunState, RunStore
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import Context, Width
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
@@ -64,14 +64,14 @@ def start_run(
     )
     first = strategy.init(context)
     blobs = [store.blobs.write(bundles.pack(packed)) for packed in (bundle, *forms)]
-    ledger = Ledger(store)
-    model, model_hash, _ = ledger.write_model(first.theta, config.broadcast.compression)
+    run_store = RunStore(store)
+    model, model_hash, _ = run_store.write_model(first.theta, config.broadcast.compression)
     state = RunState(
         model,
         model_hash,
         initial=model,
-        arrays=ledger.write_arrays(first.arrays),
-        groups=ledger.write_groups(first.groups),
+        arrays=run_store.write_arrays(first.arrays),
+        groups=run_store.write_groups(first.groups),
     )
     row = RunRow(
         run=name,
@@ -82,7 +82,7 @@ def start_run(
         created=time.time(),
         narrower=msgspec.msgpack.encode(blobs[1:]) if narrower else b"",
     )
-    _require_plan(Run(row, store), ledger)
+    _require_plan(Run(row, store), run_store)
     store.add_run(row)
 
 
@@ -100,10 +100,10 @@ def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
         raise ConfigError("robust.rule", rule, expected)
 
 
-def _require_plan(run: Run, ledger: Ledger) -> None:
+def _require_plan(run: Run, run_store: RunStore) -> None:
     """Raise ``ConfigError`` when the strategy cannot plan for a device that nobody has heard of."""
     try:
-        given, read = plan_stranger(run, ledger), ledger.store.blobs.read
+        given, read = plan_stranger(run, run_store), run_store.store.blobs.read
         row = new_round(run, 1, TRAIN, [given], 0.0).row
         order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)), 0.0)
         require_sendable(run, order, given.device)

@@ -2,7 +2,7 @@
 
 A token bucket of messages for each device, far above what an honest one needs: a round takes it some five
 and its chunks, and what 500 chunks of 64 KiB fill is a link of 260 Mbit/s. What a message costs is read off
-its length and its kind, before its MAC is looked at. A message above the allowance is as good as lost on
+its length and its kind, before its MAC is looked at. A message above the bucket is as good as lost on
 its way: who meant it says it again. Strangers, the revoked among them, are not heard at all.
 
 Beside it a number of lines in the log, for each device and for all strangers together.
@@ -31,12 +31,12 @@ LINES, LINES_S = 20, 60.0
 
 
 def cost(payload: bytes) -> int:
-    """What a frame takes from its sender's allowance, by its length and the kind that it claims."""
+    """What a frame takes from its sender's bucket, by its length and the kind that it claims."""
     units = max(1, -(-(len(payload) - HEADER.size) // UNIT_BYTES))
     return units if len(payload) <= _KIND else units - 1 + COST.get(payload[_KIND], 1)
 
 
-class Allowance:
+class TokenBucket:
     """What is left of one sender's bucket."""
 
     def __init__(self) -> None:

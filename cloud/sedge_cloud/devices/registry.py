@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sedge_cloud.devices.capabilities import capable
-from sedge_cloud.devices.rate_limit import RATE, Allowance
+from sedge_cloud.devices.rate_limit import RATE, TokenBucket
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import RemoteError, VersionError
@@ -39,15 +39,15 @@ class Device:
     hello: Hello | None = None
     online: bool = False
     warn_at: float = 0.0
-    allowance: Allowance = field(default_factory=Allowance)
+    bucket: TokenBucket = field(default_factory=TokenBucket)
 
 
 class Fleet:
     """Every device, by id. ``present`` counts those online; ``changes``, how often one came or went."""
 
-    def __init__(self, name: str, boot: int) -> None:
+    def __init__(self, name: str, incarnation: int) -> None:
         self._name = name
-        self._boot = boot
+        self._incarnation = incarnation
         self._devices: dict[str, Device] = {}
         self._heard: dict[str, Device] = {}  # by the topic on which it sends; not the revoked
         self._loaded = False
@@ -71,7 +71,7 @@ class Fleet:
                     self.leave(known)
                 found += self._add(row)
                 continue
-            known.row = msgspec.structs.replace(row, boot=known.row.boot)
+            known.row = msgspec.structs.replace(row, incarnation=known.row.incarnation)
             if row.revoked and self._heard.pop(topics.up(self._name, row.device), None) is not None:
                 self.leave(known)
                 found.append(Note(logging.WARNING, f"device {row.device} is revoked"))
@@ -87,7 +87,7 @@ class Fleet:
         if device is not None:
             return self._devices[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
-        frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
+        frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
         return Send(topic, seal(frame, topic, None))
 
     def lose(self) -> None:
@@ -113,15 +113,17 @@ class Fleet:
 
     def unheard(self, device: Device, payload: bytes, now: float) -> list[Effect]:
         """A sound control frame that the replay window refused: said, if a device may wait in vain."""
-        known, boot = device.peer.window.boot, HEADER.unpack_from(payload)[5]
-        if boot >= known or now < device.warn_at:  # the same start: a broker has repeated a frame
+        known, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
+        if (
+            incarnation >= known or now < device.warn_at
+        ):  # the same start: a broker has repeated a frame
             return []
         device.warn_at = now + WARN_EVERY_S
         name = device.row.device
         text = (
-            f"device {name} is not heard: its start count {boot} is below {known}, which it had before. "
-            "If its state was wiped, set its clock and restart it, or `device reissue` it; "
-            "otherwise somebody repeats old frames"
+            f"device {name} is not heard: its start count {incarnation} is below {known}, "
+            "which it had before. If its state was wiped, set its clock and restart it, or "
+            "`device reissue` it; otherwise somebody repeats old frames"
         )
         return [Note(logging.WARNING, text)]
 
@@ -134,7 +136,7 @@ class Fleet:
 
     def too_many(self, device: Device, now: float) -> list[Effect]:
         """A message above what one device is given: dropped, which is said now and then."""
-        if not device.allowance.warns(now):
+        if not device.bucket.warns(now):
             return []
         text = (
             f"device {device.row.device} says more than {RATE:.0f} messages a second: what is above that "
@@ -154,7 +156,7 @@ class Fleet:
     def _add(self, row: DeviceRow) -> list[Effect]:
         keys = DeviceKeys.of(row.secret)
         down = topics.down(self._name, row.device)
-        peer = Peer(down, keys.down, keys.up, self._boot, row.boot)
+        peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation)
         device = self._devices[row.device] = Device(row, peer, _stored_hello(row))
         if row.revoked:
             return []

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sedge_cloud.store.rows import OrderRow, RoundRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.store.vectors import magnitude
 from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.codec.patch_levels import offered
-from sedge_protocol.errors import CodecError, Refused
+from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import Report, decode_update
 
@@ -26,11 +26,11 @@ class Checked(NamedTuple):
 
 
 def check_update(
-    ledger: Ledger, run: Run, round_: RoundRow, order: OrderRow, blob: bytes
+    run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow, blob: bytes
 ) -> Checked:
     """What a received update holds, wholly validated.
 
-    Raises ``Refused`` with the reason when it does not belong to this order, ``CodecError`` when
+    Raises ``UpdateRejected`` with the reason when it does not belong to this order, ``CodecError`` when
     its bytes are malformed; the payload is decoded to its last element.
     """
     report, payload = decode_update(blob)
@@ -45,30 +45,32 @@ def check_update(
     ]
     for name, found, wanted in expected:
         if found != wanted:
-            raise Refused("mismatch", f"update.{name}: {_show(found)}, expected {_show(wanted)}")
-    _require_offered(ledger, order, layout.size, report.level)
+            raise UpdateRejected(
+                "mismatch", f"update.{name}: {_show(found)}, expected {_show(wanted)}"
+            )
+    _require_offered(run_store, order, layout.size, report.level)
     if report.num_examples < 1:
-        raise Refused("invalid", "update.num_examples: 0, expected at least 1")
+        raise UpdateRejected("invalid", "update.num_examples: 0, expected at least 1")
     if bool(payload) != (order.read_work().upload and round_.task == TRAIN):
-        raise Refused("mismatch", f"update has {len(payload)} payload bytes, not as ordered")
+        raise UpdateRejected("mismatch", f"update has {len(payload)} payload bytes, not as ordered")
     if not payload:
         return Checked(report, None)
-    delta = ledger.decode(payload, layout.size, order.context)
-    _require_finite(ledger, run, order, order.model or round_.model, delta, report.level)
+    delta = run_store.decode(payload, layout.size, order.context)
+    _require_finite(run_store, run, order, order.model or round_.model, delta, report.level)
     return Checked(report, delta)
 
 
-def _require_offered(ledger: Ledger, order: OrderRow, size: int, level: int | None) -> None:
-    """Raise ``Refused`` unless the device has picked what it was offered."""
-    levels = ledger.levels(order, size)
+def _require_offered(run_store: RunStore, order: OrderRow, size: int, level: int | None) -> None:
+    """Raise ``UpdateRejected`` unless the device has picked what it was offered."""
+    levels = run_store.levels(order, size)
     expected: tuple[int | None, ...] = (None,) if levels is None else offered(levels)
     if level not in expected:
         shown = " or ".join(map(str, expected))
-        raise Refused("mismatch", f"update.level: {level}, expected {shown}")
+        raise UpdateRejected("mismatch", f"update.level: {level}, expected {shown}")
 
 
 def _require_finite(
-    ledger: Ledger,
+    run_store: RunStore,
     run: Run,
     order: OrderRow,
     model: bytes,
@@ -77,7 +79,7 @@ def _require_finite(
 ) -> None:
     """Raise ``CodecError`` unless start + delta is finite; k values almost always show it."""
     size = run.layout(order.width).size
-    held, patch = ledger.held(model, size), ledger.started(order, size, level, keep=True)
+    held, patch = run_store.held(model, size), run_store.started(order, size, level, keep=True)
     start = max(held.largest, 0.0 if patch is None else magnitude(patch.values))
     if start + magnitude(delta.values) <= _LARGEST:
         return

@@ -18,9 +18,9 @@ import msgspec
 from sedge_cloud.devices.update_checks import Checked, check_update
 from sedge_cloud.store.database import LATE_ROUNDS, Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import CodecError, Refused, StorageError
+from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.frame import Frame
 from sedge_protocol.wire.messages import (
@@ -75,9 +75,9 @@ class Inbox:
     refuses.
     """
 
-    def __init__(self, store: Store, ledger: Ledger, open_order: OpenOrder) -> None:
+    def __init__(self, store: Store, run_store: RunStore, open_order: OpenOrder) -> None:
         self._store = store
-        self._ledger = ledger
+        self._run_store = run_store
         self._open_order = open_order
         self._blobs: BlobFolder = store.blobs
         self._transfers: dict[str, dict[bytes, Transfer]] = {}
@@ -95,9 +95,9 @@ class Inbox:
         sha256, size = offer.manifest.sha256, offer.manifest.size
         try:
             if run is None:
-                raise Refused("unknown-run", f"there is no run {offer.run!r}")
+                raise UpdateRejected("unknown-run", f"there is no run {offer.run!r}")
             order, _ = self._order(run, offer.round, device)
-        except Refused as exc:
+        except UpdateRejected as exc:
             return Answer(_reject(offer.run, offer.round, sha256, exc))
         dense = 4 * run.layout(order.width).size
         limit = MAX_REPORT_BYTES + dense * (DENSE_SLACK + 1) // DENSE_SLACK
@@ -207,18 +207,18 @@ class Inbox:
         self._quiet.pop((device, transfer), None)
 
     def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
-        """The device's order, and its round. Raises ``Refused`` when there is none or it is too old."""
+        """The device's order and its round. Raises ``UpdateRejected`` for none, or one too old."""
         given = self._open_order(run.name, number, device)
         if given is not None:
             return given
         order = self._store.order(run.name, number, device)
         round_ = self._store.round(run.name, number)
         if order is None or round_ is None:
-            raise Refused("unknown-round", f"round {number} has no order for {device}")
+            raise UpdateRejected("unknown-round", f"round {number} has no order for {device}")
         # The client model will name these; a model may outlive its round, for other devices' sake.
         gone = not round_.open and number + LATE_ROUNDS <= run.state.round
         if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
-            raise Refused("stale", f"round {number} closed too long ago")
+            raise UpdateRejected("stale", f"round {number} closed too long ago")
         return order, round_
 
     def _take(
@@ -252,8 +252,8 @@ class Inbox:
         client: ClientModelRow | None = None
         try:
             order, round_ = self._order(run, number, device)
-            checked = check_update(self._ledger, run, round_, order, blob)
-        except Refused as exc:
+            checked = check_update(self._run_store, run, round_, order, blob)
+        except UpdateRejected as exc:
             row = _rejected(row, exc.reason, exc.detail)
         except CodecError as exc:
             row = _rejected(row, "malformed", str(exc))
@@ -264,7 +264,7 @@ class Inbox:
                 row, report=coded, late=0 if round_.open else run.state.round + 1
             )
             if checked.delta is not None:
-                self._ledger.keep_delta(sha256, order.context, checked.delta)
+                self._run_store.keep_delta(sha256, order.context, checked.delta)
             if round_.task == TRAIN:
                 client = self._client_model(run, round_, order, checked, sha256)
         self._store.receive(row, client, b"" if row.rejected else small)
@@ -277,8 +277,8 @@ class Inbox:
         report, delta, work = checked.report, checked.delta, order.read_work()
         patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
         if report.level is not None:  # of the patch only what the device has picked
-            started = self._ledger.started(order, run.layout(order.width).size, report.level)
-            patch, patch_blob = self._ledger.write_patch(started)
+            started = self._run_store.started(order, run.layout(order.width).size, report.level)
+            patch, patch_blob = self._run_store.write_patch(started)
             patch_context = b""
         return ClientModelRow(
             run=run.name,
@@ -301,7 +301,7 @@ class Inbox:
 
     def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:
         """The mask that the device keeps as well: of its last update with 0 < k < n."""
-        mask = b"" if delta is None else self._ledger.write_mask(delta)
+        mask = b"" if delta is None else self._run_store.write_mask(delta)
         if mask:
             return mask
         known = self._store.client_model(run.name, order.device)
@@ -322,5 +322,5 @@ def _rejected(row: UpdateRow, reason: str, detail: str) -> UpdateRow:
     return msgspec.structs.replace(row, rejected=reason, detail=detail[:1000])
 
 
-def _reject(run: str, number: int, sha256: bytes, why: Refused) -> Reject:
+def _reject(run: str, number: int, sha256: bytes, why: UpdateRejected) -> Reject:
     return Reject(run, number, sha256, why.reason, why.detail[:1000])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sedge_cloud.store.cache import Cache
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.store.vectors import vector_bytes
 from sedge_cloud.strategy import ClientModel, Groups
 from sedge_protocol.wire.messages import Hello
@@ -18,9 +18,9 @@ Hellos = Callable[[str], Hello | None]
 class ClientModels:
     """The models of a run's devices; ``hello`` gives what a device has last said of itself."""
 
-    def __init__(self, run: Run, ledger: Ledger, groups: Groups, hello: Hellos) -> None:
+    def __init__(self, run: Run, run_store: RunStore, groups: Groups, hello: Hellos) -> None:
         self._run = run
-        self._ledger = ledger
+        self._run_store = run_store
         self._groups = groups
         self._hello = hello
         self._members: Cache[ClientModel] = Cache(CACHED_MEMBERS_BYTES, _client_bytes)
@@ -39,7 +39,7 @@ class ClientModels:
 
     def _made(self, device: str) -> ClientModel:
         hello = self._hello(device)
-        found = self._ledger.client_model(self._run, device)
+        found = self._run_store.client_model(self._run, device)
         return found if hello is None else replace(found, memory_mb=hello.memory_mb)
 
 

@@ -19,25 +19,25 @@ from sedge_cloud.rounds.lifecycle import (
 )
 from sedge_cloud.rounds.summary import Summary, summarise
 from sedge_cloud.store.rows import RoundRow, UpdateRow
-from sedge_cloud.store.runs import Ledger, Run, RunState
+from sedge_cloud.store.runs import Run, RunState, RunStore
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.wire.messages import TRAIN
 
 
-def close_round(live: LiveRun, ledger: Ledger, current: OpenRound) -> Summary:
+def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary:
     """Fold the updates into the next global model and store the result; the run moves on.
 
     With too few updates, or a result that cannot be kept, the run has failed and its state stays.
     """
     run, row = live.run, current.row
-    updates = counted_updates(run, ledger.store, row)
+    updates = counted_updates(run, run_store.store, row)
     on_time = [update for update in updates if update.round == row.round]
-    summary = summarise(run, ledger, row, list(current.orders.values()), on_time)
+    summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
     state, distrusted = run.state, dict[str, float]()
     failure = _shortage(run, summary)
     if not failure:
         try:
-            state, distrusted = _fold(run, ledger, row, updates)
+            state, distrusted = _fold(run, run_store, row, updates)
         except (LocalError, ConfigError) as exc:  # such as a change above what its coding holds
             failure = f"the next global model cannot be kept: {exc}"
     late = tuple(update.device for update in updates if update.late)
@@ -46,17 +46,17 @@ def close_round(live: LiveRun, ledger: Ledger, current: OpenRound) -> Summary:
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     status = RUNNING if event is None else next_state(RUN, run.status, event)
     coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
-    ledger.store.close_round(run.name, row.round, coded, reached, status)
+    run_store.store.close_round(run.name, row.round, coded, reached, status)
     _move_on(live, state, status)
     return summary
 
 
-def closed_already(live: LiveRun, ledger: Ledger, current: OpenRound) -> Summary | None:
+def closed_already(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
     """The summary of a round whose closing was committed, though the disk reported it as failed.
 
     The run moves on. None for one that is still open. Closing it again would find its updates collected.
     """
-    run, store = live.run, ledger.store
+    run, store = live.run, run_store.store
     row = store.round(run.name, current.row.round)
     if row is None or row.open or row.summary is None:
         return None
@@ -72,15 +72,15 @@ def _move_on(live: LiveRun, state: RunState, status: str) -> None:
 
 
 def _fold(
-    run: Run, ledger: Ledger, row: RoundRow, updates: Sequence[UpdateRow]
+    run: Run, run_store: RunStore, row: RoundRow, updates: Sequence[UpdateRow]
 ) -> tuple[RunState, dict[str, float]]:
     """The run's state after a round's updates, its blobs stored, and whose update did not count in full."""
     state, distrusted = run.state, dict[str, float]()
     if row.task == TRAIN:
-        context = ledger.context(run)
-        vetted = vet(ledger.updates(run, row.round, context.theta, updates), run.config.robust)
+        context = run_store.context(run)
+        vetted = vet(run_store.updates(run, row.round, context.theta, updates), run.config.robust)
         distrusted = vetted.distrusted
-        state = ledger.write_state(run, run.strategy.apply(context, vetted))
+        state = run_store.write_state(run, run.strategy.apply(context, vetted))
     return msgspec.structs.replace(state, round=row.round), distrusted
 
 

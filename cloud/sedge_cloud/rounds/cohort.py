@@ -12,7 +12,7 @@ import numpy as np
 
 from sedge_cloud.devices.registry import Fleet
 from sedge_cloud.rounds.plans import Planned, plan_round
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
 # (run, number of the round, its task, ids of the able devices) -> ids of the cohort
@@ -41,7 +41,7 @@ def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[s
 
 
 def plan_cohort(
-    run: Run, ledger: Ledger, number: int, task: str, fleet: Fleet, draw: Draw
+    run: Run, run_store: RunStore, number: int, task: str, fleet: Fleet, draw: Draw
 ) -> Planned:
     """The orders of a round, and who was left out on the way.
 
@@ -56,7 +56,7 @@ def plan_cohort(
         drawn = draw(run, number, task, [name for name in able if name not in left_out])
         if not drawn:
             return Planned([], left_out)
-        planned = plan_round(run, ledger, number, drawn, fleet.hello)
+        planned = plan_round(run, run_store, number, drawn, fleet.hello)
         # A draw may name devices of its own choice, the same ones again.
         repeated = planned.left_out.keys() <= left_out.keys()
         left_out |= planned.left_out

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from sedge_cloud.store.rows import OrderRow, UpdateRow
-from sedge_cloud.store.runs import Ledger
+from sedge_cloud.store.runs import RunStore
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
@@ -22,8 +22,8 @@ DISK_RETRY_S = 30.0
 class Housekeeping:
     """The care of a coordinator's store; ``counters`` are the coordinator's."""
 
-    def __init__(self, ledger: Ledger, counters: Counter[str]) -> None:
-        self._ledger = ledger
+    def __init__(self, run_store: RunStore, counters: Counter[str]) -> None:
+        self._run_store = run_store
         self._counters = counters
         self._wanted = False
         self._collect_at = 0.0
@@ -35,11 +35,11 @@ class Housekeeping:
 
     def started(self) -> list[Note]:
         """The store has been taken over: what the process before left is collected."""
-        return self._collect(self._ledger.collect)
+        return self._collect(self._run_store.collect)
 
     def closed(self, orders: int) -> list[Note]:
         """A round of so many orders has closed."""
-        return self._collect(lambda: self._ledger.tidy(orders))
+        return self._collect(lambda: self._run_store.tidy(orders))
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
@@ -47,10 +47,10 @@ class Housekeeping:
 
     def poll(self, now: float) -> list[Note]:
         """What was found lost; and room is made, if that is due."""
-        found = [Note(logging.WARNING, text) for text in self._ledger.take_losses()]
+        found = [Note(logging.WARNING, text) for text in self._run_store.take_losses()]
         if self._wanted and now >= self._collect_at:
             self._wanted, self._collect_at = False, now + DISK_RETRY_S
-            found += self._collect(self._ledger.collect)
+            found += self._collect(self._run_store.collect)
         return found
 
     def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:
@@ -58,7 +58,7 @@ class Housekeeping:
 
         A round's own model is not looked at: without it there is no update that could count.
         """
-        store = self._ledger.store
+        store = self._run_store.store
         for update, order in accepted:
             blobs = (update.blob, order.model, order.context, order.patch_blob, order.patch_context)
             why = next(filter(None, (store.lost(blob) for blob in blobs if blob)), "")

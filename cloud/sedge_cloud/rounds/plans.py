@@ -16,7 +16,7 @@ import numpy as np
 from sedge_cloud.devices.capabilities import CORRECTION, needed_features
 from sedge_cloud.rounds.client_models import ClientModels, Hellos
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.store.vectors import hash_of, magnitude
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import (
@@ -55,13 +55,13 @@ class Planned:
 
 
 def plan_round(
-    run: Run, ledger: Ledger, number: int, devices: Sequence[str], hello: Hellos
+    run: Run, run_store: RunStore, number: int, devices: Sequence[str], hello: Hellos
 ) -> Planned:
     """Plan every device's part in a round.
 
     Raises ``LocalError`` for an assignment that cannot be made or given.
     """
-    planner = _Planner(run, ledger, number, hello)
+    planner = _Planner(run, run_store, number, hello)
     orders: list[OrderRow] = []
     left_out: dict[str, frozenset[str]] = {}
     for device in devices:
@@ -83,14 +83,14 @@ def plan_round(
     return Planned(orders, left_out)
 
 
-def plan_stranger(run: Run, ledger: Ledger) -> OrderRow:
+def plan_stranger(run: Run, run_store: RunStore) -> OrderRow:
     """What a device that nobody has heard of would be ordered in the first round.
 
     Raises ``LocalError`` and ``CodecError`` for an assignment that cannot be made or given.
     """
-    assignment = run.strategy.plan(ledger.context(run), ClientModel())
+    assignment = run.strategy.plan(run_store.context(run), ClientModel())
     work = check_assignment(run, STRANGER, assignment)
-    return _Planner(run, ledger, 1, lambda device: None).order(STRANGER, assignment, work)
+    return _Planner(run, run_store, 1, lambda device: None).order(STRANGER, assignment, work)
 
 
 def order_seed(seed: int, number: int, device: str) -> int:
@@ -177,13 +177,13 @@ def _require_names(where: str, layout: Layout, work: Work) -> None:
 class _Planner:
     """The planning of one round."""
 
-    def __init__(self, run: Run, ledger: Ledger, number: int, hello: Hellos) -> None:
+    def __init__(self, run: Run, run_store: RunStore, number: int, hello: Hellos) -> None:
         self._run = run
-        self._ledger = ledger
+        self._run_store = run_store
         self._number = number
         self._hello = hello
-        self._context: Context = ledger.context(run)
-        self._clients = ClientModels(run, ledger, self._context.groups, hello)
+        self._context: Context = run_store.context(run)
+        self._clients = ClientModels(run, run_store, self._context.groups, hello)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
 
     def assignment(self, device: str) -> Assignment:
@@ -191,9 +191,9 @@ class _Planner:
 
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
         """A device's part as it is stored. Raises ``LocalError`` for one that cannot be given."""
-        run, ledger = self._run, self._ledger
-        known, said = ledger.store.client_model(run.name, device), self._hello(device)
-        trusted = known is None or ledger.trusted(run, known)
+        run, run_store = self._run, self._run_store
+        known, said = run_store.store.client_model(run.name, device), self._hello(device)
+        trusted = known is None or run_store.trusted(run, known)
         if known is not None and known.width != assignment.width:
             known = None  # its mask and what it remembers are of another layout
         model, model_hash = self._start(assignment.start)
@@ -206,12 +206,12 @@ class _Planner:
             device=device,
             patch=patch if inline else b"",
             work=msgspec.msgpack.encode(work),
-            arrays=ledger.write_arrays(assignment.arrays),
+            arrays=run_store.write_arrays(assignment.arrays),
             context=b"" if work.select is None else self._mask(known),
             model=model,
             model_hash=model_hash,
             width=assignment.width,
-            patch_blob=b"" if inline else ledger.store.blobs.write(patch),
+            patch_blob=b"" if inline else run_store.store.blobs.write(patch),
             patch_context=patch_context,
             trusted=trusted,
             num_train=0 if said is None else said.num_train,
@@ -228,7 +228,7 @@ class _Planner:
         if name not in self._starts:
             coding = self._run.config.patch
             values = _held_in(coding.values, start)
-            written = self._ledger.write_model(start.copy(), coding.compression, values)
+            written = self._run_store.write_model(start.copy(), coding.compression, values)
             self._starts[name] = written[:2]
         return self._starts[name]
 
@@ -238,7 +238,7 @@ class _Planner:
             return b""
         whole = SparseVector(correction.size, None, correction)
         coded = encode(whole, ValueCoding.FP32, self._run.config.patch.compression)
-        return self._ledger.store.blobs.write(coded)
+        return self._run_store.store.blobs.write(coded)
 
     def _is_own(
         self, device: str, patch: SparseVector | None, known: ClientModelRow | None
@@ -251,7 +251,7 @@ class _Planner:
 
     def _mask(self, known: ClientModelRow | None) -> bytes:
         """The blob of a device's last mask; empty where there is none, or the disk has lost it."""
-        if known is None or not known.mask or not self._ledger.store.blobs.has(known.mask):
+        if known is None or not known.mask or not self._run_store.store.blobs.has(known.mask):
             return b""
         return known.mask
 
@@ -268,7 +268,7 @@ class _Planner:
         mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(known)
         if not mask:
             return encode(patch, values, coding.compression), b""
-        context = self._ledger.store.blobs.read(mask)
+        context = self._run_store.store.blobs.read(mask)
         coded = encode(patch, values, coding.compression, context)
         return coded, mask if mask_needed(coded) else b""
 

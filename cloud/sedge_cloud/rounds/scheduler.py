@@ -32,7 +32,7 @@ from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RunRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import ConfigError, LocalError, StorageError
 from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.messages import Cancel, Order
@@ -43,7 +43,7 @@ class Scheduler:
 
     def __init__(
         self,
-        ledger: Ledger,
+        run_store: RunStore,
         devices: Fleet,
         describe: Describe,
         house: Housekeeping,
@@ -51,8 +51,8 @@ class Scheduler:
         draw: Draw,
     ) -> None:
         self.live: dict[str, LiveRun] = {}
-        self._ledger = ledger
-        self._store: Store = ledger.store
+        self._run_store = run_store
+        self._store: Store = run_store.store
         self._devices = devices
         self._describe = describe
         self._house = house
@@ -100,14 +100,14 @@ class Scheduler:
     ) -> Iterator[CloudEffect]:
         config = live.run.config
         if had_trouble and current.due(config, now) is not None:
-            summary = closed_already(live, self._ledger, current)
+            summary = closed_already(live, self._run_store, current)
             if summary is not None:
                 yield from self._closed(live, current, summary)
                 return
             yield from self._reject_lost(live.run, current)
         while (event := current.due(config, now)) is not None:
             if next_state(ROUND, current.phase, event) == Phase.CLOSED:
-                yield from self._closed(live, current, close_round(live, self._ledger, current))
+                yield from self._closed(live, current, close_round(live, self._run_store, current))
                 return
             current.enter(event, config, now)
             if event is Event.SHORTAGE:
@@ -130,7 +130,7 @@ class Scheduler:
         current, orders = resume(run, self._store, now), dict[str, Order]()
         if current is None:
             try:
-                planned = plan_cohort(run, self._ledger, number, task, devices, self._draw)
+                planned = plan_cohort(run, self._run_store, number, task, devices, self._draw)
                 if planned.left_out:
                     where = f"run {run.name}, round {number}"
                     yield Note(logging.WARNING, f"{where}: {planned.lacking}")
@@ -257,7 +257,7 @@ class Scheduler:
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
         """Reject the updates that would count in the round, and that the disk has lost."""
         rows = counted_updates(run, self._store, current.row)
-        accepted = self._ledger.with_orders(run, current.row.round, rows)
+        accepted = self._run_store.with_orders(run, current.row.round, rows)
         for lost in self._house.reject_lost(accepted):
             if lost.round == current.row.round:
                 current.received.discard(lost.device)

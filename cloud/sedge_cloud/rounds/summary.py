@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.wire.update import Report
 
 
@@ -49,7 +49,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summarise(
     run: Run,
-    ledger: Ledger,
+    run_store: RunStore,
     row: RoundRow,
     orders: Sequence[OrderRow],
     updates: Sequence[UpdateRow],
@@ -81,12 +81,12 @@ def summarise(
         before=sum(device.before for device in devices) / count,
         after=sum(device.after for device in devices) / count,
         update_bytes=sum(device.update_bytes for device in devices),
-        personal=personal_elements(run, ledger, orders, picked),
+        personal=personal_elements(run, run_store, orders, picked),
     )
 
 
 def personal_elements(
-    run: Run, ledger: Ledger, orders: Sequence[OrderRow], picked: Mapping[str, int | None]
+    run: Run, run_store: RunStore, orders: Sequence[OrderRow], picked: Mapping[str, int | None]
 ) -> dict[str, int]:
     """How many patch elements lie in each tensor, summed over the orders.
 
@@ -95,7 +95,7 @@ def personal_elements(
     found: Counter[str] = Counter()
     for order in orders:
         layout, level = run.layout(order.width), picked.get(order.device)
-        patch = ledger.started(order, layout.size, level)
+        patch = run_store.started(order, layout.size, level)
         unknown = level is None and order.read_work().choice is not None
         if patch is None or unknown:
             continue

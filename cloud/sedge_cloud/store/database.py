@@ -23,7 +23,7 @@ from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, TABLES, named_blobs_
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.disk import FILE_MODE, opened
-from sedge_protocol.wire.frame import next_boot
+from sedge_protocol.wire.frame import next_incarnation
 
 # How long one process waits for another's transaction, in seconds.
 BUSY_S = 10.0
@@ -80,13 +80,13 @@ class Store:
             row = self._db.execute("PRAGMA data_version").fetchone()
         return int(row[0])
 
-    def next_boot(self, clock: int) -> int:
+    def next_incarnation(self, clock: int) -> int:
         """Our own start count: larger than ever before, and at least a clock's seconds that can be true."""
         with self._transaction() as db:
-            row = db.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone()
-            boot = next_boot(int(row[0]), clock)
-            db.execute("UPDATE meta SET value = ? WHERE key = 'boot'", (boot,))
-        return boot
+            row = db.execute("SELECT value FROM meta WHERE key = 'incarnation'").fetchone()
+            incarnation = next_incarnation(int(row[0]), clock)
+            db.execute("UPDATE meta SET value = ? WHERE key = 'incarnation'", (incarnation,))
+        return incarnation
 
     def devices(self) -> list[DeviceRow]:
         """Every device ever enrolled, by id."""
@@ -114,16 +114,16 @@ class Store:
 
     def reissue_device(self, device: str, secret: bytes) -> None:
         """Give an id a new secret, revoked or not; its counts begin anew. Raises ``ConfigError``."""
-        sql = "UPDATE devices SET secret = ?, revoked = 0, boot = 0, hello = NULL WHERE device = ?"
+        sql = "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL WHERE device = ?"
         with self._transaction() as db:
             if not db.execute(sql, (secret, device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
-    def heard(self, row: DeviceRow, boot: int, hello: bytes) -> None:
-        """Keep a device's newest boot and hello, unless its secret is another by now."""
-        sql = "UPDATE devices SET boot = ?, hello = ? WHERE device = ? AND secret = ?"
+    def heard(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
+        """Keep a device's newest incarnation and hello, unless its secret is another by now."""
+        sql = "UPDATE devices SET incarnation = ?, hello = ? WHERE device = ? AND secret = ?"
         with self._transaction() as db:
-            db.execute(sql, (boot, hello, row.device, row.secret))
+            db.execute(sql, (incarnation, hello, row.device, row.secret))
 
     def runs(self) -> list[RunRow]:
         """Every run, oldest first."""

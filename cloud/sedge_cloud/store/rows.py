@@ -18,12 +18,12 @@ class DeviceRow(msgspec.Struct, frozen=True):
     device: str
     secret: bytes
     revoked: bool
-    boot: int
+    incarnation: int
     hello: bytes | None
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One run; ``config`` and ``state`` are MessagePack (config.RunConfig, ledger.RunState).
+    """One run; ``config`` and ``state`` are MessagePack (config.RunConfig, run_store.RunState).
 
     ``bundle`` is the blob of the whole model's bundle, ``narrower`` MessagePack of the blobs of those with
     fewer channels, widest first, or empty.

@@ -136,7 +136,7 @@ class RoundUpdates:
             )
 
 
-class Ledger(Vectors):
+class RunStore(Vectors):
     """Vectors of a store's runs."""
 
     def __init__(self, store: Store) -> None:

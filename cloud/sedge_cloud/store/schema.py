@@ -13,7 +13,7 @@ TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
-    boot INTEGER NOT NULL DEFAULT 0, hello BLOB);
+    incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB);
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
     state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL);
@@ -39,7 +39,7 @@ CREATE TABLE client_models (
     patch_context BLOB NOT NULL, mix REAL, step_s REAL NOT NULL, remembered INTEGER NOT NULL,
     steps INTEGER NOT NULL, PRIMARY KEY (run, device));
 CREATE TABLE small_updates (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL);
-INSERT INTO meta VALUES ('boot', 0);
+INSERT INTO meta VALUES ('incarnation', 0);
 """
 # The updates that a client model builds on, and those of open rounds. A cross join looks rounds up
 # first: SQLite would otherwise go through all updates there ever were.

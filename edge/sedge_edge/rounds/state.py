@@ -16,7 +16,7 @@ from sedge_edge.rounds.global_model import named, versions
 from sedge_edge.rounds.storage import Record
 from sedge_edge.training.job import Outcome
 from sedge_protocol.errors import SedgeError
-from sedge_protocol.wire.frame import next_boot
+from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 
@@ -79,26 +79,26 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """In how many starts of the agent an order was begun and not ended; ``boot`` is the last of them."""
+    """In how many starts an order was begun and not ended; ``incarnation`` is the last of them."""
 
     round: int
     model_hash: bytes
     starts: int
-    boot: int
+    incarnation: int
 
 
 class AgentState(msgspec.Struct, frozen=True):
     """Everything that must survive, committed as one.
 
-    Since schema 1: ``boot`` and ``coordinator_boot`` keep old frames from being played back; ``orders``
-    (by run) and ``outbox`` are the work at hand; ``chunk_bytes`` is what the link was last found to
-    carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first; ``attempts`` (by run)
-    are at jobs that have not come to an end; ``key`` is the fingerprint of the keys that both boots belong
-    to, empty in older journals.
+    Since schema 1: ``incarnation`` and ``coordinator_incarnation`` keep old frames from being played back;
+    ``orders`` (by run) and ``outbox`` are the work at hand; ``chunk_bytes`` is what the link was last found
+    to carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first; ``attempts`` (by run)
+    are at jobs that have not come to an end; ``key`` is the fingerprint of the keys that both
+    incarnations belong to, empty in older journals.
     """
 
-    boot: int = 0
-    coordinator_boot: int = 0
+    incarnation: int = 0
+    coordinator_incarnation: int = 0
     runs: dict[str, RunState] = msgspec.field(default_factory=dict[str, RunState])
     orders: dict[str, Order] = msgspec.field(default_factory=dict[str, Order])
     outbox: tuple[Pending, ...] = ()
@@ -140,7 +140,11 @@ class AgentState(msgspec.Struct, frozen=True):
     def hopeless(self, order: Order) -> bool:
         """Whether the order has ended the agent, and not the other way round, too often."""
         found = self.attempt(order)
-        return found is not None and found.starts >= MAX_STARTS and found.boot != self.boot
+        return (
+            found is not None
+            and found.starts >= MAX_STARTS
+            and found.incarnation != self.incarnation
+        )
 
     def unused(self) -> str | None:
         """Of the runs that seem to be over the one that was worked for longest ago; None without any."""
@@ -173,14 +177,16 @@ class Memory:
         """
         state = self.state
         if state.key not in (b"", key):
-            state = msgspec.structs.replace(state, boot=0, coordinator_boot=0)
-        boot = next_boot(state.boot, clock_s)
-        self._save(boot=boot, coordinator_boot=state.coordinator_boot, key=key)
+            state = msgspec.structs.replace(state, incarnation=0, coordinator_incarnation=0)
+        incarnation = next_incarnation(state.incarnation, clock_s)
+        self._save(
+            incarnation=incarnation, coordinator_incarnation=state.coordinator_incarnation, key=key
+        )
 
-    def heard(self, coordinator_boot: int) -> None:
+    def heard(self, coordinator_incarnation: int) -> None:
         """The coordinator's present start; an older one than before has proved that it is alive (Peer)."""
-        if coordinator_boot != self.state.coordinator_boot:
-            self._save(coordinator_boot=coordinator_boot)
+        if coordinator_incarnation != self.state.coordinator_incarnation:
+            self._save(coordinator_incarnation=coordinator_incarnation)
 
     def accept(self, order: Order) -> str | None:
         """Take an order on, in place of an older one of its run; gives the run that makes room for it.
@@ -204,12 +210,12 @@ class Memory:
     def begin(self, order: Order) -> None:
         """An order's job begins; counted once for each start of the agent."""
         state, known = self.state, self.state.attempt(order)
-        if known is not None and known.boot == state.boot:
+        if known is not None and known.incarnation == state.incarnation:
             return
         starts = 1 if known is None else known.starts + 1
         used = {*state.recent, *state.orders}
         attempts = {run: attempt for run, attempt in state.attempts.items() if run in used}
-        attempts[order.run] = Attempt(order.round, order.model_hash, starts, state.boot)
+        attempts[order.run] = Attempt(order.round, order.model_hash, starts, state.incarnation)
         self._save(attempts=attempts)
 
     def interrupt(self, run: str) -> None:

@@ -6,8 +6,8 @@
     3       1     kind       ``Kind``
     4       2     flags      bit 0 UNKEYED: no MAC, allowed only for chunks on a blob topic
     6       2     head_len   64; a later minor version may append fields and raise it
-    8       4     boot       the sender's start count; grows with every start
-    12      4     seq        grows with every frame of one boot
+    8       4     incarnation       the sender's start count; grows with every start
+    12      4     seq        grows with every frame of one incarnation
     16      16    transfer   transfer id, or zeros
     32      4     index      chunk index, or 0
     36      4     body_len
@@ -36,10 +36,10 @@ NO_TRANSFER = bytes(16)
 # inline patch. With the header it stays under 400,000 bytes, our brokers' max_packet_size, which is
 # itself far below the 1 MB default of EMQX and the 2 MB of Mosquitto 2.1.
 MAX_BODY_BYTES = 2**18
-# A frame has 32 bits for ``boot``. A clock within half a year of their end (2106) is wrong, or leaves too
-# few of the numbers that every start needs one of.
-MAX_BOOT = 2**32 - 1
-LATEST_CLOCK_S = MAX_BOOT - 2**24
+# A frame has 32 bits for ``incarnation``. A clock within half a year of their end (2106) is wrong, or
+# leaves too few of the numbers that every start needs one of.
+MAX_INCARNATION = 2**32 - 1
+LATEST_CLOCK_S = MAX_INCARNATION - 2**24
 # A clock before this software was written (2026-01-01) has not been set since power came back.
 EARLIEST_CLOCK_S = 1_767_225_600
 # How far a device's start count may be above our clock: half a year. Clocks that are set differ by less,
@@ -73,7 +73,7 @@ class Frame:
 
     kind: Kind
     body: bytes
-    boot: int = 0
+    incarnation: int = 0
     seq: int = 0
     transfer: bytes = NO_TRANSFER
     index: int = 0
@@ -93,7 +93,7 @@ def seal(frame: Frame, topic: str, key: bytes | None) -> bytes:
         frame.kind,
         UNKEYED if key is None else 0,
         HEADER.size,
-        frame.boot,
+        frame.incarnation,
         frame.seq,
         frame.transfer,
         frame.index,
@@ -113,7 +113,7 @@ def open_frame(data: bytes, topic: str, key: bytes | None) -> Frame:
     """
     if len(data) < HEADER.size:
         raise FrameError(f"frame of {len(data)} bytes, the header alone has {HEADER.size}")
-    (magic, version, kind, flags, head_len, boot, seq, transfer, index, body_len, _, mac) = (
+    (magic, version, kind, flags, head_len, incarnation, seq, transfer, index, body_len, _, mac) = (
         HEADER.unpack_from(data)
     )
     if magic != MAGIC:
@@ -127,7 +127,7 @@ def open_frame(data: bytes, topic: str, key: bytes | None) -> Frame:
     body = data[head_len:]
     _check_mac(data, topic, key, flags, mac, body)
     try:
-        return Frame(Kind(kind), body, boot, seq, transfer, index)
+        return Frame(Kind(kind), body, incarnation, seq, transfer, index)
     except ValueError:
         raise FrameError(f"frame.kind: {kind} is unknown") from None
 
@@ -151,45 +151,45 @@ def _mac(key: bytes, topic: str, head: bytes, body: bytes) -> bytes:
     return state.digest()[:16]
 
 
-def next_boot(last: int, clock_s: int) -> int:
+def next_incarnation(last: int, clock_s: int) -> int:
     """A new start count: above ``last`` and at least the clock's Unix seconds, if these can be right.
 
-    It ends at ``MAX_BOOT``. A ``last`` above that fits no frame, so nobody has heard of it: it counts as 0.
+    It ends at ``MAX_INCARNATION``. A ``last`` above that fits no frame, so it counts as 0.
     """
-    known = last if last <= MAX_BOOT else 0
-    return min(max(known + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_BOOT)
+    known = last if last <= MAX_INCARNATION else 0
+    return min(max(known + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_INCARNATION)
 
 
-def latest_boot(clock_s: float) -> int:
+def latest_incarnation(clock_s: float) -> int:
     """The highest start count of a device that a coordinator believes at this Unix time."""
     is_set = EARLIEST_CLOCK_S <= clock_s <= LATEST_CLOCK_S
     return int(clock_s) + MAX_AHEAD_S if is_set else LATEST_CLOCK_S
 
 
 class ReplayWindow:
-    """Which (boot, seq) of one sender have been seen: each control frame is accepted once.
+    """Which (incarnation, seq) of one sender have been seen: each control frame is accepted once.
 
     64 frames wide, as in IPsec (RFC 4303): a broker may reorder a little. Chunks are idempotent and
-    need no window. A sender's older boots are refused, until ``restart`` with proof that one is alive.
+    need no window. A sender's older incarnations are refused until ``restart`` proves that one is alive.
     """
 
     WIDTH = 64
 
-    def __init__(self, boot: int = 0) -> None:
-        self.boot = boot
-        self.top = 0  # the highest number seen of this boot
+    def __init__(self, incarnation: int = 0) -> None:
+        self.incarnation = incarnation
+        self.top = 0  # the highest number seen of this incarnation
         self._seen = 0
 
     def restart(self, frame: Frame) -> None:
-        """Begin anew with this frame, whatever its boot."""
-        self.boot, self.top, self._seen = frame.boot, frame.seq, 1
+        """Begin anew with this frame, whatever its incarnation."""
+        self.incarnation, self.top, self._seen = frame.incarnation, frame.seq, 1
 
     def accept(self, frame: Frame) -> bool:
         """Whether the frame is new; marks it as seen."""
-        if frame.boot < self.boot:
+        if frame.incarnation < self.incarnation:
             return False
-        if frame.boot > self.boot:
-            self.boot, self.top, self._seen = frame.boot, 0, 0
+        if frame.incarnation > self.incarnation:
+            self.incarnation, self.top, self._seen = frame.incarnation, 0, 0
         ahead = frame.seq - self.top
         if ahead > 0:
             self._seen = (self._seen << ahead | 1) & ((1 << self.WIDTH) - 1) if ahead < 64 else 1

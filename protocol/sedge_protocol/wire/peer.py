@@ -8,7 +8,7 @@ from collections import Counter
 from sedge_protocol.errors import FrameError
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import (
-    MAX_BOOT,
+    MAX_INCARNATION,
     NO_TRANSFER,
     Frame,
     Kind,
@@ -22,10 +22,10 @@ from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_
 class Peer:
     """The channel to one peer.
 
-    ``boot`` is our own start count, ``peer_boot`` the newest of the peer's that we have stored. A device
-    sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random and new,
-    so a welcome that has it is no replay, and its start count is the coordinator's even if it is old: a
-    forged count, or one that a coordinator has lost, ends with the next connection.
+    ``incarnation`` is our own start count, ``peer_incarnation`` the newest of the peer's that we have
+    stored. A device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce
+    is random and new, so a welcome that has it is no replay, and its start count is the coordinator's even
+    if it is old: a forged count, or one that a coordinator has lost, ends with the next connection.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class Peer:
         send_topic: str,
         send_key: bytes,
         receive_key: bytes,
-        boot: int,
-        peer_boot: int,
+        incarnation: int,
+        peer_incarnation: int,
     ) -> None:
         self.send_topic = send_topic
         self.counters: Counter[str] = Counter()
-        self.window = ReplayWindow(peer_boot)
+        self.window = ReplayWindow(peer_incarnation)
         self.awaited: bytes | None = None
         self._send_key = send_key
         self._receive_key = receive_key
-        self._boot = boot
+        self._incarnation = incarnation
         self._seq = 0
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
@@ -53,16 +53,16 @@ class Peer:
         """The bytes of a control frame."""
         self._seq += 1
         kind = KINDS[type(message)]
-        frame = Frame(kind, encode_body(message), self._boot, self._seq, transfer)
+        frame = Frame(kind, encode_body(message), self._incarnation, self._seq, transfer)
         return seal(frame, self.send_topic, self._send_key)
 
     def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk frame. Chunks are idempotent and carry no sequence number."""
-        frame = Frame(Kind.CHUNK, data, self._boot, 0, transfer, index)
+        frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
         return Send(self.send_topic, seal(frame, self.send_topic, self._send_key))
 
     def open(
-        self, payload: bytes, topic: str, latest: int = MAX_BOOT
+        self, payload: bytes, topic: str, latest: int = MAX_INCARNATION
     ) -> tuple[Frame, Message | None] | None:
         """The frame and its message (None for a chunk), or None for a replay.
 
@@ -75,8 +75,9 @@ class Peer:
         self.counters[frame.kind.name.lower()] += 1
         if frame.kind is Kind.CHUNK:
             return frame, None
-        if frame.boot > latest:
-            text = f"frame.boot: start count {frame.boot} is above {latest}, half a year ahead of our clock"
+        if frame.incarnation > latest:
+            count = f"start count {frame.incarnation} is above {latest}"
+            text = f"frame.incarnation: {count}, half a year ahead of our clock"
             raise FrameError(
                 f"{text}. Set the clock that is wrong and restart, or `device reissue`"
             )
@@ -91,8 +92,12 @@ class Peer:
         return frame, message
 
     def _answers(self, frame: Frame) -> bool:
-        """Whether an older boot's frame is the welcome that we wait for."""
-        if frame.kind is not Kind.WELCOME or self.awaited is None or frame.boot >= self.window.boot:
+        """Whether an older incarnation's frame is the welcome that we wait for."""
+        if (
+            frame.kind is not Kind.WELCOME
+            or self.awaited is None
+            or frame.incarnation >= self.window.incarnation
+        ):
             return False
         message = decode_body(frame.kind, frame.body)
         return isinstance(message, Welcome) and message.nonce == self.awaited

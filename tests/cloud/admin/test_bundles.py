@@ -81,6 +81,6 @@ def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run = cloud.core.runs[RUN]
         assert [width.dropped for width in run.widths] == [0.0, 0.25, 0.5]
         assert run.layout(2) == AXES.layout(LAYOUT, AXES.narrowed(0.5))
-        cloud.core.ledger.collect()
+        cloud.core.run_store.collect()
         assert all(cloud.store.blobs.has(bundle.sha256) for bundle in run.bundles)
         cloud.restart()

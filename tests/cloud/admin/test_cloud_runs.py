@@ -32,7 +32,7 @@ from sedge_cloud.config import (
     load_cloud,
 )
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Ledger, Run, RunState
+from sedge_cloud.store.runs import Run, RunState, RunStore
 from sedge_cloud.strategy import Assignment, State
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
@@ -51,7 +51,7 @@ def test_a_run_is_stored_whole(store: Store, tmp_path: Path) -> None:
     run = Run(row, store)
     assert (run.name, run.status, run.config) == ("first-run", "running", CONFIG)
     assert run.manifest.layout == LAYOUT
-    context = Ledger(store).context(run)
+    context = RunStore(store).context(run)
     assert np.array_equal(context.theta, random_theta(1))
     assert np.array_equal(context.initial, context.theta)
 
@@ -170,7 +170,7 @@ def test_a_run_begins_with_the_model_that_its_strategy_makes(store: Store, tmp_p
     finally:
         given.clear()
     run = Run(store.runs()[0], store)
-    context, doubled = Ledger(store).context(run), random_theta(1) * np.float32(2)
+    context, doubled = RunStore(store).context(run), random_theta(1) * np.float32(2)
     assert context.theta.tobytes() == context.initial.tobytes() == doubled.tobytes()
     assert run.state.model_hash == hashlib.sha256(doubled.tobytes()).digest()
 
@@ -197,7 +197,7 @@ def test_runs_begin_with_the_exact_model(store: Store, tmp_path: Path) -> None:
     lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8))
     start_run(store, "run", make_bundle(tmp_path / "bundle"), lossy)
     state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
-    theta = Ledger(store).theta(state.model, LAYOUT.size)
+    theta = RunStore(store).theta(state.model, LAYOUT.size)
     assert theta.tobytes() == random_theta(1).tobytes()
     assert state.model_hash == hashlib.sha256(theta.tobytes()).digest()
 

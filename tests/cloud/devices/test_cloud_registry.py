@@ -22,9 +22,9 @@ from sedge_protocol.wire.topics import down, up
 NOW_S = 1_800_000_000
 
 
-def row(name: str, revoked: bool = False, boot: int = 0) -> DeviceRow:
+def row(name: str, revoked: bool = False, incarnation: int = 0) -> DeviceRow:
     """A device as the store has it."""
-    return DeviceRow(name, secret_of(name), revoked, boot, None)
+    return DeviceRow(name, secret_of(name), revoked, incarnation, None)
 
 
 def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
@@ -52,12 +52,12 @@ def test_only_who_is_new_is_called(fleet: Fleet) -> None:
 def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -> None:
     """Its state was wiped and its clock is behind: it waits in vain, and nobody else would say so."""
     cloud = Cloud(tmp_path)
-    cloud.devices["a"] = Device("a", boot=1_795_337_799)
+    cloud.devices["a"] = Device("a", incarnation=1_795_337_799)
     cloud.say("a", a_hello("first"))
     repeated = cloud.devices["a"].peer.seal(a_hello("second"))
     assert cloud.give("a", repeated) and cloud.give("a", repeated) == []
     assert cloud.notes(logging.WARNING) == []  # a broker has said it twice
-    cloud.devices["a"] = Device("a", boot=1000)
+    cloud.devices["a"] = Device("a", incarnation=1000)
     for _ in range(3):
         assert cloud.say("a", a_hello("wiped")) == []
     (note,) = cloud.notes(logging.WARNING)
@@ -72,12 +72,12 @@ def test_a_forged_start_count_does_not_lock_a_device_out(tmp_path: Path) -> None
     cloud = Cloud(tmp_path)
     cloud.core = Coordinator(FLEET, cloud.store, 1.0, NOW_S)
     cloud.load()
-    forger, true = Device("a", boot=2**32 - 1), Device("a", boot=NOW_S + 100)
+    forger, true = Device("a", incarnation=2**32 - 1), Device("a", incarnation=NOW_S + 100)
     assert cloud.give("a", forger.peer.seal(a_hello("forged"))) == []
     (note,) = cloud.notes(logging.WARNING)
     assert "start count 4294967295 is above" in note and "device reissue" in note
     assert cloud.give("a", true.peer.seal(a_hello("true")))
-    later = Device("a", boot=NOW_S + MAX_AHEAD_S + 60)
+    later = Device("a", incarnation=NOW_S + MAX_AHEAD_S + 60)
     assert cloud.give("a", later.peer.seal(a_hello("later"))) == []
     cloud.now += 60  # the bound moves on with time
     assert cloud.give("a", later.peer.seal(a_hello("later")))
@@ -97,7 +97,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
     assert not cloud.core.devices["a"].online
     assert cloud.give("a", leaked.peer.seal(a_hello("leaked"))) == []
     for name in "ab":
-        cloud.devices[name] = Device(name, boot=1, secret=name.encode() * 32)
+        cloud.devices[name] = Device(name, incarnation=1, secret=name.encode() * 32)
         assert cloud.messages(name, Welcome) == [WHO_IS_THERE]
     cloud.hello("a")
     assert cloud.order("a") == order  # the round goes on
@@ -120,9 +120,9 @@ def test_a_revoked_device_is_offline_at_once(fleet: Fleet) -> None:
 
 def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
     device = fleet["a"]
-    device.row = msgspec.structs.replace(device.row, boot=9)
-    fleet.load([row("a", boot=3)])
-    assert fleet["a"] is device and fleet["a"].row.boot == 9
+    device.row = msgspec.structs.replace(device.row, incarnation=9)
+    fleet.load([row("a", incarnation=3)])
+    assert fleet["a"] is device and fleet["a"].row.incarnation == 9
 
 
 def test_whose_topic_it_is(fleet: Fleet) -> None:

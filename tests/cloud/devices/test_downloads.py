@@ -309,7 +309,7 @@ def test_who_was_not_drawn_gets_nothing(tmp_path: Path) -> None:
     cloud.hello()
     cloud.enrol("late")
     other = type(cloud.store)(tmp_path / "state")
-    other.next_boot(0)  # somebody else writes: the service looks
+    other.next_incarnation(0)  # somebody else writes: the service looks
     other.close()
     cloud.load()
     cloud.say("late", Get(RUN, 1, b"\1"), cloud.order("a").model.transfer)

@@ -14,7 +14,7 @@ from sedge_cloud.devices.rate_limit import (
     RATE,
     UNIT_BYTES,
     WARN_EVERY_S,
-    Allowance,
+    TokenBucket,
     cost,
 )
 from sedge_protocol.wire.effects import Note
@@ -26,28 +26,28 @@ BLOB = b"an update"
 MANIFEST = describe(BLOB)
 
 
-def spent(allowance: Allowance, times: int, now: float) -> int:
+def spent(bucket: TokenBucket, times: int, now: float) -> int:
     """How many of so many messages at one moment are looked at."""
-    return sum(allowance.spend(now) for _ in range(times))
+    return sum(bucket.spend(now) for _ in range(times))
 
 
 def test_a_burst_and_then_the_rate() -> None:
-    allowance = Allowance()
-    assert spent(allowance, int(2 * BURST), 0.0) == BURST
-    assert spent(allowance, int(2 * RATE), 1.0) == RATE
-    assert spent(allowance, int(2 * BURST), 1e6) == BURST  # it never holds more
-    assert spent(allowance, 1, 0.0) == 0  # a clock that goes back gives nothing
+    bucket = TokenBucket()
+    assert spent(bucket, int(2 * BURST), 0.0) == BURST
+    assert spent(bucket, int(2 * RATE), 1.0) == RATE
+    assert spent(bucket, int(2 * BURST), 1e6) == BURST  # it never holds more
+    assert spent(bucket, 1, 0.0) == 0  # a clock that goes back gives nothing
 
 
 def test_the_rate_can_go_on_for_ever() -> None:
-    allowance = Allowance()
+    bucket = TokenBucket()
     steps = int(4 * BURST)
-    assert all(allowance.spend(step / RATE) for step in range(steps))
+    assert all(bucket.spend(step / RATE) for step in range(steps))
 
 
 def test_a_warning_once_a_minute() -> None:
-    allowance = Allowance()
-    assert [allowance.warns(now) for now in (0.0, 1.0, WARN_EVERY_S, WARN_EVERY_S + 1)] == [
+    bucket = TokenBucket()
+    assert [bucket.warns(now) for now in (0.0, 1.0, WARN_EVERY_S, WARN_EVERY_S + 1)] == [
         True, False, True, False,
     ]  # fmt: skip
 
@@ -62,8 +62,8 @@ def test_what_a_message_costs() -> None:
 
 
 def test_an_upload_of_two_hundred_chunks_a_second_is_never_cut() -> None:
-    allowance, chunk = Allowance(), bytes([0, 0, 0, Kind.CHUNK]).ljust(HEADER.size + 2**16)
-    assert all(allowance.spend(number / 200, cost(chunk)) for number in range(4000))
+    bucket, chunk = TokenBucket(), bytes([0, 0, 0, Kind.CHUNK]).ljust(HEADER.size + 2**16)
+    assert all(bucket.spend(number / 200, cost(chunk)) for number in range(4000))
 
 
 def flood(cloud: Cloud, payload: bytes) -> int:

@@ -13,7 +13,7 @@ from sedge_cloud.devices.update_checks import check_update
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
-from sedge_protocol.errors import CodecError, Refused
+from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import Committed, Reject, Work
 from sedge_protocol.wire.update import Report, encode_update
@@ -31,11 +31,11 @@ def open_cloud(folder: Path) -> tuple[Cloud, Run, OrderRow]:
 
 
 def check(cloud: Cloud, blob: bytes, order: OrderRow | None = None) -> Report:
-    """What the ledger says to an update of device a in round 1."""
+    """What the run_store says to an update of device a in round 1."""
     round_, known = cloud.store.round(RUN, 1), cloud.store.order(RUN, 1, "a")
     assert round_ is not None and known is not None
     run = cloud.core.runs[RUN]
-    return check_update(cloud.core.ledger, run, round_, order or known, blob).report
+    return check_update(cloud.core.run_store, run, round_, order or known, blob).report
 
 
 def changed(**values: object) -> Callable[[Report], Report]:
@@ -65,7 +65,7 @@ def test_a_wrong_field_is_refused(tmp_path: Path, name: str) -> None:
     cloud, _, _ = open_cloud(tmp_path)
     change, text = WRONG_FIELDS[name]
     blob = encode_update(change(report_for(cloud.order("a"))), payload_of(10))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UpdateRejected) as caught:
         check(cloud, blob)
     assert str(caught.value).startswith(text)
     assert_only_a_reject_is_stored(cloud, blob)
@@ -197,13 +197,13 @@ def test_a_payload_exactly_when_one_was_ordered(
     blob = encode_update(report, payload_of(10) if payload else b"")
     ordered = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
     if fits:
-        checked = check_update(cloud.core.ledger, run, round_, ordered, blob)
+        checked = check_update(cloud.core.run_store, run, round_, ordered, blob)
         assert checked.report == report and (checked.delta is not None) == payload
     else:
         with pytest.raises(
-            Refused, match=r"mismatch: update has \d+ payload bytes, not as ordered"
+            UpdateRejected, match=r"mismatch: update has \d+ payload bytes, not as ordered"
         ):
-            check_update(cloud.core.ledger, run, round_, ordered, blob)
+            check_update(cloud.core.run_store, run, round_, ordered, blob)
 
 
 def test_every_prefix_of_an_update_is_refused(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_every_prefix_of_an_update_is_refused(tmp_path: Path) -> None:
     blob = small_update(cloud.order("a"))
     check(cloud, blob)
     for length in range(len(blob)):
-        with pytest.raises((CodecError, Refused)):
+        with pytest.raises((CodecError, UpdateRejected)):
             check(cloud, blob[:length])
 
 
@@ -227,6 +227,6 @@ def test_no_mutation_of_an_update_does_more_than_be_refused(tmp_path: Path) -> N
         try:
             report = check(cloud, bytes(damaged))
             assert report.num_examples > 0
-        except (CodecError, Refused):
+        except (CodecError, UpdateRejected):
             refused += 1
     assert refused > 1000

@@ -210,7 +210,7 @@ def test_a_late_update_of_a_strategy_with_arrays(
     (answer,) = cloud.say("c", Offer(RUN, 1, early, 1, small_update(first)), early.transfer)
     assert isinstance(answer, Reject) and answer.reason == "stale"
     assert cloud.core.open[RUN].row.round == 6 and cloud.core.counters["storage_errors"] == 0
-    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "c")
+    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "c")
     assert found.round == 2 and found.arrays["importance"].shape == (LAYOUT.size,)
 
 

@@ -20,7 +20,7 @@ from tests.cloud.helper import (
 
 from sedge_cloud.rounds import client_models as memories
 from sedge_cloud.rounds.client_models import ClientModels
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.codec import decode
 from sedge_protocol.wire.messages import Committed, Hello, Offer
@@ -74,7 +74,7 @@ def test_nobody_knows_how_long_a_step_takes_that_was_not_taken(tmp_path: Path) -
     report = msgspec.structs.replace(report_for(cloud.order("a")), steps=0)
     payload = bytes(decode_update(small_update(cloud.order("a")))[1])
     cloud.offer("a", encode_update(report, payload))
-    assert cloud.core.ledger.client_model(cloud.core.runs[RUN], "a").step_s == 0
+    assert cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").step_s == 0
 
 
 def test_a_group_comes_in_its_order_each_round(tmp_path: Path) -> None:
@@ -85,11 +85,13 @@ def test_a_group_comes_in_its_order_each_round(tmp_path: Path) -> None:
     cloud.hello()
     cloud.answer(*names)
     run = cloud.core.runs[RUN]
-    expected = {name: cloud.core.ledger.client_model(run, name).trained for name in names}
-    assert cloud.core.ledger.context(run).groups == {"a": ("ccc", "bb"), "bb": ("nobody", "a")}
+    expected = {name: cloud.core.run_store.client_model(run, name).trained for name in names}
+    assert cloud.core.run_store.context(run).groups == {"a": ("ccc", "bb"), "bb": ("nobody", "a")}
     cloud.restart()
     run = cloud.core.runs[RUN]
-    found = ClientModels(run, cloud.core.ledger, cloud.core.ledger.context(run).groups, silent)
+    found = ClientModels(
+        run, cloud.core.run_store, cloud.core.run_store.context(run).groups, silent
+    )
     for _ in range(2):
         members = list(found.of("a").group)
         assert [member.device for member in members] == ["ccc", "bb"]
@@ -108,10 +110,10 @@ def test_nobody_is_in_a_group_whose_last_update_did_not_count_in_full(tmp_path: 
     cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, quorum=0.8), names)
 
     def members() -> list[str]:
-        run, ledger = cloud.core.runs[RUN], cloud.core.ledger
+        run, run_store = cloud.core.runs[RUN], cloud.core.run_store
         return [
             member.device
-            for member in ClientModels(run, ledger, {"a": names}, silent).of("a").group
+            for member in ClientModels(run, run_store, {"a": names}, silent).of("a").group
         ]
 
     cloud.hello()
@@ -141,7 +143,7 @@ def test_a_client_model_cannot_be_written_to(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello()
     cloud.answer("a", "b")
-    trained = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a").trained
+    trained = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
     assert trained is not None
     with pytest.raises(ValueError, match="read-only"):
         trained[0] = 1.0
@@ -155,15 +157,15 @@ def test_members_are_made_when_they_are_asked_for_and_once(
     cloud.hello()
     cloud.answer("a", "b", "c")
     made: list[str] = []
-    whole = Ledger.client_model
+    whole = RunStore.client_model
 
-    def counted(ledger: Ledger, run: Run, device: str) -> ClientModel:
+    def counted(run_store: RunStore, run: Run, device: str) -> ClientModel:
         made.append(device)
-        return whole(ledger, run, device)
+        return whole(run_store, run, device)
 
-    monkeypatch.setattr(Ledger, "client_model", counted)
-    run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-    found = ClientModels(run, ledger, given.GROUPS, silent)
+    monkeypatch.setattr(RunStore, "client_model", counted)
+    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
+    found = ClientModels(run, run_store, given.GROUPS, silent)
     first = found.of("b")
     assert made == ["b"]
     assert [member.device for member in first.group] == ["a", "b", "c"] and made == ["b", "a", "c"]
@@ -171,7 +173,7 @@ def test_members_are_made_when_they_are_asked_for_and_once(
         assert len(list(found.of(name).group)) == 3
     assert made == ["b", "a", "c"]
     monkeypatch.setattr(memories, "CACHED_MEMBERS_BYTES", 0)
-    small = ClientModels(run, ledger, given.GROUPS, silent)
+    small = ClientModels(run, run_store, given.GROUPS, silent)
     for name in "abc":
         for one, other in zip(small.of(name).group, found.of(name).group, strict=True):
             np.testing.assert_array_equal(one.trained, other.trained)
@@ -183,6 +185,6 @@ def test_models_beyond_the_store_are_theirs(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, strategy="local_only"))
     cloud.hello()
     cloud.answer("a", "b")
-    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a")
+    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a")
     assert found.sent is None and found.trained is not None
     assert found.trained.tobytes() == random_theta(1).tobytes()

@@ -43,7 +43,7 @@ def rot(cloud: Cloud, blob: bytes) -> Path:
 )
 def test_trouble_names_its_run_once(tmp_path: Path, text: str, told: str) -> None:
     counters: Counter[str] = Counter()
-    house = Housekeeping(Cloud(tmp_path).core.ledger, counters)
+    house = Housekeeping(Cloud(tmp_path).core.run_store, counters)
     assert house.trouble(StorageError(text), "big").text == told
     assert house.trouble(StorageError(text)).text == text
     assert counters["storage_errors"] == 2
@@ -52,15 +52,15 @@ def test_trouble_names_its_run_once(tmp_path: Path, text: str, told: str) -> Non
 def test_room_is_made_after_an_error_but_not_after_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Cloud(tmp_path).core.ledger
+    run_store = Cloud(tmp_path).core.run_store
     collected: list[int] = []
 
     def collect() -> int:
         collected.append(1)
         raise StorageError("disk on fire")
 
-    monkeypatch.setattr(ledger, "collect", collect)
-    house = Housekeeping(ledger, Counter())
+    monkeypatch.setattr(run_store, "collect", collect)
+    house = Housekeeping(run_store, Counter())
     assert house.poll(100.0) == [] and house.timer() is None
     house.trouble(StorageError("disk full"))
     assert house.timer() is not None

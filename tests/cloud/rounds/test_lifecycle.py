@@ -157,7 +157,7 @@ def test_a_strategy_counts_rounds_of_training_only(tmp_path: Path) -> None:
     cloud.hello()
     seen: list[tuple[int, bool]] = []
     while cloud.run_row().status == "running":
-        state = cloud.core.ledger.context(cloud.core.runs[RUN])
+        state = cloud.core.run_store.context(cloud.core.runs[RUN])
         seen.append((state.round, state.measures))
         cloud.answer("a", "b")
     assert seen == [(0, False), (1, True), (1, False), (2, True)]
@@ -593,8 +593,8 @@ def test_a_whole_vector_as_a_patch_is_counted_by_tensor(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     patch = encode(SparseVector(LAYOUT.size, None, random_theta(1)), ValueCoding.FP32)
     order = OrderRow(RUN, 1, "a", patch, b"", b"")
-    run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-    counted = personal_elements(run, ledger, [order, order], {})
+    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
+    counted = personal_elements(run, run_store, [order, order], {})
     assert counted == {"body.weight": 2 * 11_900, "head.bias": 200}
 
 

@@ -78,7 +78,7 @@ def sends(cloud: Cloud, name: str, delta: SparseVector, context: bytes | None = 
 
 def known(cloud: Cloud, name: str) -> ClientModel:
     """What the cloud knows of a device."""
-    return cloud.core.ledger.client_model(cloud.core.runs[RUN], name)
+    return cloud.core.run_store.client_model(cloud.core.runs[RUN], name)
 
 
 FROZEN = Training(freeze=("head.bias",))
@@ -281,7 +281,7 @@ def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
     assert order.correction is not None
     coded = cloud.store.blobs.read(order.correction.sha256)
     assert decode(coded, LAYOUT.size).dense().tobytes() == random_theta(7).tobytes()
-    cloud.core.ledger.collect()
+    cloud.core.run_store.collect()
     cloud.restart()
     cloud.hello(codecs=ALL)
     again = cloud.order("a")
@@ -481,7 +481,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
     cloud.hello(codecs=ALL)
     named: list[set[bytes]] = []
     for number in range(1, 7):
-        cloud.core.ledger.collect()
+        cloud.core.run_store.collect()
         order = cloud.order("a")
         assert order.round == number and order.patch_blob is not None
         masks = {order.context} - {b""}
@@ -490,7 +490,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
         named.append({order.model.sha256, order.patch_blob.sha256, *masks})
         assert all(cloud.store.blobs.has(blob) for blob in named[-1])
         sends(cloud, "a", part(11_000, seed=number), _mask(cloud, order))
-        cloud.core.ledger.collect()
+        cloud.core.run_store.collect()
         assert known(cloud, "a").trained is not None
         cloud.restart()
         assert known(cloud, "a").trained is not None
@@ -530,7 +530,7 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
     found = known(cloud, "b")
     assert found.width == 1 and found.trained is not None
     assert found.trained.tobytes() == narrow.tobytes()
-    context = cloud.core.ledger.context(run)
+    context = cloud.core.run_store.context(run)
     assert [width.layout for width in context.widths] == [LAYOUT, HALF] and context.axes == AXES
     assert [width.dropped for width in context.widths] == [0.0, 0.5]
     del given.PLANS["b"]  # back to the whole model: nothing of the other layout is used

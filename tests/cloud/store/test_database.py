@@ -314,27 +314,33 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 def test_boots_only_grow(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    assert [store.next_boot(0), store.next_boot(100), store.next_boot(50)] == [1, 100, 101]
+    assert [store.next_incarnation(0), store.next_incarnation(100), store.next_incarnation(50)] == [
+        1,
+        100,
+        101,
+    ]
     store.close()
-    assert open_store(tmp_path).next_boot(3) == 102
+    assert open_store(tmp_path).next_incarnation(3) == 102
 
 
 def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
     """It would leave no number for the starts after it: a frame has 4 bytes for them."""
     store = open_store(tmp_path)
-    assert [store.next_boot(clock) for clock in (100, 2**32, 7_300_000_000, 50)] == [
+    assert [store.next_incarnation(clock) for clock in (100, 2**32, 7_300_000_000, 50)] == [
         100,
         101,
         102,
         103,
     ]
-    assert store.next_boot(LATEST_CLOCK_S) == LATEST_CLOCK_S < 2**32 - 2**20
+    assert store.next_incarnation(LATEST_CLOCK_S) == LATEST_CLOCK_S < 2**32 - 2**20
     store.close()
     other = sqlite3.connect(tmp_path / "sedge.sqlite")
-    other.execute("UPDATE meta SET value = 7300000000 WHERE key = 'boot'")  # by an earlier version
+    other.execute(
+        "UPDATE meta SET value = 7300000000 WHERE key = 'incarnation'"
+    )  # by an earlier version
     other.commit()
     other.close()
-    assert open_store(tmp_path).next_boot(1_800_000_000) == 1_800_000_000
+    assert open_store(tmp_path).next_incarnation(1_800_000_000) == 1_800_000_000
 
 
 def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +388,7 @@ def test_two_connections_write_at_once(tmp_path: Path) -> None:
             store = open_store(tmp_path / "state")
             for number in range(30):
                 store.add_device(f"{who}{number}", b"s" * 32)
-                store.next_boot(0)
+                store.next_incarnation(0)
             store.close()
         except BaseException as exc:
             failures.append(exc)
@@ -394,7 +400,7 @@ def test_two_connections_write_at_once(tmp_path: Path) -> None:
         thread.join()
     assert not failures
     store = Store(tmp_path / "state")
-    assert len(store.devices()) == 90 and store.next_boot(0) == 91
+    assert len(store.devices()) == 90 and store.next_incarnation(0) == 91
 
 
 def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ledger: vectors out of references, exactly those the devices hold, and updates that it refuses."""
+"""The run_store: vectors out of references, exactly those the devices hold, and updates that it refuses."""
 
 import hashlib
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
     """Whatever the broadcast: a lossy one begins with the first change."""
     lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8, 0.1))
     cloud = Cloud(tmp_path, lossy)
-    state = cloud.core.ledger.context(cloud.core.runs[RUN])
+    state = cloud.core.run_store.context(cloud.core.runs[RUN])
     assert state.theta.tobytes() == random_theta(1).tobytes()
     assert np.array_equal(state.initial, state.theta) and state.round == 0
     assert cloud.state().model_hash == hashlib.sha256(state.theta.tobytes()).digest()
@@ -62,10 +62,10 @@ def test_history_is_the_vector_the_device_had(
     tmp_path: Path, values: ValueCoding, kept: int
 ) -> None:
     cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9))
-    run, ledger, store = cloud.core.runs[RUN], cloud.core.ledger, cloud.store
+    run, run_store, store = cloud.core.runs[RUN], cloud.core.run_store, cloud.store
     for number in (1, 2, 3):
         start = random_theta(number)
-        model, _, _ = ledger.write_model(start.copy(), Compression.ZSTD)
+        model, _, _ = run_store.write_model(start.copy(), Compression.ZSTD)
         patched = np.sort(np.random.default_rng(number).choice(LAYOUT.size, 50, replace=False))
         vector = SparseVector(LAYOUT.size, patched.astype(np.uint32), random_theta(number + 50, 50))
         patch = encode(vector, ValueCoding.FP32)
@@ -77,7 +77,7 @@ def test_history_is_the_vector_the_device_had(
         ledger_row = ClientModelRow(RUN, "a", number, model, order.patch, blob, b"")
         with store._transaction() as db:
             store._insert(db, "client_models", ledger_row, "INSERT OR REPLACE")
-        found = ledger.client_model(run, "a")
+        found = run_store.client_model(run, "a")
         assert found.trained is not None and found.trained.tobytes() == expected.tobytes()
         assert found.round == number
         assert found.base is not None and found.base.tobytes() == random_theta(number).tobytes()
@@ -90,8 +90,8 @@ def test_rounds_that_only_measure_do_not_make_a_client_model_older(tmp_path: Pat
     ages: list[tuple[int, int]] = []
     for _ in range(6):  # three trainings, and a measurement after each
         cloud.answer("a", "b")
-        run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-        ages.append((ledger.context(run).round, ledger.client_model(run, "a").round))
+        run, run_store = cloud.core.runs[RUN], cloud.core.run_store
+        ages.append((run_store.context(run).round, run_store.client_model(run, "a").round))
     assert ages == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
 
 
@@ -117,7 +117,7 @@ def example_report() -> Report:
 
 def test_a_device_never_heard_of_has_no_history(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
-    found = cloud.core.ledger.client_model(cloud.core.runs[RUN], "a")
+    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a")
     assert found.trained is None and found.round == 0 and found.arrays == {} and found.base is None
 
 
@@ -126,13 +126,13 @@ def test_the_client_model_of_a_real_round(tmp_path: Path) -> None:
     delta = random_theta(7)
     (answer,) = cloud.upload("a", update(cloud.order("a"), delta))
     assert isinstance(answer, Committed)
-    found = cloud.core.ledger.client_model(run, "a")
+    found = cloud.core.run_store.client_model(run, "a")
     assert found.trained is not None
     assert found.trained.tobytes() == (random_theta(1) + delta).tobytes()
     round_ = cloud.store.round(RUN, 1)
     assert round_ is not None
-    base = cloud.core.ledger.theta(round_.model, LAYOUT.size)
-    (only,) = cloud.core.ledger.updates(run, 1, base)
+    base = cloud.core.run_store.theta(round_.model, LAYOUT.size)
+    (only,) = cloud.core.run_store.updates(run, 1, base)
     assert only.base is base
     assert (only.device, only.num_examples) == ("a", 10)
     assert np.array_equal(only.trained, found.trained)
@@ -140,8 +140,8 @@ def test_the_client_model_of_a_real_round(tmp_path: Path) -> None:
 
 def test_a_state_that_did_not_change_names_the_same_model(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
-    run, ledger = cloud.core.runs[RUN], cloud.core.ledger
-    assert ledger.write_state(run, State(ledger.context(run).theta)) == run.state
+    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
+    assert run_store.write_state(run, State(run_store.context(run).theta)) == run.state
 
 
 def test_collect_keeps_what_states_and_rows_name(
@@ -155,33 +155,33 @@ def test_collect_keeps_what_states_and_rows_name(
     cloud.upload("b", large)
     named = [cloud.run_row().bundle, cloud.state().model, hashlib.sha256(large).digest()]
     stray = cloud.store.blobs.write(b"of a crash" * 1000)
-    assert cloud.core.ledger.collect() >= 10_000
+    assert cloud.core.run_store.collect() >= 10_000
     assert all(cloud.store.blobs.has(sha256) for sha256 in named)
     assert not cloud.store.blobs.has(stray)
     assert cloud.store.update_blob(hashlib.sha256(blob).digest()) == blob
-    assert cloud.core.ledger.collect() == 0
+    assert cloud.core.run_store.collect() == 0
 
 
 def test_collecting_costs_no_more_than_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large fleet's blobs are not looked through for each small round."""
-    ledger = Cloud(tmp_path).core.ledger
+    run_store = Cloud(tmp_path).core.run_store
     named = {bytes([0, i]) * 16 for i in range(100)}
-    monkeypatch.setattr(ledger.store, "named_blobs", lambda: set(named))
+    monkeypatch.setattr(run_store.store, "named_blobs", lambda: set(named))
     looked: list[int] = []
 
     def collected(keep: set[bytes], age: float, part_age: float) -> int:
         looked.append(len(keep))
         return 0
 
-    monkeypatch.setattr(ledger.store.blobs, "collect", collected)
-    ledger.collect()
+    monkeypatch.setattr(run_store.store.blobs, "collect", collected)
+    run_store.collect()
     for _ in range(100):
-        ledger.tidy(4)
+        run_store.tidy(4)
     assert len(looked) - 1 == 3  # 400 orders, a hundred blobs and those of the run's state
     looked.clear()
-    ledger.tidy(1000)
+    run_store.tidy(1000)
     assert len(looked) == 1
 
 
@@ -189,7 +189,7 @@ def test_what_was_just_written_is_not_collected(tmp_path: Path) -> None:
     """The command line writes a bundle before the run that names it."""
     cloud = Cloud(tmp_path)
     fresh = cloud.store.blobs.write(b"of a run that is about to begin")
-    cloud.core.ledger.collect()
+    cloud.core.run_store.collect()
     assert cloud.store.blobs.has(fresh)
 
 
@@ -222,16 +222,16 @@ def test_a_model_that_the_disk_has_lost_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "state" / "blobs" / row.blob.hex()[:2] / row.blob.hex()
     path.write_bytes(b"rot" + path.read_bytes()[3:])
     cloud.restart()
-    ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
+    run_store, run = cloud.core.run_store, cloud.core.runs[RUN]
     for _ in range(2):
         assert (
-            ledger.client_model(run, "a").trained is None
-            and ledger.client_model(run, "a").device == "a"
+            run_store.client_model(run, "a").trained is None
+            and run_store.client_model(run, "a").device == "a"
         )
-    assert ledger.client_model(run, "b").trained is not None
-    (text,) = ledger.take_losses()
+    assert run_store.client_model(run, "b").trained is not None
+    (text,) = run_store.take_losses()
     assert text.startswith(f"run run: the model of a after round 1 is lost: read blob {path}: ")
-    assert "do not have its sha256" in text and ledger.take_losses() == []
+    assert "do not have its sha256" in text and run_store.take_losses() == []
 
 
 def test_a_model_that_cannot_be_read_now_is_waited_for(
@@ -243,7 +243,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
         cloud.upload(name, update(cloud.order(name), random_theta(seed)))
     cloud.poll()
     cloud.restart()
-    ledger, run = cloud.core.ledger, cloud.core.runs[RUN]
+    run_store, run = cloud.core.run_store, cloud.core.runs[RUN]
 
     def fails(*args: object) -> bytes:
         raise PermissionError(13, "Permission denied")
@@ -251,5 +251,5 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     with monkeypatch.context() as patch:
         patch.setattr("sedge_protocol.host.blobs.read_at", fails)
         with pytest.raises(StorageError, match="Permission denied"):
-            ledger.client_model(run, "a")
-    assert ledger.take_losses() == [] and ledger.client_model(run, "a").trained is not None
+            run_store.client_model(run, "a")
+    assert run_store.take_losses() == [] and run_store.client_model(run, "a").trained is not None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 
 from sedge_cloud.store import vectors
-from sedge_cloud.store.runs import Ledger
+from sedge_cloud.store.runs import RunStore
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import LocalError
 
@@ -18,13 +18,13 @@ from sedge_protocol.errors import LocalError
 @pytest.mark.parametrize("compression", Compression)
 def test_a_model_is_stored_whole_and_exact(tmp_path: Path, compression: Compression) -> None:
     cloud = Cloud(tmp_path, None, ())
-    ledger = Ledger(cloud.store)
+    run_store = RunStore(cloud.store)
     theta = random_theta(3)
     theta[:3] = [0.0, -0.0, 1e-45]
-    blob, model_hash, size = ledger.write_model(theta, compression)
+    blob, model_hash, size = run_store.write_model(theta, compression)
     assert size == cloud.store.blobs.size(blob)
     assert model_hash == hashlib.sha256(theta.tobytes()).digest()
-    for reader in (ledger, Ledger(cloud.store)):  # as it was written, and from the disk
+    for reader in (run_store, RunStore(cloud.store)):  # as it was written, and from the disk
         found = reader.theta(blob, theta.size)
         assert found.tobytes() == theta.tobytes()
         with pytest.raises(ValueError, match="read-only"):
@@ -34,16 +34,16 @@ def test_a_model_is_stored_whole_and_exact(tmp_path: Path, compression: Compress
 
 def test_more_globals_than_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "CACHED_GLOBALS_BYTES", 4 * 200)
-    ledger = Ledger(Cloud(tmp_path, None, ()).store)
+    run_store = RunStore(Cloud(tmp_path, None, ()).store)
     thetas = [random_theta(seed, 50) for seed in range(7)]
-    blobs = [ledger.write_model(theta, Compression.ZSTD)[0] for theta in thetas]
+    blobs = [run_store.write_model(theta, Compression.ZSTD)[0] for theta in thetas]
     for _ in range(2):
         for theta, blob in zip(thetas, blobs, strict=True):
-            assert np.array_equal(ledger.theta(blob, 50), theta)
+            assert np.array_equal(run_store.theta(blob, 50), theta)
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:
-    ledger = Ledger(Cloud(tmp_path, None, ()).store)
+    run_store = RunStore(Cloud(tmp_path, None, ()).store)
     grid = np.arange(24, dtype=np.float32).reshape(4, 6)
     arrays: dict[str, NDArray[np.float32]] = {
         "importance": random_theta(2),
@@ -53,14 +53,14 @@ def test_arrays_come_back(tmp_path: Path) -> None:
         "every other, turned": grid.T[::2],
         "edge": np.array([0.0, -0.0, np.inf, np.nan, 1e-45, 3.4e38], np.float32),
     }
-    blob = ledger.write_arrays(arrays)
-    found = ledger.read_arrays(blob)
+    blob = run_store.write_arrays(arrays)
+    found = run_store.read_arrays(blob)
     assert list(found) == list(arrays)
     for name, array in arrays.items():
         assert found[name].shape == array.shape and found[name].dtype == np.float32
         assert found[name].tobytes() == array.tobytes()
-    assert ledger.write_arrays(arrays) == blob
-    assert ledger.write_arrays({}) == b"" and ledger.read_arrays(b"") == {}
+    assert run_store.write_arrays(arrays) == blob
+    assert run_store.write_arrays({}) == b"" and run_store.read_arrays(b"") == {}
 
 
 def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +93,11 @@ def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_lossy_model_is_what_its_receiver_decodes(tmp_path: Path, values: ValueCoding) -> None:
     cloud = Cloud(tmp_path, None, ())
     theta = random_theta(3)
-    blob, model_hash, _ = Ledger(cloud.store).write_model(theta, Compression.ZSTD, values)
+    blob, model_hash, _ = RunStore(cloud.store).write_model(theta, Compression.ZSTD, values)
     decoded = decode(cloud.store.blobs.read(blob), theta.size).dense()
     assert decoded.tobytes() != theta.tobytes()
     assert model_hash == vectors.hash_of(decoded)
-    for reader in (Ledger(cloud.store), Ledger(cloud.store)):
+    for reader in (RunStore(cloud.store), RunStore(cloud.store)):
         assert reader.theta(blob, theta.size).tobytes() == decoded.tobytes()
 
 
@@ -105,16 +105,16 @@ def test_what_a_coding_cannot_carry_is_an_error(tmp_path: Path) -> None:
     theta = random_theta(3)
     theta[7] = 1e6
     with pytest.raises(LocalError, match="finite"):
-        Ledger(Cloud(tmp_path, None, ()).store).write_model(
+        RunStore(Cloud(tmp_path, None, ()).store).write_model(
             theta, Compression.ZSTD, ValueCoding.FP16
         )
 
 
 def test_a_vector_as_it_is(tmp_path: Path) -> None:
-    ledger = Ledger(Cloud(tmp_path, None, ()).store)
+    run_store = RunStore(Cloud(tmp_path, None, ()).store)
     theta = random_theta(5)
-    assert ledger.read_vector(ledger.write_vector(theta)).tobytes() == theta.tobytes()
-    assert ledger.write_vector(np.zeros(9, np.float32)) == b""
+    assert run_store.read_vector(run_store.write_vector(theta)).tobytes() == theta.tobytes()
+    assert run_store.write_vector(np.zeros(9, np.float32)) == b""
 
 
 def test_magnitudes_and_sizes() -> None:

@@ -21,7 +21,7 @@ from sedge_edge.rounds.state import (
 from sedge_edge.training.job import Job, Outcome
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
-from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_BOOT
+from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import Order, Step
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report
@@ -95,7 +95,11 @@ def test_every_change_survives(path: Path) -> None:
     now.accept(order("b", 2, patch="patch"))
     now.cut(4096)
     assert memory(path).state == now.state
-    assert (now.state.boot, now.state.coordinator_boot, now.state.chunk_bytes) == (5, 77, 4096)
+    assert (now.state.incarnation, now.state.coordinator_incarnation, now.state.chunk_bytes) == (
+        5,
+        77,
+        4096,
+    )
     now.finish(order("a", 1), outcome("a", 1))
     now.drop("b")
     assert memory(path).state == now.state
@@ -122,33 +126,35 @@ def test_boots_only_grow(path: Path) -> None:
     now = memory(path)
     for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
         now.start(at_least, KEY)
-        assert now.state.boot == expected
+        assert now.state.incarnation == expected
     now.heard(9)
     now.heard(3)  # one that has proved that it is alive
-    assert memory(path).state.coordinator_boot == 3
+    assert memory(path).state.coordinator_incarnation == 3
 
 
 def test_counts_belong_to_a_key(path: Path) -> None:
     """A device with a new secret; what it keeps of its runs is its own all the same."""
     now = memory(path)
     now.start(LATEST_CLOCK_S, KEY)
-    now.heard(MAX_BOOT)
+    now.heard(MAX_INCARNATION)
     now.accept(order("a", 1))
     now.start(1_800_000_000, b"another")
-    assert (now.state.boot, now.state.coordinator_boot) == (1_800_000_000, 0)
+    assert (now.state.incarnation, now.state.coordinator_incarnation) == (1_800_000_000, 0)
     assert now.state.orders == {"a": order("a", 1)} and memory(path).state == now.state
 
 
 def test_a_journal_from_before_keys_were_noted_keeps_its_counts(path: Path) -> None:
-    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=2_000_000_000, coordinator_boot=9))
+    Journal(path, AgentState, SCHEMA).commit(
+        AgentState(incarnation=2_000_000_000, coordinator_incarnation=9)
+    )
     now = memory(path)
     now.start(1_800_000_000, KEY)
-    assert (now.state.boot, now.state.coordinator_boot) == (2_000_000_001, 9)
+    assert (now.state.incarnation, now.state.coordinator_incarnation) == (2_000_000_001, 9)
     assert now.state.key == KEY
 
 
 def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
-    """2200 does not fit a frame; and a boot near the end of 32 bits would leave no numbers to grow by."""
+    """2200 does not fit a frame; a count near the end of 32 bits would leave no numbers to grow by."""
     now = memory(path)
     for clock_s, expected in (
         (1_800_000_000, 1_800_000_000),
@@ -160,20 +166,20 @@ def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
         (LATEST_CLOCK_S, LATEST_CLOCK_S + 1),
     ):
         now.start(clock_s, KEY)
-        assert now.state.boot == expected
-    assert LATEST_CLOCK_S < MAX_BOOT == 2**32 - 1
+        assert now.state.incarnation == expected
+    assert LATEST_CLOCK_S < MAX_INCARNATION == 2**32 - 1
 
 
 def test_a_boot_that_no_frame_can_carry_is_mended(path: Path) -> None:
     """An earlier version stored one, and could not start again."""
-    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=7_300_000_002))
+    Journal(path, AgentState, SCHEMA).commit(AgentState(incarnation=7_300_000_002))
     now = memory(path)
     now.start(1_800_000_000, KEY)
-    assert now.state.boot == 1_800_000_000
-    Journal(path, AgentState, SCHEMA).commit(AgentState(boot=MAX_BOOT))
+    assert now.state.incarnation == 1_800_000_000
+    Journal(path, AgentState, SCHEMA).commit(AgentState(incarnation=MAX_INCARNATION))
     now = memory(path)
     now.start(1_800_000_000, KEY)
-    assert now.state.boot == MAX_BOOT
+    assert now.state.incarnation == MAX_INCARNATION
 
 
 def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: Path) -> None:
@@ -362,7 +368,7 @@ class OldState(msgspec.Struct, frozen=True):
     """Their state, as far as it matters here."""
 
     runs: dict[str, OldRun]
-    boot: int = 3
+    incarnation: int = 3
 
 
 def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
@@ -370,7 +376,7 @@ def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
     Journal(path, OldState, SCHEMA).commit(OldState({"a": old}))
     now = memory(path)
     known = RunState(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4, None)
-    assert now.state == AgentState(boot=3, runs={"a": known})
+    assert now.state == AgentState(incarnation=3, runs={"a": known})
     assert set(known.kept.values()) == {blob("own"), blob("residual"), None}
     now.finish(order("a", 5), outcome("a", 5))
     assert memory(path).state.runs["a"].mask == blob("mask a 5")

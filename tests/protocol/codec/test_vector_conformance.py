@@ -32,7 +32,7 @@ class Accepted(TypedDict):
     decoded: str
 
 
-class Refused(TypedDict):
+class UpdateRejected(TypedDict):
     rule: str
     size: int
     context: str | None
@@ -42,7 +42,7 @@ class Refused(TypedDict):
 class Vectors(TypedDict):
     about: str
     accepted: list[Accepted]
-    refused: list[Refused]
+    refused: list[UpdateRejected]
 
 
 PATH = Path(__file__).parents[2] / "vectors" / "sparse.json"
@@ -53,7 +53,7 @@ def _name(case: Accepted) -> str:
     return case["name"]
 
 
-def _rule(case: Refused) -> str:
+def _rule(case: UpdateRejected) -> str:
     return case["rule"]
 
 
@@ -61,7 +61,7 @@ def _floats(text: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return np.frombuffer(bytes.fromhex(text), "<f4").astype(np.float32)
 
 
-def _context(case: Accepted | Refused) -> bytes | None:
+def _context(case: Accepted | UpdateRejected) -> bytes | None:
     return None if case["context"] is None else bytes.fromhex(case["context"])
 
 
@@ -91,7 +91,7 @@ def test_accepted_vector_encodes(case: Accepted) -> None:
 
 
 @pytest.mark.parametrize("case", VECTORS["refused"], ids=_rule)
-def test_refused_vector_is_refused(case: Refused) -> None:
+def test_refused_vector_is_refused(case: UpdateRejected) -> None:
     with pytest.raises(CodecError):
         decode(bytes.fromhex(case["coded"]), case["size"], _context(case))
 

@@ -16,13 +16,13 @@ BODY = len(MAGIC) + 4 + 32
 
 
 class State(msgspec.Struct, frozen=True):
-    boot: Annotated[int, Meta(ge=0)]
+    incarnation: Annotated[int, Meta(ge=0)]
     names: tuple[str, ...] = ()
     blob: bytes = b""
 
 
 class Wider(msgspec.Struct, frozen=True):
-    boot: str
+    incarnation: str
 
 
 @pytest.fixture
@@ -101,14 +101,14 @@ def test_another_schema_is_refused_and_left_alone(path: Path, written: int, read
 
 def test_a_struct_changed_without_a_new_schema_is_refused(path: Path) -> None:
     Journal(path, State, 1).commit(State(7))
-    with pytest.raises(StorageError, match=r"Expected `str`, got `int` - at `\$.boot`"):
+    with pytest.raises(StorageError, match=r"Expected `str`, got `int` - at `\$.incarnation`"):
         Journal(path, Wider, 1).load()
 
 
 def test_a_value_that_could_not_be_loaded_is_not_committed(path: Path) -> None:
     journal = Journal(path, State, 1)
     journal.commit(State(7))
-    with pytest.raises(LocalError, match="boot"):
+    with pytest.raises(LocalError, match="incarnation"):
         journal.commit(State(-1))
     with pytest.raises(LocalError, match="surrogates"):
         journal.commit(State(1, ("\udc80",)))

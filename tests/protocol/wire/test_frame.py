@@ -16,13 +16,13 @@ from sedge_protocol.wire.frame import (
     MAC_OFFSET,
     MAX_AHEAD_S,
     MAX_BODY_BYTES,
-    MAX_BOOT,
+    MAX_INCARNATION,
     UNKEYED,
     Frame,
     Kind,
     ReplayWindow,
-    latest_boot,
-    next_boot,
+    latest_incarnation,
+    next_incarnation,
     open_frame,
     seal,
 )
@@ -233,15 +233,15 @@ def test_our_own_mistakes_are_told() -> None:
 class SlowWindow:
     """What the window must do, by remembering every number ever seen."""
 
-    def __init__(self, boot: int) -> None:
-        self.boot = boot
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
         self.seen: set[int] = set()
 
     def accept(self, frame: Frame) -> bool:
-        if frame.boot < self.boot:
+        if frame.incarnation < self.incarnation:
             return False
-        if frame.boot > self.boot:
-            self.boot = frame.boot
+        if frame.incarnation > self.incarnation:
+            self.incarnation = frame.incarnation
             self.seen.clear()
         newest = max(self.seen, default=0)
         if frame.seq in self.seen or frame.seq <= newest - ReplayWindow.WIDTH:
@@ -260,13 +260,22 @@ def test_the_window_agrees_with_its_twin(seed: int, spread: int) -> None:
     for _ in range(300):
         middle += rng.randrange(3)
         seq = max(0, middle + rng.randrange(-spread, spread + 1))
-        boot = rng.choice([1, twin.boot, twin.boot, twin.boot, twin.boot, twin.boot])
+        incarnation = rng.choice(
+            [
+                1,
+                twin.incarnation,
+                twin.incarnation,
+                twin.incarnation,
+                twin.incarnation,
+                twin.incarnation,
+            ]
+        )
         if rng.random() < 0.01:
-            boot, middle = twin.boot + 1, 1
-        frame = Frame(Kind.HELLO, b"", boot, seq)
+            incarnation, middle = twin.incarnation + 1, 1
+        frame = Frame(Kind.HELLO, b"", incarnation, seq)
         taken = window.accept(frame)
         assert taken == twin.accept(frame)
-        assert window.boot == twin.boot
+        assert window.incarnation == twin.incarnation
         accepted += taken
     assert accepted >= 10
 
@@ -296,7 +305,7 @@ def test_an_older_boot_is_refused_for_good() -> None:
     assert window.accept(Frame(Kind.HELLO, b"", 5, 1))
     assert window.accept(Frame(Kind.HELLO, b"", 6, 1))
     assert not window.accept(Frame(Kind.HELLO, b"", 5, 2))
-    assert window.boot == 6
+    assert window.incarnation == 6
 
 
 @pytest.mark.parametrize(
@@ -307,16 +316,16 @@ def test_an_older_boot_is_refused_for_good() -> None:
         (7, LATEST_CLOCK_S, LATEST_CLOCK_S),
         (7, LATEST_CLOCK_S + 1, 8),
         (7, 7_300_000_000, 8),
-        (MAX_BOOT - 1, 5, MAX_BOOT),
-        (MAX_BOOT, 5, MAX_BOOT),
-        (MAX_BOOT + 1, 5, 5),
+        (MAX_INCARNATION - 1, 5, MAX_INCARNATION),
+        (MAX_INCARNATION, 5, MAX_INCARNATION),
+        (MAX_INCARNATION + 1, 5, 5),
     ],
 )
 def test_a_start_count_grows_and_fits_a_frame(last: int, clock_s: int, expected: int) -> None:
-    boot = next_boot(last, clock_s)
-    assert boot == expected
-    sealed = seal(Frame(Kind.GOODBYE, b"", boot, 1), UP, KEY)
-    assert open_frame(sealed, UP, KEY).boot == boot
+    incarnation = next_incarnation(last, clock_s)
+    assert incarnation == expected
+    sealed = seal(Frame(Kind.GOODBYE, b"", incarnation, 1), UP, KEY)
+    assert open_frame(sealed, UP, KEY).incarnation == incarnation
 
 
 @pytest.mark.parametrize(
@@ -325,9 +334,9 @@ def test_a_start_count_grows_and_fits_a_frame(last: int, clock_s: int, expected:
         (1, LATEST_CLOCK_S),  # not set: any that a clock can give
         (EARLIEST_CLOCK_S - 1, LATEST_CLOCK_S),
         (1_800_000_000.5, 1_800_000_000 + MAX_AHEAD_S),
-        (LATEST_CLOCK_S, MAX_BOOT),
+        (LATEST_CLOCK_S, MAX_INCARNATION),
         (2**32, LATEST_CLOCK_S),
     ],
 )
 def test_the_latest_boot_that_is_believed(clock_s: float, latest: int) -> None:
-    assert latest_boot(clock_s) == latest
+    assert latest_incarnation(clock_s) == latest

@@ -22,16 +22,16 @@ MESSAGES: list[tuple[Message, bytes]] = [
 ]
 
 
-def device(boot: int = 1, peer_boot: int = 0) -> Peer:
-    return Peer(UP, KEYS.up, KEYS.down, boot, peer_boot)
+def device(incarnation: int = 1, peer_incarnation: int = 0) -> Peer:
+    return Peer(UP, KEYS.up, KEYS.down, incarnation, peer_incarnation)
 
 
-def coordinator(boot: int = 1, peer_boot: int = 0) -> Peer:
-    return Peer(DOWN, KEYS.down, KEYS.up, boot, peer_boot)
+def coordinator(incarnation: int = 1, peer_incarnation: int = 0) -> Peer:
+    return Peer(DOWN, KEYS.down, KEYS.up, incarnation, peer_incarnation)
 
 
 def test_messages_arrive_once_and_in_any_order() -> None:
-    sender, receiver = device(boot=7), coordinator()
+    sender, receiver = device(incarnation=7), coordinator()
     sends = [sender.message(message, transfer) for message, transfer in MESSAGES]
     assert {send.topic for send in sends} == {UP}
     for (message, transfer), send in reversed(list(zip(MESSAGES, sends, strict=True))):
@@ -39,7 +39,7 @@ def test_messages_arrive_once_and_in_any_order() -> None:
         assert opened is not None
         frame, found = opened
         assert found == message
-        assert (frame.boot, frame.transfer) == (7, transfer)
+        assert (frame.incarnation, frame.transfer) == (7, transfer)
         assert receiver.open(send.payload, UP) is None
     assert receiver.counters["replayed"] == len(MESSAGES)
     assert receiver.counters["hello"] == 2
@@ -74,8 +74,8 @@ def test_nothing_can_be_played_back_to_its_sender() -> None:
 
 
 def test_older_boots_are_refused_and_newer_ones_begin_anew() -> None:
-    receiver = coordinator(peer_boot=5)
-    old, present, new = device(boot=4), device(boot=5), device(boot=6)
+    receiver = coordinator(peer_incarnation=5)
+    old, present, new = device(incarnation=4), device(incarnation=5), device(incarnation=6)
     hello = messages.Hello(NONCE, "1")
     assert receiver.open(old.message(hello).payload, UP) is None
     assert receiver.open(present.message(hello).payload, UP) is not None
@@ -125,16 +125,26 @@ def test_an_offer_must_carry_its_own_transfer_id() -> None:
 
 
 def test_a_start_count_ahead_of_the_clock_is_refused() -> None:
-    receiver, forger, sender = coordinator(), device(boot=2**32 - 1), device(boot=1_800_000_000)
+    receiver, forger, sender = (
+        coordinator(),
+        device(incarnation=2**32 - 1),
+        device(incarnation=1_800_000_000),
+    )
     goodbye = messages.Goodbye(NONCE)
-    with pytest.raises(FrameError, match=r"frame.boot: start count 4294967295 is above 1900000000"):
+    with pytest.raises(
+        FrameError, match=r"frame.incarnation: start count 4294967295 is above 1900000000"
+    ):
         receiver.open(forger.seal(messages.Hello(NONCE, "1")), UP, 1_900_000_000)
     for message in (messages.Hello(NONCE, "1"), goodbye):
         assert receiver.open(sender.seal(message), UP, 1_900_000_000) is not None
 
 
 def test_the_answer_to_ones_own_nonce_is_believed_whatever_its_boot() -> None:
-    receiver, forger, sender = device(), coordinator(boot=2**32 - 1), coordinator(boot=5)
+    receiver, forger, sender = (
+        device(),
+        coordinator(incarnation=2**32 - 1),
+        coordinator(incarnation=5),
+    )
     earlier = sender.seal(messages.Welcome(bytes(16), "1"))
     answer = sender.seal(messages.Welcome(NONCE, "1"))
     later = sender.seal(messages.Cancel("r", 1, "over"))
@@ -142,7 +152,7 @@ def test_the_answer_to_ones_own_nonce_is_believed_whatever_its_boot() -> None:
     assert receiver.open(answer, DOWN) is None  # nothing is awaited
     receiver.awaited = NONCE
     assert receiver.open(earlier, DOWN) is None and receiver.open(later, DOWN) is None
-    assert receiver.open(answer, DOWN) is not None and receiver.window.boot == 5
+    assert receiver.open(answer, DOWN) is not None and receiver.window.incarnation == 5
     assert receiver.open(later, DOWN) is not None
     for replayed in (answer, later):  # the same start: the window knows them
         assert receiver.open(replayed, DOWN) is None

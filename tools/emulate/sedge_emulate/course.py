@@ -10,7 +10,7 @@ import msgspec
 
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_emulate.broker_fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.crew import Crew
@@ -92,7 +92,7 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
 def _last_model(store: Store) -> bytes:
     """The run's global model, n float32 little endian."""
     run = Run(store.runs()[0], store)
-    return Ledger(store).context(run).theta.astype("<f4").tobytes()
+    return RunStore(store).context(run).theta.astype("<f4").tobytes()
 
 
 def _engine(watch: Watch, crew: Crew, wall_s: float, train_s: float) -> Engine:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sedge_cloud.rounds.client_models import ClientModels
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Ledger, Run
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes
 
 
@@ -23,12 +23,12 @@ class Mean:
 
 def accounted(store: Store, devices: tuple[str, ...]) -> Mean | None:
     """What the round before the one that is open costs by that count; None for another strategy."""
-    run, ledger = Run(store.runs()[0], store), Ledger(store)
+    run, run_store = Run(store.runs()[0], store), RunStore(store)
     strategy = run.strategy
-    context = ledger.context(run)
+    context = run_store.context(run)
     if not isinstance(strategy, FedPURIN) or context.round == 0:
         return None
-    clients = ClientModels(run, ledger, context.groups, lambda device: None)
+    clients = ClientModels(run, run_store, context.groups, lambda device: None)
     up = down = 0.0
     for device in devices:
         client = clients.of(device)

@@ -52,11 +52,11 @@ figures: demo
 REPRODUCED = --results $(RESULTS)/reproduce --out runs/reproduce
 
 reproduce: $(VENV)/demo.ready
-	$(BIN)/sedge-emulate reproduce --short $(REPRODUCED)
+	$(BIN)/python -m tools.reproduce --short $(REPRODUCED)
 	$(BIN)/python -m tools.bench.reproduced
 
 reproduce-all: $(VENV)/demo.ready
-	$(BIN)/sedge-emulate reproduce --all $(REPRODUCED)
+	$(BIN)/python -m tools.reproduce --all $(REPRODUCED)
 	$(BIN)/python -m tools.bench.reproduced
 
 $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup

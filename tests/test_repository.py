@@ -98,8 +98,6 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "with the sources they are from",
     ),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
-    "sedge_emulate.reproduce.arguments": ("tests/emulate/test_command.py", "the command line"),
-    "sedge_emulate.reproduce.setting": ("tests/emulate/test_play.py", "a record and a protocol"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),
     "sedge_export.lowering.": ("tests/export/test_export_ops.py", "operator by operator"),

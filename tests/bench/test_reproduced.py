@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from tests.emulate.outcomes import checkpoint, outcome
+from tests.reproduce.outcomes import checkpoint, outcome
 from tools.bench.readme import ROOT, replaced
 from tools.bench.reproduced import FOLDER, HEAD, PAGE, outcomes, page, published
-
-from sedge_emulate.reproduce.outcome import write
+from tools.reproduce.outcome import write
 
 
 def test_the_page_is_what_the_results_say() -> None:

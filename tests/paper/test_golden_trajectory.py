@@ -1,6 +1,6 @@
 """The first ten rounds of a run that the authors of FedOBP released, replayed through the whole engine.
 
-Partition, sampling, first weights and shuffles are theirs (reproduce/released.py); orders, patches,
+Partition, sampling, first weights and shuffles are theirs (tools/reproduce/released.py); orders, patches,
 training, coding, transfer, aggregation and evaluation are Sedge's: coordinator and agents in virtual time.
 The run is Fashion-MNIST, Dir(0.1), 100 clients, 10 a round, the score |(th_i - th_g) th_i| without norm,
 q = .999705.
@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from tools.reproduce.play import ROBUST
+from tools.reproduce.released import DEVICES, Released, name, partition
 
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.events import Event, UpdateReceived
@@ -24,8 +26,6 @@ from sedge_emulate.emulation import Course
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.play import ROBUST
-from sedge_emulate.reproduce.released import DEVICES, Released, name, partition
 from sedge_emulate.shares import Shares
 from sedge_emulate.virtual_fleet import VirtualFleet
 from sedge_emulate.watch import Totals, Watch

@@ -3,7 +3,7 @@ and the table of README.md that has only what was published.
 
     python -m tools.bench.reproduced
 
-``make reproduce`` and ``sedge-emulate reproduce TABLE --results tools/bench/results/reproduce`` add to
+``make reproduce`` and ``python -m tools.reproduce TABLE --results tools/bench/results/reproduce`` add to
 the results; no figure in the page is typed by hand.
 """
 
@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.bench.readme import ROOT, replaced
-
-from sedge_emulate.reproduce.outcome import Outcome, read
-from sedge_emulate.reproduce.sections import NONE
-from sedge_emulate.reproduce.tables import HEADS, markdown, rows, tables
+from tools.reproduce.outcome import Outcome, read
+from tools.reproduce.sections import NONE
+from tools.reproduce.tables import HEADS, markdown, rows, tables
 
 FOLDER = Path(__file__).parent / "results" / "reproduce"
 PAGE = Path(__file__).parent / "REPRODUCED.md"
@@ -23,7 +22,7 @@ SHOWN = slice(7)
 HEAD = """\
 # Published tables, reproduced
 
-Written by `tools/bench/reproduced.py` from the JSON files that `sedge-emulate reproduce` leaves in
+Written by `tools/bench/reproduced.py` from the JSON files that `python -m tools.reproduce` leaves in
 `tools/bench/results/reproduce`: every cell is a run of the whole engine, agents, codec and coordinator in
 virtual time. Accuracies are per cent of all test examples of all devices, before and after local training;
 "worst 10 %" is the mean of the tenth of the devices that does worst before it; bytes are of all devices

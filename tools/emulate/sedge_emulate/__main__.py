@@ -7,26 +7,30 @@ option need none of it, and Ctrl-C meanwhile is Ctrl-C.
 import argparse
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sedge_emulate.reproduce.arguments import add_arguments
 from sedge_protocol.errors import SedgeError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; 0 when it went well, 2 for an error, 130 when interrupted."""
+    """Run one command; its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
+    return exit_status("sedge-emulate", lambda: _run(arguments))
+
+
+def exit_status(name: str, call: Callable[[], int]) -> int:
+    """Make the call; 0 when it went well, 2 for an error, 130 when interrupted."""
     try:
         with _ended_by(signal.SIGTERM), _ended_by(signal.SIGHUP):
-            return int(arguments.call(arguments))
+            return call()
     except SedgeError as exc:
-        print(f"sedge-emulate: {exc}", file=sys.stderr)
+        print(f"{name}: {exc}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("sedge-emulate: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
 
 
@@ -65,10 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--verbose", action="store_true", help="show the log of agents and coordinator"
     )
-    run.set_defaults(call=_run)
-    again = commands.add_parser("reproduce", help="play published experiments again")
-    add_arguments(again)
-    again.set_defaults(call=_reproduce)
     return parser
 
 
@@ -76,12 +76,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from sedge_emulate.run import run
 
     return run(arguments)
-
-
-def _reproduce(arguments: argparse.Namespace) -> int:
-    from sedge_emulate.reproduce.command import reproduce
-
-    return reproduce(arguments)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 import msgspec
 import pytest
-from tests.emulate.outcomes import checkpoint, outcome, point, size
-
-from sedge_emulate.reproduce.cells import TABLES
-from sedge_emulate.reproduce.outcome import Outcome
-from sedge_emulate.reproduce.sections import Section, first_rounds, sections
-from sedge_emulate.reproduce.tables import markdown
+from tests.reproduce.outcomes import checkpoint, outcome, point, size
+from tools.reproduce.cells import TABLES
+from tools.reproduce.outcome import Outcome
+from tools.reproduce.sections import Section, first_rounds, sections
+from tools.reproduce.tables import markdown
 
 LOGS, LONG, PURIN, SIZED, BEYOND = (
     TABLES[name]

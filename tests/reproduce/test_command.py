@@ -1,54 +1,53 @@
-"""``sedge-emulate reproduce`` from its words to its files."""
+"""``python -m tools.reproduce`` from its words to its files."""
 
 import argparse
 from pathlib import Path
 
+import msgspec
 import pytest
-from tests.emulate.tiny import TINY
+from tests.reproduce.outcomes import outcome
+from tests.reproduce.tiny import TINY
+from tools.reproduce import command, tables
+from tools.reproduce.__main__ import main, parser
+from tools.reproduce.cells import SHORT, TABLES
+from tools.reproduce.command import chosen_trials
+from tools.reproduce.outcome import read
 
-from sedge_emulate.__main__ import main
-from sedge_emulate.reproduce import command, tables
-from sedge_emulate.reproduce.arguments import add_arguments
-from sedge_emulate.reproduce.cells import SHORT, TABLES
-from sedge_emulate.reproduce.command import wanted
-from sedge_emulate.reproduce.outcome import read
 from sedge_protocol.errors import ConfigError
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(words)
+    return parser().parse_args(words)
 
 
 def test_a_table_is_all_its_cells_and_seeds() -> None:
-    wishes = list(wanted(parsed("fedpurin-dir05")))
+    trials = list(chosen_trials(parsed("fedpurin-dir05")))
     table = TABLES["fedpurin-dir05"]
-    assert len(wishes) == len(table.cells) * 3
-    assert {wish.seed for wish in wishes} == {1, 2, 3}
-    assert {wish.rounds for wish in wishes} == {200}
+    assert len(trials) == len(table.cells) * 3
+    assert {trial.seed for trial in trials} == {1, 2, 3}
+    assert {trial.rounds for trial in trials} == {200}
 
 
-def test_words_narrow_it_down_and_the_command_says_so() -> None:
-    (wish,) = wanted(parsed("logs-dir01", "--only", "fedavg", "--seed", "7", "--rounds", "3"))
-    assert wish.command == "sedge-emulate reproduce logs-dir01 --only fedavg --seed 7 --rounds 3"
-    (again,) = wanted(parsed(*wish.command.split()[2:]))
-    assert again == wish
+def test_words_narrow_it_down_and_the_outcomes_command_says_so() -> None:
+    asked = ("logs-dir01", "--only", "fedavg", "--seed", "7", "--rounds", "3")
+    (trial,) = chosen_trials(parsed(*asked))
+    assert trial.file == "logs-dir01-fedavg-seed7-3.json"
+    found = outcome("logs-dir01", "fedavg", (), seed=7, rounds=3)
+    assert found.command.split() == ["python", "-m", "tools.reproduce", *asked]
 
 
 def test_another_backend_is_named_in_the_command_and_in_the_file() -> None:
     words = ("logs-dir01", "--only", "fedavg", "--rounds", "3", "--backend", "autograd")
-    (wish,) = wanted(parsed(*words))
-    assert wish.command.endswith(" --rounds 3 --backend autograd")
-    assert wish.file == "logs-dir01-fedavg-seed42-3-autograd.json"
-    (again,) = wanted(parsed(*wish.command.split()[2:]))
-    assert again == wish
+    (trial,) = chosen_trials(parsed(*words))
+    assert trial.file == "logs-dir01-fedavg-seed42-3-autograd.json"
+    found = msgspec.structs.replace(outcome("t", "c", (), rounds=3), backend="autograd")
+    assert found.command.endswith(" --rounds 3 --backend autograd")
 
 
 def test_the_short_form() -> None:
-    wishes = list(wanted(parsed("--short")))
-    assert [(wish.table.name, wish.cell.name) for wish in wishes] == list(SHORT)
-    assert {wish.rounds for wish in wishes} == {10}
+    trials = list(chosen_trials(parsed("--short")))
+    assert [(trial.table.name, trial.cell.name) for trial in trials] == list(SHORT)
+    assert {trial.rounds for trial in trials} == {10}
 
 
 @pytest.mark.parametrize(
@@ -68,12 +67,12 @@ def test_the_short_form() -> None:
 )
 def test_words_that_make_no_sense(words: list[str], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        list(wanted(parsed(*words)))
+        list(chosen_trials(parsed(*words)))
     assert caught.value.key == key
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "--list"]) == 0
+    assert main(["--list"]) == 0
     assert "fedobp-old" in capsys.readouterr().out
 
 
@@ -83,7 +82,7 @@ def test_a_cell_is_played_once_and_kept(
     for module in (command, tables):
         monkeypatch.setattr(module, "TABLES", {TINY.name: TINY})
     words = [
-        "reproduce", "tiny", "--workers", "1",
+        "tiny", "--workers", "1",
         "--out", str(tmp_path), "--results", str(tmp_path / "results"),
     ]  # fmt: skip
     assert main(words) == 0

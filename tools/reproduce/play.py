@@ -9,6 +9,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from tools.reproduce.accounting import Mean, accounted
+from tools.reproduce.cells import Cell, Table
+from tools.reproduce.costs import sizes
+from tools.reproduce.outcome import Checkpoint, Outcome, Point, file_name
+
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
 from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
@@ -17,10 +22,6 @@ from sedge_emulate.emulation import VERSIONS, Course, Stage, export_forms
 from sedge_emulate.model import ModelSource
 from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.accounting import Mean, accounted
-from sedge_emulate.reproduce.cells import Cell, Table
-from sedge_emulate.reproduce.costs import sizes
-from sedge_emulate.reproduce.outcome import Checkpoint, Outcome, Point, file_name
 from sedge_emulate.result import Model, spread
 from sedge_emulate.shares import Shares
 from sedge_emulate.virtual_fleet import VirtualFleet
@@ -36,7 +37,7 @@ ROBUST = RobustConfig(clip=5.0, rule="mean", max_weight=100.0)
 
 
 @dataclass(frozen=True)
-class Wish:
+class Trial:
     """A cell of a table, with the seed and the number of rounds wanted, and what is to train."""
 
     table: Table
@@ -44,15 +45,6 @@ class Wish:
     seed: int
     rounds: int
     backend: str = AUTO
-
-    @property
-    def command(self) -> str:
-        """The command that says so."""
-        words = (
-            f"sedge-emulate reproduce {self.table.name} --only {self.cell.name} --seed {self.seed}"
-        )
-        more = f" --backend {self.backend}" if self.asked_backend else ""
-        return f"{words} --rounds {self.rounds}{more}"
 
     @property
     def file(self) -> str:
@@ -96,43 +88,42 @@ class Log(Watch):
         super().observe(event)
 
 
-def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
+def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     """The cell's outcome. What ``home`` keeps of a start that was killed is not computed again.
 
     Raises ``DataError`` when the run did not come to its end.
     """
     began = time.monotonic()
-    stage = _stage(wish, home)
-    streams = wish.table.setting.streams(wish.seed, wish.rounds)
+    stage = _stage(trial, home)
+    streams = trial.table.setting.streams(trial.seed, trial.rounds)
     shop = replace(stage.shop, shuffles=streams.shuffles)
     folder = home / "state" / "course"
-    course = Course(wish.cell.name, _run(wish), folder, resumed=True, narrower=stage.narrower)
-    progress.strategy(wish.title, wish.rounds)
+    course = Course(trial.cell.name, _run(trial), folder, resumed=True, narrower=stage.narrower)
+    progress.strategy(trial.title, trial.rounds)
     with closing(Crew(shop, workers, hold=True)) as crew:
         # What a start that was killed has computed is in the memo; all else is played again.
         shutil.rmtree(course.folder / "cloud", ignore_errors=True)
-        jobs, plan = stage.name(crew.trainer), Plan(stage.config, wish.seed)
+        jobs, plan = stage.name(crew.trainer), Plan(stage.config, trial.seed)
         fleet = VirtualFleet(course, stage.bundle, stage.shares, plan, crew, jobs, streams.draw)
         with closing(fleet):
             log = Log(progress, fleet)
             fleet.play(log)
             if log.failure:
-                raise DataError(f"{wish.title}: {log.failure}")
+                raise DataError(f"{trial.title}: {log.failure}")
             totals, found = fleet.totals(), sizes(stage, fleet, log)
         trainer = crew.trainer
     shutil.rmtree(home, ignore_errors=True)
     return Outcome(
-        table=wish.table.name,
-        cell=wish.cell.name,
-        strategy=wish.cell.strategy,
-        options=wish.cell.options,
-        seed=wish.seed,
-        rounds=wish.rounds,
-        command=wish.command,
+        table=trial.table.name,
+        cell=trial.cell.name,
+        strategy=trial.cell.strategy,
+        options=trial.cell.options,
+        seed=trial.seed,
+        rounds=trial.rounds,
         created=time.strftime("%Y-%m-%d"),
         versions={package: version(package) for package in VERSIONS},
         trainer=trainer,
-        backend=wish.asked_backend,
+        backend=trial.asked_backend,
         workers=workers,
         seconds=round(time.monotonic() - began, 1),
         checkpoints=tuple(_checkpoints(log)),
@@ -145,39 +136,39 @@ def play(wish: Wish, home: Path, workers: int, progress: Progress) -> Outcome:
     )
 
 
-def _run(wish: Wish) -> RunConfig:
+def _run(trial: Trial) -> RunConfig:
     """The published run's settings."""
-    setting = wish.table.setting
+    setting = trial.table.setting
     return RunConfig(
-        strategy=wish.cell.strategy,
-        options=wish.cell.options,
-        num_rounds=wish.rounds,
+        strategy=trial.cell.strategy,
+        options=trial.cell.options,
+        num_rounds=trial.rounds,
         min_available_devices=setting.devices,
         evaluate_every=setting.checkpoint,
-        seed=wish.seed,
+        seed=trial.seed,
         training=setting.training,
-        codec=wish.cell.codec,
-        broadcast=wish.cell.broadcast,
-        patch=wish.cell.patch,
+        codec=trial.cell.codec,
+        broadcast=trial.cell.broadcast,
+        patch=trial.cell.patch,
         robust=ROBUST,
     )
 
 
-def _stage(wish: Wish, home: Path) -> Stage:
+def _stage(trial: Trial, home: Path) -> Stage:
     """Data, split and model, made once for a cell."""
-    setting = wish.table.setting
+    setting = trial.table.setting
     dataset = setting.dataset()
     source = ModelSource.of(setting.model, dataset, home)
     config = EmulationConfig(
         devices=setting.devices,
-        seed=wish.seed,
+        seed=trial.seed,
         model=setting.model,
-        trainer=TrainerConfig(wish.backend),
-        strategies=(StrategyConfig(wish.cell.strategy, options=wish.cell.options),),
+        trainer=TrainerConfig(trial.backend),
+        strategies=(StrategyConfig(trial.cell.strategy, options=trial.cell.options),),
     )
     if not (home / "ready").exists():
         shutil.rmtree(home, ignore_errors=True)
-        Shares.of(dataset, list(setting.parts(dataset.targets, wish.seed))).save(
+        Shares.of(dataset, list(setting.parts(dataset.targets, trial.seed))).save(
             home / "state" / "data"
         )
         export_forms(source, dataset, config, home)
@@ -185,7 +176,7 @@ def _stage(wish: Wish, home: Path) -> Stage:
     size = load(home / "bundle")[0].manifest.layout.size
     model = Model(name=source.name, parameters=size, dense_bytes=4 * size)
     shares = Shares.open(home / "state" / "data")
-    return Stage(config, dataset.name, wish.table.title, shares, model, source, home)
+    return Stage(config, dataset.name, trial.table.title, shares, model, source, home)
 
 
 def _checkpoints(log: Log) -> Iterable[Checkpoint]:

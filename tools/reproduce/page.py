@@ -5,14 +5,14 @@ from html import escape
 from itertools import accumulate
 
 from matplotlib.ticker import MaxNLocator
+from tools.reproduce.cells import Table
+from tools.reproduce.outcome import Outcome, Point
+from tools.reproduce.sections import sections
+from tools.reproduce.tables import HEADS, rows, tables
 
 from sedge_emulate.charts import Panel, accuracy_axis, bytes_below, line
 from sedge_emulate.markup import document, panels, section, series
 from sedge_emulate.markup import table as html_table
-from sedge_emulate.reproduce.cells import Table
-from sedge_emulate.reproduce.outcome import Outcome, Point
-from sedge_emulate.reproduce.sections import sections
-from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.svg import axes as new_axes
 
 _TITLE = "Published tables, reproduced"

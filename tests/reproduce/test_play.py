@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
-from tests.emulate.tiny import TINY
+from tests.reproduce.tiny import TINY
+from tools.reproduce.cells import Cell
+from tools.reproduce.outcome import Outcome
+from tools.reproduce.play import Log, Trial, play
 
 from sedge_cloud.events import Event, RoundClosed
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Context, State, Update
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.cells import Cell
-from sedge_emulate.reproduce.outcome import Outcome
-from sedge_emulate.reproduce.play import Log, Wish, play
 from sedge_protocol.errors import DataError
 
-WISH = Wish(TINY, TINY.cells[0], 42, 3)
+TRIAL = Trial(TINY, TINY.cells[0], 42, 3)
 QUIET = Progress(Console(quiet=True))
 
 
@@ -27,11 +27,11 @@ class Killed(Exception):
 
 
 def played(home: Path) -> Outcome:
-    return play(WISH, home, 1, QUIET)
+    return play(TRIAL, home, 1, QUIET)
 
 
 def test_the_backend_that_was_asked_for(tmp_path: Path) -> None:
-    found = play(replace(WISH, rounds=1, backend="autograd"), tmp_path, 1, QUIET)
+    found = play(replace(TRIAL, rounds=1, backend="autograd"), tmp_path, 1, QUIET)
     assert (found.trainer, found.backend) == ("autograd", "autograd")
     assert found.file == "tiny-fedavg-seed42-1-autograd.json"
     assert played(tmp_path).backend == ""
@@ -47,9 +47,9 @@ class Broken(FedAvg, frozen=True):
 
 
 def test_a_run_that_fails_gives_no_outcome(tmp_path: Path) -> None:
-    wish = replace(WISH, cell=Cell("broken", f"{__name__}:Broken"))
+    trial = replace(TRIAL, cell=Cell("broken", f"{__name__}:Broken"))
     with pytest.raises(DataError, match=r"tiny broken seed 42: .*no mean"):
-        play(wish, tmp_path, 1, QUIET)
+        play(trial, tmp_path, 1, QUIET)
 
 
 def without_times(outcome: Outcome) -> Outcome:

@@ -1,9 +1,8 @@
 """Published figures beside reproduced ones."""
 
-from tests.emulate.outcomes import checkpoint, outcome, point
-
-from sedge_emulate.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES
-from sedge_emulate.reproduce.tables import best, markdown, rows, tables
+from tests.reproduce.outcomes import checkpoint, outcome, point
+from tools.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES
+from tools.reproduce.tables import best, markdown, rows, tables
 
 LOGS, PRINTED, PURIN = (TABLES[name] for name in ("logs-dir01", "fedobp-dir01", "fedpurin-dir05"))
 
@@ -80,7 +79,7 @@ def test_tables_and_cells_keep_their_order() -> None:
 def test_markdown_marks_what_is_too_far_off() -> None:
     text = markdown([outcome("logs-dir01", "fedavg", (checkpoint(100, 0.90),))])
     assert "| fedavg | 42 | 100 | **90.00** | 84.89 |" in text
-    assert "    sedge-emulate reproduce logs-dir01 --only fedavg --seed 42 --rounds 100" in text
+    assert "    python -m tools.reproduce logs-dir01 --only fedavg --seed 42 --rounds 100" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert len(widths) == 1
 

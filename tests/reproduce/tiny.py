@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+from tools.reproduce.cells import Cell, Table
+from tools.reproduce.setting import Streams
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, digits
-from sedge_emulate.reproduce.cells import Cell, Table
-from sedge_emulate.reproduce.setting import Streams
 from sedge_emulate.split import Indices
 
 

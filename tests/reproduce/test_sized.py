@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from tools.reproduce.cells import TABLES
+from tools.reproduce.play import Trial, play
+from tools.reproduce.sized import DEVICES, DROPPED, SizedSetting
 
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, digits
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.cells import TABLES
-from sedge_emulate.reproduce.play import Wish, play
-from sedge_emulate.reproduce.sized import DEVICES, DROPPED, SizedSetting
 from sedge_emulate.split import Indices
 
 TABLE = TABLES["subflot-dir01"]
@@ -45,7 +45,7 @@ def test_narrower_models_cost_fewer_bytes(tmp_path: Path) -> None:
     cells = {cell.name: cell for cell in table.cells}
     found = {
         name: play(
-            Wish(table, cells[name], 1, 2), tmp_path / name, 1, Progress(Console(quiet=True))
+            Trial(table, cells[name], 1, 2), tmp_path / name, 1, Progress(Console(quiet=True))
         )
         for name in ("whole", "smallest", "subflot-assign")
     }

@@ -7,12 +7,7 @@ from typing import cast
 
 import numpy as np
 import torch
-
-from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.plans import order_seed
-from sedge_cloud.store.runs import Run
-from sedge_edge.training.batches import permutations
-from sedge_emulate.reproduce.released import (
+from tools.reproduce.released import (
     BATCH,
     DEVICES,
     Released,
@@ -20,6 +15,11 @@ from sedge_emulate.reproduce.released import (
     name,
     partition,
 )
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.rounds.plans import order_seed
+from sedge_cloud.store.runs import Run
+from sedge_edge.training.batches import permutations
 
 TARGETS = np.repeat(np.arange(10), 700)
 

@@ -78,7 +78,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Option]
     seed: int
     rounds: int
-    command: str
     created: str
     versions: Mapping[str, str]
     trainer: str
@@ -97,6 +96,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def file(self) -> str:
         """The name of its file."""
         return file_name(self.table, self.cell, self.seed, self.rounds, self.backend)
+
+    @property
+    def command(self) -> str:
+        """The command that plays it again."""
+        words = f"python -m tools.reproduce {self.table} --only {self.cell} --seed {self.seed}"
+        more = f" --backend {self.backend}" if self.backend else ""
+        return f"{words} --rounds {self.rounds}{more}"
 
     @property
     def method(self) -> str:

@@ -1,6 +1,6 @@
 """Outcomes of reproduced cells, made up."""
 
-from sedge_emulate.reproduce.outcome import Checkpoint, Outcome, Point, Size
+from tools.reproduce.outcome import Checkpoint, Outcome, Point, Size
 
 
 def checkpoint(number: int, before: float, after: float = 0.95) -> Checkpoint:
@@ -33,7 +33,6 @@ def outcome(
 ) -> Outcome:
     return Outcome(
         table=table, cell=cell, strategy="fedavg", options={"quantile": 0.5}, seed=seed, rounds=rounds,
-        command=f"sedge-emulate reproduce {table} --only {cell} --seed {seed} --rounds {rounds}",
         created="2026-01-01", versions={"numpy": "2"}, trainer="autograd", workers=2, seconds=61.0,
         bytes_up=1_000_000, bytes_down=2_000_000, parameters=10, participants=2,
         checkpoints=checkpoints, points=points or (point(1, 0.5, 0.6), point(2, 0.7, 0.8)),

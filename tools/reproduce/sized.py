@@ -7,11 +7,12 @@ who holds them.
 
 from dataclasses import dataclass
 
+from tools.reproduce.partial import PartialSetting, share_out
+from tools.reproduce.setting import Streams
+
 from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.reproduce.partial import PartialSetting, share_out
-from sedge_emulate.reproduce.setting import Streams
 from sedge_emulate.split import Indices
 
 DEVICES = 20

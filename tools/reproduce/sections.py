@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from tools.reproduce.cells import FIRST_ROUNDS, Table
+from tools.reproduce.outcome import Checkpoint, Outcome
+
 from sedge_emulate.human import size
-from sedge_emulate.reproduce.cells import FIRST_ROUNDS, Table
-from sedge_emulate.reproduce.outcome import Checkpoint, Outcome
 
 NONE = "-"
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.emulate.outcomes import checkpoint, outcome, point
+from tests.reproduce.outcomes import checkpoint, outcome, point
+from tools.reproduce.outcome import read, write
 
-from sedge_emulate.reproduce.outcome import read, write
 from sedge_protocol.errors import StorageError
 
 

@@ -2,9 +2,8 @@
 
 from html.parser import HTMLParser
 
-from tests.emulate.outcomes import checkpoint, outcome
-
-from sedge_emulate.reproduce.page import page
+from tests.reproduce.outcomes import checkpoint, outcome
+from tools.reproduce.page import page
 
 
 class Text(HTMLParser):

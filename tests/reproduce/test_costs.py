@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.emulate.tiny import TINY
+from tests.reproduce.tiny import TINY
+from tools.reproduce.cells import Cell
+from tools.reproduce.costs import multiply_adds
+from tools.reproduce.outcome import Outcome
+from tools.reproduce.play import Trial, play
 
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.model import ModelSource
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.cells import Cell
-from sedge_emulate.reproduce.costs import multiply_adds
-from sedge_emulate.reproduce.outcome import Outcome
-from sedge_emulate.reproduce.play import Wish, play
 
 
 def test_each_width_has_its_devices_and_its_cost(
@@ -37,7 +37,7 @@ def test_a_run_of_whole_models_has_no_widths(tmp_path: Path) -> None:
 
 
 def played(cell: Cell, home: Path) -> Outcome:
-    return play(Wish(TINY, cell, 42, 1), home, 1, Progress(Console(quiet=True)))
+    return play(Trial(TINY, cell, 42, 1), home, 1, Progress(Console(quiet=True)))
 
 
 def test_multiplications_of_a_convolution() -> None:

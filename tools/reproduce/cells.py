@@ -6,12 +6,13 @@ Accuracies are in per cent, names and sources in the field's own words.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tools.reproduce.fling import FlingSetting
+from tools.reproduce.partial import PartialSetting
+from tools.reproduce.released import ReleasedSetting
+from tools.reproduce.setting import Setting
+from tools.reproduce.sized import DROPPED, SizedSetting
+
 from sedge_cloud.config import BroadcastConfig, CodecConfig, Option, PatchConfig
-from sedge_emulate.reproduce.fling import FlingSetting
-from sedge_emulate.reproduce.partial import PartialSetting
-from sedge_emulate.reproduce.released import ReleasedSetting
-from sedge_emulate.reproduce.setting import Setting
-from sedge_emulate.reproduce.sized import DROPPED, SizedSetting
 from sedge_protocol.codec import ValueCoding
 
 

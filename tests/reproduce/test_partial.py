@@ -6,17 +6,17 @@ from typing import cast
 import msgspec
 import numpy as np
 import pytest
-
-from sedge_cloud.config import RunConfig
-from sedge_cloud.store.runs import Run
-from sedge_emulate.reproduce.cells import TABLES
-from sedge_emulate.reproduce.partial import (
+from tools.reproduce.cells import TABLES
+from tools.reproduce.partial import (
     DEVICES,
     EXAMPLES,
     PARTICIPANTS,
     PartialSetting,
     draw,
 )
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.store.runs import Run
 
 TARGETS = np.random.default_rng(0).integers(0, 10, 70_000)
 NAMES = [f"device-{i:02d}" for i in range(DEVICES)]

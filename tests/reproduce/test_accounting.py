@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.emulate.tiny import TINY, TinySetting
+from tests.reproduce.tiny import TINY, TinySetting
+from tools.reproduce.cells import Cell, Table
+from tools.reproduce.play import Trial, play
+from tools.reproduce.tables import markdown, tables
 
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.cells import Cell, Table
-from sedge_emulate.reproduce.play import Wish, play
-from sedge_emulate.reproduce.tables import markdown, tables
 
 
 def test_half_of_the_elements_and_a_bit_for_each(
@@ -18,7 +18,7 @@ def test_half_of_the_elements_and_a_bit_for_each(
     published = {"up": (1.0, 2.0), "down": (3.0, 4.0)}
     cell = Cell("purin", "fedpurin", {"beta": 1}, best=50.0, accounted=published)
     table = Table("t", "T", "nowhere", TinySetting(), 3, 1.0, (cell,), best_of="after")
-    outcome = play(Wish(table, cell, 1, 3), tmp_path / "a", 1, Progress(Console(quiet=True)))
+    outcome = play(Trial(table, cell, 1, 3), tmp_path / "a", 1, Progress(Console(quiet=True)))
     n = outcome.parameters
     first, second, last = outcome.points
     assert first.accounted_up == pytest.approx(4 * n / 2 + n / 8, rel=0.01)
@@ -28,7 +28,7 @@ def test_half_of_the_elements_and_a_bit_for_each(
     assert second.accounted_down < 0.7 * first.accounted_down
     assert last.accounted_down is not None  # the evaluation is planned as well
     assert all(point.sparse is not None for point in outcome.points)
-    monkeypatch.setattr("sedge_emulate.reproduce.tables.TABLES", {"t": table})
+    monkeypatch.setattr("tools.reproduce.tables.TABLES", {"t": table})
     assert [found.name for found, _ in tables([outcome])] == ["t"]
     lines = [line for line in markdown([outcome]).splitlines() if "before beta" in line]
     assert first.accounted_up is not None
@@ -40,6 +40,6 @@ def test_half_of_the_elements_and_a_bit_for_each(
 
 def test_other_methods_have_no_count(tmp_path: Path) -> None:
     outcome = play(
-        Wish(TINY, TINY.cells[0], 1, 1), tmp_path / "a", 1, Progress(Console(quiet=True))
+        Trial(TINY, TINY.cells[0], 1, 1), tmp_path / "a", 1, Progress(Console(quiet=True))
     )
     assert outcome.points[0].accounted_up is None

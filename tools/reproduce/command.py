@@ -1,4 +1,4 @@
-"""``sedge-emulate reproduce``: cells of published tables, one after another, each kept once it is done."""
+"""Cells of published tables, played one after another, each kept once it is done."""
 
 import argparse
 import os
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
+from tools.reproduce.cells import SHORT, SHORT_ROUNDS, TABLES, Table
+from tools.reproduce.outcome import Outcome, read, write
+from tools.reproduce.page import page
+from tools.reproduce.play import Trial, play
+from tools.reproduce.tables import HEADS, rows, tables
 
 from sedge_emulate.emulation import locked
 from sedge_emulate.progress import Progress
-from sedge_emulate.reproduce.cells import SHORT, SHORT_ROUNDS, TABLES, Table
-from sedge_emulate.reproduce.outcome import Outcome, read, write
-from sedge_emulate.reproduce.page import page
-from sedge_emulate.reproduce.play import Wish, play
-from sedge_emulate.reproduce.tables import HEADS, rows, tables
 from sedge_emulate.result import write_whole
 from sedge_emulate.training.choice import AUTO, NAMES
 from sedge_protocol.errors import ConfigError
@@ -32,17 +32,17 @@ def reproduce(arguments: argparse.Namespace) -> int:
             console.print(f"{table.name}: {table.title}, {table.rounds} rounds", highlight=False)
             console.print(f"    {', '.join(cell.name for cell in table.cells)}", highlight=False)
         return 0
-    wishes = list(wanted(arguments))
+    trials = list(chosen_trials(arguments))
     with translated("make folder", arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     with locked(arguments.out), Progress(console) as progress:
-        for wish in wishes:
-            name = wish.file
+        for trial in trials:
+            name = trial.file
             outcome = read(arguments.results / name)
             if outcome is None:
                 home = arguments.out / "state" / name.removesuffix(".json")
-                outcome = play(wish, home, arguments.workers or os.cpu_count() or 1, progress)
+                outcome = play(trial, home, arguments.workers or os.cpu_count() or 1, progress)
                 write(outcome, arguments.results)
             outcomes.append(outcome)
         progress.finished()
@@ -53,7 +53,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def wanted(arguments: argparse.Namespace) -> Iterable[Wish]:
+def chosen_trials(arguments: argparse.Namespace) -> Iterable[Trial]:
     """The cells to play. Raises ``ConfigError`` for names that are none, or of nothing to play."""
     _require_values(arguments)
     if arguments.short + arguments.all + bool(arguments.tables) != 1:
@@ -85,7 +85,7 @@ def _require_values(arguments: argparse.Namespace) -> None:
         raise ConfigError("--backend", arguments.backend, expected)
 
 
-def _cells(arguments: argparse.Namespace, chosen: Iterable[Table]) -> Iterator[Wish]:
+def _cells(arguments: argparse.Namespace, chosen: Iterable[Table]) -> Iterator[Trial]:
     for table in chosen:
         rounds = arguments.rounds or (SHORT_ROUNDS if arguments.short else table.rounds)
         for cell in table.cells:
@@ -94,7 +94,7 @@ def _cells(arguments: argparse.Namespace, chosen: Iterable[Table]) -> Iterator[W
             if arguments.only and cell.name not in arguments.only:
                 continue
             for seed in arguments.seed or table.seeds:
-                yield Wish(table, cell, seed, rounds, arguments.backend)
+                yield Trial(table, cell, seed, rounds, arguments.backend)
 
 
 def _named(names: Sequence[str]) -> list[Table]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tools.reproduce.cells import TABLES, Cell, Table
+from tools.reproduce.outcome import Outcome
+from tools.reproduce.sections import NONE, Section, sections
+
 from sedge_emulate.human import duration, size
-from sedge_emulate.reproduce.cells import TABLES, Cell, Table
-from sedge_emulate.reproduce.outcome import Outcome
-from sedge_emulate.reproduce.sections import NONE, Section, sections
 
 HEADS = (
     "method", "seed", "round", "before", "published", "after", "published", "worst 10 %",

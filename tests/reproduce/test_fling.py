@@ -1,8 +1,7 @@
 """FedPURIN's data: equal sizes, equal proportions for training and testing, devices that overlap."""
 
 import numpy as np
-
-from sedge_emulate.reproduce.fling import DEVICES, TEST, TRAIN, TRAIN_SET, FlingSetting, sample
+from tools.reproduce.fling import DEVICES, TEST, TRAIN, TRAIN_SET, FlingSetting, sample
 
 TARGETS = np.tile(np.arange(10), 7000)
 

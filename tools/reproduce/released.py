@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from tools.reproduce.setting import Streams
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.plans import order_seed
@@ -20,7 +21,6 @@ from sedge_cloud.store.runs import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import Dataset, fashion_mnist
-from sedge_emulate.reproduce.setting import Streams
 from sedge_emulate.split import Indices
 
 DEVICES = 100

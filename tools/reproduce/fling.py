@@ -8,13 +8,13 @@ class that has fewer images than are wanted gives some of them twice. Everybody 
 from dataclasses import dataclass
 
 import numpy as np
+from tools.reproduce.setting import Streams
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data import FASHION_MEAN, FASHION_STD, Dataset, fashion_mnist
-from sedge_emulate.reproduce.setting import Streams
 from sedge_emulate.split import Indices
 
 DEVICES = 20

@@ -1,9 +1,9 @@
 """The tables of published figures: what stands in them can be played."""
 
 import pytest
+from tools.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES, Cell, Table
 
 from sedge_cloud.config import RunConfig
-from sedge_emulate.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES, Cell, Table
 
 CELLS = [
     pytest.param(table, cell, id=f"{table.name}-{cell.name}")

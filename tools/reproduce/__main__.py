@@ -1,0 +1,61 @@
+"""Published tables again, through the whole engine: what was printed beside what comes out here.
+
+python -m tools.reproduce --list
+python -m tools.reproduce fedobp-dir01     one table in its full length; what is done is kept
+python -m tools.reproduce --short          ten rounds of a few methods
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.reproduce.cells import SHORT_ROUNDS
+
+from sedge_emulate.__main__ import exit_status
+from sedge_emulate.config import TrainerConfig
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; its exit status."""
+    arguments = parser().parse_args(argv)
+
+    def call() -> int:
+        from tools.reproduce.command import reproduce  # with torch, which takes seconds
+
+        return reproduce(arguments)
+
+    return exit_status("reproduce", call)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    found = argparse.ArgumentParser(
+        "python -m tools.reproduce", description="Play published experiments again."
+    )
+    found.add_argument("tables", nargs="*", metavar="TABLE", help="tables; --list names them")
+    found.add_argument("--list", action="store_true", help="name all tables and their methods")
+    found.add_argument(
+        "--short", action="store_true", help=f"{SHORT_ROUNDS} rounds of a few methods: ten minutes"
+    )
+    found.add_argument("--all", action="store_true", help="every table in its long form: hours")
+    found.add_argument("--only", action="append", help="only this method of the tables")
+    found.add_argument("--seed", type=int, action="append", help="instead of the table's seeds")
+    found.add_argument("--rounds", type=int, help="instead of the table's")
+    found.add_argument(
+        "--backend",
+        default=TrainerConfig().backend,
+        help="the trainer; another one than the rule's shows what float rounding is worth",
+    )
+    found.add_argument("--workers", type=int, default=0, help="processes that train; 0: all cores")
+    found.add_argument(
+        "--results",
+        type=Path,
+        default=Path("runs/reproduce/results"),
+        help="where outcomes are kept",
+    )
+    found.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="for the report")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,7 @@ from sedge_emulate.broker_fleet import BrokerFleet
 from sedge_emulate.emulation import Course
 from sedge_emulate.progress import Progress
 from sedge_emulate.shares import Shares
-from sedge_emulate.watch import Watch
+from sedge_emulate.watch import Totals, Watch
 from sedge_emulate.worker import Shop
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
 
@@ -71,14 +71,14 @@ def watch_of(fleet: BrokerFleet) -> Watch:
 def test_a_run_to_its_end(broker: Broker, shop: Shop, crew: Any, course: Course) -> None:
     fleet = fleet_of(course, shop, crew, broker.url)
     assert fleet.name == "a-title"
-    assert (fleet.cloud_bytes(), fleet.totals().up, fleet.seen(0)) == ((0, 0), 0, {})
+    assert (fleet.totals(), fleet.seen(0)) == (Totals({}), {})
     watch = watch_of(fleet)
     fleet.play(watch)
     assert [s.task for s in watch.summaries] == ["train", "train", "evaluate"]
     assert all(len(s.devices) == DEVICES for s in watch.summaries)
     assert [r.round for r in watch.rounds] == [1, 2]
     totals = fleet.totals()
-    sent, received = fleet.cloud_bytes()
+    sent, received = totals.coordinator
     # What one side sends goes through the broker to the other: all of it up, and down once for each.
     assert received == pytest.approx(totals.up, rel=0.3)
     assert sent < totals.down < DEVICES * sent

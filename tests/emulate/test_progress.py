@@ -23,6 +23,8 @@ def a_round(number: int) -> RoundResult:
         seconds=4.0,
         bytes_up=60_000,
         bytes_down=6_000_000,
+        coordinator_up=2_000_000,
+        coordinator_down=60_000,
     )
 
 
@@ -69,9 +71,9 @@ def test_plain_lines_where_no_one_watches() -> None:
         "data: fashion-mnist [real]",
         "fedobp: 3 rounds",
         "fedobp round 1/3: 2 devices, 1 late, accuracy 50.0 % -> 62.5 %, loss 0.500, "
-        "up 60.0 kB, down 6.00 MB, 4.0 s, 8.0 s left",
+        "a device ↑ 20.0 kB ↓ 2.00 MB, coordinator ↑ 2.00 MB ↓ 60.0 kB, 4.0 s, 8.0 s left",
         "fedobp round 2/3: 2 devices, accuracy 50.0 % -> 62.5 %, loss 0.500, "
-        "up 60.0 kB, down 6.00 MB, 4.0 s, 4.0 s left",
+        "a device ↑ 30.0 kB ↓ 3.00 MB, coordinator ↑ 2.00 MB ↓ 60.0 kB, 4.0 s, 4.0 s left",
         "fedobp: 2 rounds in 8.0 s",
     ]
 
@@ -97,9 +99,16 @@ def test_a_line_says_who_was_late_and_what_went_twice() -> None:
     with Progress(Console(file=file, width=40), Clock()) as progress:
         progress.strategy("fedobp", 9)
         progress.round_closed(replace(a_round(2), late_devices=["a", "b", "c"], resent_bytes=1234))
-    line = file.getvalue().splitlines()[1]
+        new = replace(a_round(4), newcomers=1, newcomer_up=50_000, newcomer_down=5_000_000)
+        progress.round_closed(new)
+    _, line, other, _ = file.getvalue().splitlines()
     assert "2 devices, 3 late, accuracy" in line
-    assert "down 6.00 MB, 1.23 kB again, 4.0 s" in line
+    assert "coordinator ↑ 2.00 MB ↓ 60.0 kB, 1.23 kB again, 4.0 s" in line
+    assert "a device ↑ 10.0 kB ↓ 1.00 MB, 1 newcomers ↑ 50.0 kB ↓ 5.00 MB, coordinator" in other
+
+
+# No newcomers in the rounds of this file.
+LINKS = "; a device's first round ↑ 0 B ↓ 0 B, coordinator ↑ 2.00 MB ↓ 60.0 kB a round"
 
 
 def shown(progress: Progress, width: int = 110) -> list[str]:
@@ -128,8 +137,8 @@ def test_the_live_table_follows_a_strategy() -> None:
     clock.now += 4
     progress.round_closed(a_round(1))
     assert shown(progress) == [
-        "fedavg 1/2 50.0 % → 62.5 % ↑ 60.0 kB ↓ 6.00 MB 4.0 s 4.0 s left",
-        "between rounds",
+        "fedavg 1/2 50.0 % → 62.5 % ↑ 20.0 kB ↓ 2.00 MB 4.0 s 4.0 s left",
+        f"between rounds{LINKS}",
     ]
     progress.round_opened(2, 10)
     clock.now += 3
@@ -143,12 +152,12 @@ def test_a_finished_strategy_stays_and_its_time_stops() -> None:
     progress.round_opened(1, 2)
     clock.now += 4
     progress.round_closed(a_round(1))
-    assert shown(progress)[-1] == "evaluating every device"
+    assert shown(progress)[-1] == f"evaluating every device{LINKS}"
     clock.now += 2
     progress.strategy("fedobp", 1)
     clock.now += 50
     first, second, doing = shown(progress)
-    assert first == "fedavg 1/1 50.0 % → 62.5 % ↑ 60.0 kB ↓ 6.00 MB 6.0 s"
+    assert first == "fedavg 1/1 50.0 % → 62.5 % ↑ 20.0 kB ↓ 2.00 MB 6.0 s"
     assert second.startswith("fedobp 0/1 ")
     assert second.endswith(" 50 s")
     assert doing == "waiting for devices"
@@ -162,8 +171,8 @@ def test_the_bar_gives_way_in_a_narrow_terminal(width: int) -> None:
     progress = Progress(Console(file=io.StringIO()), Clock())
     progress.strategy("fedpurin", 20)
     progress.round_closed(a_round(1))
-    [words, _] = shown(progress, width)
-    assert words == "fedpurin 1/20 50.0 % → 62.5 % ↑ 60.0 kB ↓ 6.00 MB 0.0 s 1:16 left"
+    words = shown(progress, width)[0]
+    assert words == "fedpurin 1/20 50.0 % → 62.5 % ↑ 20.0 kB ↓ 2.00 MB 0.0 s 1:16 left"
 
 
 def test_the_live_table_is_drawn_and_cleaned_up_on_a_terminal() -> None:

@@ -35,9 +35,9 @@ def test_the_report_is_the_page(tmp_path: Path) -> None:
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
     lines = printed()
     rows = [" ".join(line.split()) for line in lines]
-    assert "local 85.1 % 31.0 % 90.0 % 90.0 % 120 kB (<1 %) 12.0 MB (60 %) 1:15" in rows
-    assert "fedavg 70.8 % 25.0 % 93.0 % 60.0 % 120 kB (<1 %) 12.0 MB (60 %) 1:15" in rows
-    assert "fedobp 90.0 % 35.0 % 94.2 % 80.0 % 120 kB (<1 %) 12.0 MB (60 %) 1:15" in rows
+    assert "local 85.1 % 31.0 % 90.0 % 90.0 % 30.0 kB 3.00 MB 37.9 % 1:15" in rows
+    assert "fedavg 70.8 % 25.0 % 93.0 % 60.0 % 30.0 kB 3.00 MB 37.9 % 1:15" in rows
+    assert "fedobp 90.0 % 35.0 % 94.2 % 80.0 % 30.0 kB 3.00 MB 37.9 % 1:15" in rows
 
 
 def test_the_worst_devices_and_the_reports_place_are_named() -> None:
@@ -45,6 +45,8 @@ def test_the_worst_devices_and_the_reports_place_are_named() -> None:
     assert "worst under local: dev-03, 31.0 % -> 90.0 %" in lines
     assert "worst under fedavg: dev-07, 25.0 % -> 60.0 %" in lines
     assert "worst under fedobp: dev-11, 35.0 % -> 95.5 %" in lines
+    first = "a device's first round 20.0 kB up, 2.00 MB down"
+    assert f"local: {first}; the coordinator 2.00 MB up, 60.0 kB down a round" in lines
     assert lines[-1] == "report: runs/demo/report.html"
 
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from sedge_emulate.result import (
+    Rate,
     Spread,
     class_results,
     classes_of,
@@ -54,15 +55,19 @@ def test_no_devices_have_no_spread() -> None:
 
 def test_headline() -> None:
     row = headline(read_json(_SAMPLE).strategies[1])
-    # Two rounds of 60,000 bytes; two updates each and one late in round 1: five of 4,000,000 bytes.
-    assert (row.up, row.down) == (120_000, 12_000_000)
-    assert (row.up_of_dense, row.down_of_dense) == (0.006, 0.6)
+    # Two rounds of 60,000 bytes: the three updates of the first are from newcomers, the second has two.
+    assert row.rates.newcomer == Rate(20_000, 2_000_000)
+    assert row.rates.device == Rate(30_000, 3_000_000)
+    assert row.rates.coordinator == Rate(2_000_000, 60_000)
+    assert row.of_dense == 3_030_000 / 8_000_000
     assert (row.worst.device, row.worst.before, row.worst.after) == ("dev-07", 0.25, 0.6)
 
 
 def test_headline_without_rounds_or_devices() -> None:
     strategy = read_json(_SAMPLE).strategies[0]
-    assert headline(replace(strategy, rounds=[])).up_of_dense == 0
+    alone = headline(replace(strategy, rounds=strategy.rounds[:1]))
+    assert (alone.rates.device.both, alone.of_dense, alone.rates.newcomer.up) == (0, 0, 20_000)
+    assert headline(replace(strategy, rounds=[])).of_dense == 0
     with pytest.raises(LocalError, match="local: a result without devices"):
         headline(replace(strategy, devices=[]))
 
@@ -85,7 +90,9 @@ def test_a_file_of_before_virtual_time_can_be_read() -> None:
     first, now = read_json(_FIRST), read_json(_SAMPLE)
     assert (first.link, now.link) == ("", "memory")
     for old, new in zip(first.strategies, now.strategies, strict=True):
-        assert headline(old).up == headline(new).up
+        # Newcomers were not told apart.
+        assert headline(old).rates.device.up == 24_000
+        assert headline(new).rates.device.up == 30_000
         assert (old.engine, old.bytes.resent) == (None, 0)
         assert new.engine is not None
         assert all(not r.late_devices and r.closed_s == 0 for r in old.rounds)
@@ -151,7 +158,8 @@ def test_the_public_schema() -> None:
         "cpus platform python versions": found["machine"],
         "name options rounds before after devices bytes seconds personal engine classes": strategy,
         "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down "
-        "opened_s closed_s late_devices resent_bytes personal distrusted": strategy["rounds"][0],
+        "opened_s closed_s late_devices resent_bytes personal distrusted newcomers newcomer_up "
+        "newcomer_down coordinator_up coordinator_down": strategy["rounds"][0],
         "mean worst_tenth min max": strategy["before"],
         "device num_train num_test num_classes before after class_name payload_up overhead_up "
         "resent_up payload_down overhead_down resent_down late reboots cuts": strategy["devices"][

@@ -18,15 +18,18 @@ class Run:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.totals = Totals(0, 0)
+        self.totals = Totals({})
         self.screen = io.StringIO()
         progress = Progress(Console(file=self.screen))
         progress.strategy("s", 2)
         self.watch = Watch(progress, lambda: self.now, lambda: self.totals)
 
-    def carry(self, up: int, down: int, resent: int = 0) -> None:
+    def carry(self, up: int, down: int, resent: int = 0, device: str = "device-0") -> None:
         old = self.totals
-        self.totals = Totals(old.up + up, old.down + down, 0, 0, old.resent + resent)
+        was = old.devices.get(device, (0, 0))
+        devices = {**old.devices, device: (was[0] + up, was[1] + down)}
+        own = old.coordinator
+        self.totals = Totals(devices, (own[0] + 7, own[1] + 5), 0, 0, old.resent + resent)
 
 
 @pytest.fixture
@@ -87,6 +90,39 @@ def test_rounds_and_their_bytes(run: Run) -> None:
     assert first.personal == second.personal == {"w": pytest.approx(4 / 3)}  # of a cohort of three
     assert [s.round for s in watch.summaries] == [1, 2, 3]
     assert watch.late == {"device-2": 1}
+
+
+def test_newcomers_are_counted_apart_until_their_first_update(run: Run) -> None:
+    watch = run.watch
+    for device in COHORT:
+        run.carry(1, 1, device=device)
+    watch.observe(RoundOpened("s", 1, "train", COHORT))
+    for device in COHORT:  # the third does not come to its end
+        run.carry(100, 9000, device=device)
+    for device in COHORT[:2]:
+        watch.observe(UpdateReceived("s", 1, device, report(1), 1000, False))
+    watch.observe(RoundClosed(summary(1)))
+    watch.observe(UpdateReceived("s", 1, COHORT[2], report(1), 1000, True))
+    watch.observe(RoundOpened("s", 2, "train", COHORT))
+    run.carry(10, 20, device=COHORT[0])
+    run.carry(10, 20, device="device-3")  # never heard of, and without an update
+    watch.observe(UpdateReceived("s", 2, COHORT[0], report(2), 1000, False))
+    watch.observe(RoundClosed(summary(2, count=1)))
+    first, second = watch.rounds
+    assert (first.newcomers, first.newcomer_up, first.newcomer_down) == (2, 300, 27_000)
+    assert (second.newcomers, second.newcomer_up, second.newcomer_down) == (1, 10, 20)
+    assert (first.bytes_up, second.bytes_up) == (300, 20)
+    assert (second.coordinator_up, second.coordinator_down) == (14, 10)
+
+
+def test_a_device_of_a_round_before_this_start_is_no_newcomer(run: Run) -> None:
+    run.watch.remember(summary(1))
+    run.watch.observe(RoundOpened("s", 2, "train", COHORT[:2]))
+    run.carry(10, 20)
+    run.watch.observe(UpdateReceived("s", 2, "device-0", report(2), 1000, False))
+    run.watch.observe(RoundClosed(summary(2)))
+    found = run.watch.rounds[-1]
+    assert (found.newcomers, found.newcomer_up, found.bytes_up) == (0, 0, 10)
 
 
 def test_it_is_over_when_the_run_has_ended(run: Run) -> None:

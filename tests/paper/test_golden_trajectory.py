@@ -52,7 +52,7 @@ class Log(Watch):
     def __init__(self) -> None:
         progress = Progress(Console(quiet=True))
         progress.strategy("golden", ROUNDS)
-        super().__init__(progress, lambda: 0.0, lambda: Totals(0, 0))
+        super().__init__(progress, lambda: 0.0, lambda: Totals({}))
         self.reports: dict[tuple[int, str], Report] = {}
 
     def observe(self, event: Event) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.bench.figures import RESULTS, sections
 
-from sedge_emulate.human import percent
+from sedge_emulate.human import percent, size
 from sedge_emulate.result import Result, headline, read_json
 
 ROOT = Path(__file__).parents[2]
@@ -41,16 +41,30 @@ def demo(result: Result) -> list[str]:
         f"`make demo`: {result.split}, {result.model.parameters:,} parameters, "
         f"{len(result.strategies[0].rounds)} rounds, {result.machine.cpus} cores, {minutes:.1f} minutes:",
         "",
-        "| strategy | before training | worst 10 % | after training | worst 10 % | up, of dense |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| strategy | before training | worst 10 % | after training | worst 10 % "
+        "| both ways per device and round | of dense both ways | up | down | first round of a device "
+        "| coordinator, a round |",
+        f"| {' | '.join(['---'] * 11)} |",
     ]
     for strategy in result.strategies:
         h = headline(strategy)
-        rows.append(
-            f"| {h.name} | **{percent(h.before.mean)}** | {percent(h.before.worst_tenth)} "
-            f"| {percent(h.after.mean)} | {percent(h.after.worst_tenth)} | {h.up_of_dense:.1%} |"
-        )
-    return rows
+        device, first, own = h.rates.device, h.rates.newcomer, h.rates.coordinator
+        cells = (
+            h.name, f"**{percent(h.before.mean)}**", percent(h.before.worst_tenth),
+            percent(h.after.mean), percent(h.after.worst_tenth),
+            f"**{size(device.both)}**", percent(h.of_dense), size(device.up), size(device.down),
+            f"{size(first.up)} up, {size(first.down)} down", f"{size(own.up)} up, {size(own.down)} down",
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    dense = 2 * result.strategies[0].bytes.dense_update
+    return [
+        *rows,
+        "",
+        "Bytes are all that a device's connection carries, headers included, in a round after its first; "
+        "the first brings the bundle and the whole model. Dense is the model as float32, "
+        f"{size(dense)} both ways. What the coordinator sends to all leaves it once, and every device "
+        "receives it.",
+    ]
 
 
 def bench() -> list[str]:

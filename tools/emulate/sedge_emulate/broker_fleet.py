@@ -32,7 +32,7 @@ from sedge_emulate.watch import Totals, Watch
 from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
-from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
 
 # Everything is on one host or near it: a request for a blob need not wait long for the other devices'.
 GATHER_S = 1.0
@@ -68,20 +68,15 @@ class BrokerFleet:
         return time.monotonic() - self._began_s
 
     def totals(self) -> Totals:
-        """Bytes at all emulated devices' sockets so far."""
-        counters = [runtime.link.measure() for runtime in self._runtimes]
-        return Totals(sum(c.bytes_sent for c in counters), sum(c.bytes_received for c in counters))
+        """Bytes at the sockets of the emulated devices and of the coordinator so far."""
+        return Totals(
+            {self._shares.name(n): _moved(r.link) for n, r in enumerate(self._runtimes)},
+            _moved(self._service.link) if self._service else (0, 0),
+        )
 
     def seen(self, number: int) -> dict[str, str | int]:
         """What a device went through, as fields of a ``DeviceResult``: sockets tell totals alone."""
         return {}
-
-    def cloud_bytes(self) -> tuple[int, int]:
-        """Bytes sent and received at the coordinator's socket."""
-        if self._service is None:
-            return 0, 0
-        counters = self._service.link.measure()
-        return counters.bytes_sent, counters.bytes_received
 
     def invite(self, device: str, folder: Path) -> None:
         """Enrol a real device, once; what it needs is in ``folder``, beside files of the user's own.
@@ -159,6 +154,11 @@ class BrokerFleet:
                 f"the fleet has been silent for {silent_s:.0f} s; see the log (--verbose)"
             )
         return watch.ended
+
+
+def _moved(link: MqttLink) -> tuple[int, int]:
+    counters = link.measure()
+    return counters.bytes_sent, counters.bytes_received
 
 
 def invited_port(join: Path, devices: Sequence[str]) -> int | None:

@@ -156,12 +156,11 @@ def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> Traffic:
         for device in summary.devices
     ]
     totals = fleet.totals()
-    sent, received = fleet.cloud_bytes()
     return Traffic(
         device_up=totals.up,
         device_down=totals.down,
-        coordinator_up=sent,
-        coordinator_down=received,
+        coordinator_up=totals.coordinator[0],
+        coordinator_down=totals.coordinator[1],
         update_payload_mean=sum(sizes) / max(1, len(sizes)),
         dense_update=stage.model.dense_bytes,
         payload_up=totals.payload_up,

@@ -90,23 +90,27 @@ def _results(result: Result) -> str:
             is_best = len(rows) > 1 and percent(value(row)) == percent(top)
             mark = ' class="best"' if is_best else ""
             cells.append(f"<td{mark}>{percent(value(row))}</td>")
-        for num_bytes, of_dense in ((row.up, row.up_of_dense), (row.down, row.down_of_dense)):
-            cells.append(f'<td class="group">{size(num_bytes)}</td><td>{percent(of_dense)}</td>')
+        device, first = row.rates.device, row.rates.newcomer
+        of_dense = percent(row.of_dense)
+        cells.append(f'<td class="group">{size(device.both)}</td><td>{of_dense}</td>')
+        cells.append(f"<td>{size(device.up)}</td><td>{size(device.down)}</td>")
+        cells.append(f'<td class="group">{size(first.up)}</td><td>{size(first.down)}</td>')
         cells.append(f'<td class="group">{duration(row.seconds)}</td>')
         body.append(f"<tr>{''.join(cells)}</tr>")
     head = (
         '<tr class="groups"><th></th><th colspan="2">Before local training</th>'
-        '<th colspan="2">After local training</th><th colspan="2" class="group">Up, all rounds</th>'
-        '<th colspan="2" class="group">Down, all rounds</th><th class="group">Time</th></tr>\n'
+        '<th colspan="2">After local training</th><th colspan="4" class="group">A device and round</th>'
+        '<th colspan="2" class="group">Its first round</th><th class="group">Time</th></tr>\n'
         f"<tr><th>strategy</th>{''.join(f'<th>{name}</th>' for name, _ in _COLUMNS)}"
-        '<th class="group">bytes</th><th>of dense</th><th class="group">bytes</th><th>of dense</th>'
+        '<th class="group">both ways</th><th>of dense</th><th>up</th><th>down</th>'
+        '<th class="group">up</th><th>down</th>'
         '<th class="group"></th></tr>'
     )
     return (
         f'<section>{table(head, body)}\n<p class="caption below">'
         "Accuracy is measured on each device's own test examples, over all devices, each counting once. "
-        "Bytes are counted at the devices' sockets, with every header and repeat; 100 % of dense is one "
-        f"plain float32 model for each update.</p>\n{_note(rows)}</section>"
+        "Bytes are counted at the devices' sockets, with every header and repeat, in a round after a device's "
+        f"first; 100 % of dense is one plain float32 model each way.</p>\n{_note(rows)}</section>"
     )
 
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sedge_emulate.human import duration, percent, size
-from sedge_emulate.result import RoundResult
+from sedge_emulate.result import Rate, RoundResult, rates_of
 
 # The first round also waits for devices to join, and a fleet may slow down as it warms up.
 _RECENT_ROUNDS = 5
@@ -54,14 +54,6 @@ class _Track:
     @property
     def done(self) -> int:
         return self.remembered + len(self.closed)
-
-    @property
-    def up(self) -> int:
-        return sum(r.bytes_up for r in self.closed)
-
-    @property
-    def down(self) -> int:
-        return sum(r.bytes_down for r in self.closed)
 
     def left_s(self, now: float) -> float | None:
         in_round_s = now - self.round_started_s if self.round else 0.0
@@ -160,8 +152,8 @@ class Progress:
     def _render(self) -> RenderableType:
         now = self._clock()
         table = Table.grid(padding=(0, 2))
-        for column in ("strategy", "bar", "round", "accuracy", "up", "down", "elapsed", "left"):
-            right = column in ("round", "up", "down", "elapsed")
+        for column in ("strategy", "bar", "round", "accuracy", "bytes", "elapsed", "left"):
+            right = column in ("round", "bytes", "elapsed")
             # The bar gives way where the terminal is narrow.
             table.add_column(
                 justify="right" if right else "left",
@@ -185,14 +177,21 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
         ProgressBar(total=max(track.num_rounds, 1), completed=track.done),
         f"{track.done}/{track.num_rounds}",
         f"{percent(last.before_mean)} → {percent(last.after_mean)}" if last else "",
-        f"↑ {size(track.up)}",
-        f"↓ {size(track.down)}",
+        _arrows(rates_of(track.closed).device),
         duration(ended - track.started_s),
         f"{duration(left_s)} left" if left_s else "",
     )
 
 
 def _doing(track: _Track) -> str:
+    """What goes on, and whose bytes are not in the table, which has those after a device's first round."""
+    rates = rates_of(track.closed)
+    first, own = _arrows(rates.newcomer), _arrows(rates.coordinator)
+    moved = f"; a device's first round {first}, coordinator {own} a round" if track.closed else ""
+    return _state(track) + moved
+
+
+def _state(track: _Track) -> str:
     if track.round:
         return f"round {track.done + 1}: {track.received} of {track.cohort} devices have trained"
     if track.done >= track.num_rounds:
@@ -207,8 +206,22 @@ def _line(track: _Track, left_s: float | None) -> str:
     late = f", {num_late} late" if num_late else ""
     resent = f", {size(last.resent_bytes)} again" if last.resent_bytes else ""
     left = f", {duration(left_s)} left" if left_s else ""
+    rates = rates_of([last])
+    moved = [
+        f"{who} {_arrows(rate)}"
+        for who, rate in (
+            ("a device", rates.device),
+            (f"{last.newcomers} newcomers", rates.newcomer),
+            ("coordinator", rates.coordinator),
+        )
+        if rate.both
+    ]
     return (
         f"{track.name} round {track.done}/{track.num_rounds}: {last.num_updates} devices{late}, accuracy "
         f"{percent(last.before_mean)} -> {percent(last.after_mean)}, loss {last.train_loss:.3f}, "
-        f"up {size(last.bytes_up)}, down {size(last.bytes_down)}{resent}, {duration(last.seconds)}{left}"
+        f"{', '.join(moved)}{resent}, {duration(last.seconds)}{left}"
     )
+
+
+def _arrows(rate: Rate) -> str:
+    return f"↑ {size(rate.up)} ↓ {size(rate.down)}"

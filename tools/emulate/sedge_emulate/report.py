@@ -11,8 +11,6 @@ from sedge_emulate.human import duration, listed, percent, size
 from sedge_emulate.page import page
 from sedge_emulate.result import Headline, Result, Spread, StrategyResult, headline, write_whole
 
-_BYTES = ("up\n(of dense)", "down\n(of dense)")
-
 
 def write_report(result: Result, path: Path) -> None:
     """Write the report, one HTML file that needs nothing else. Raises ``StorageError``."""
@@ -23,7 +21,16 @@ def print_table(result: Result, console: Console, report: Path) -> None:
     """Print the strategies' figures, the device each serves worst, and where the report lies."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("strategy")
-    for column in ("before", "worst\n10 %", "after", "worst\n10 %", *_BYTES, "time"):
+    for column in (
+        "before",
+        "worst\n10 %",
+        "after",
+        "worst\n10 %",
+        "up",
+        "down",
+        "of dense,\nboth ways",
+        "time",
+    ):
         table.add_column(column, justify="right")
     rows = [headline(strategy) for strategy in result.strategies]
     for row in rows:
@@ -31,19 +38,22 @@ def print_table(result: Result, console: Console, report: Path) -> None:
             Text(row.name, style="bold"),
             *_accuracy(row.before),
             *_accuracy(row.after),
-            _bytes(row.up, row.up_of_dense),
-            _bytes(row.down, row.down_of_dense),
+            size(row.rates.device.up),
+            size(row.rates.device.down),
+            percent(row.of_dense),
             duration(row.seconds),
         )
     _say(console, f"{result.dataset}, {result.devices} devices, {result.split}")
     console.print(table)
     for row in rows:
         _say(console, _worst(row))
+    for row in rows:
+        _say(console, _links(row))
     for strategy in result.strategies if result.link == "memory" else ():
         _say(console, _course(strategy))
     _say(
         console,
-        "before and after local training, over all devices; up and down over all rounds, at the devices",
+        "before and after local training, over all devices; bytes of a device and round after its first",
     )
     _say(console, f"report: {report}")
 
@@ -52,8 +62,13 @@ def _accuracy(accuracy: Spread) -> tuple[str, str]:
     return percent(accuracy.mean), percent(accuracy.worst_tenth)
 
 
-def _bytes(num_bytes: int, of_dense: float) -> str:
-    return f"{size(num_bytes)} ({'<1 %' if of_dense < 0.01 else percent(of_dense, 0)})"
+def _links(row: Headline) -> str:
+    """What newcomers and the coordinator move."""
+    new, own = row.rates.newcomer, row.rates.coordinator
+    return (
+        f"{row.name}: a device's first round {size(new.up)} up, {size(new.down)} down; "
+        f"the coordinator {size(own.up)} up, {size(own.down)} down a round"
+    )
 
 
 def _worst(row: Headline) -> str:

@@ -1,4 +1,4 @@
-"""What an emulation found: the schema of ``result.json``, format 1.
+"""What came of an emulation: the schema of ``result.json``, format 1.
 
     Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds      RoundResult
                                                          ├ before, after   Spread
@@ -50,12 +50,17 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """One round.
 
     The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``);
-    ``late`` updates came after the round had closed. Bytes are counted at the devices' sockets from the
-    round's opening to its close, headers included. ``seconds`` are this host's. The emulation's own clock,
-    which is virtual where the link is memory, stood at ``opened_s`` and ``closed_s``, counted from the
-    run's start. ``late_devices`` of the cohort had sent no update by then, and ``distrusted`` were left out
-    or shortened to these shares. ``personal`` says how many personal parameters a device of the cohort was
-    sent in each tensor, on average; a tensor that had none is left out.
+    ``late`` updates came after the round had closed. ``seconds`` are this host's. The emulation's own
+    clock, which is virtual where the link is memory, stood at ``opened_s`` and ``closed_s``, counted from
+    the run's start. ``late_devices`` of the cohort had sent no update by then, and ``distrusted`` were left
+    out or shortened to these shares. ``personal`` says how many personal parameters a device of the cohort
+    was sent in each tensor, on average; a tensor that had none is left out.
+
+    Bytes are counted from the round's opening to its close, headers included: ``bytes_up`` and
+    ``bytes_down`` at all devices' sockets. Of these, ``newcomer_up`` and ``newcomer_down`` are of devices
+    that had sent no update before the round, mostly bundle and whole model; so many ``newcomers`` then
+    sent their first one. The coordinator sent ``coordinator_up``, in which a broadcast counts once, and
+    received ``coordinator_down``.
     """
 
     round: Count
@@ -73,6 +78,11 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     resent_bytes: Count = 0
     personal: dict[str, Annotated[float, Meta(ge=0)]] = {}
     distrusted: dict[str, Share] = {}
+    newcomers: Count = 0
+    newcomer_up: Count = 0
+    newcomer_down: Count = 0
+    coordinator_up: Count = 0
+    coordinator_down: Count = 0
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +150,13 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     payload_up: Count = 0
     payload_down: Count = 0
     resent: Count = 0
+
+
+# What a class has of its devices, added up.
+_SUMMED = (
+    "payload_up", "overhead_up", "resent_up", "payload_down", "overhead_down", "resent_down",
+    "late", "reboots", "cuts",
+)  # fmt: skip
 
 
 class TensorShare(msgspec.Struct, frozen=True):
@@ -220,20 +237,37 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     link: str = ""
 
 
+class Rate(msgspec.Struct, frozen=True):
+    """Bytes in each direction, on average; no bytes over no device is 0."""
+
+    up: float
+    down: float
+
+    @property
+    def both(self) -> float:
+        """The sum of both directions."""
+        return self.up + self.down
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Bytes of a device and round, of a device's first round, and of the coordinator in a round."""
+
+    device: Rate
+    newcomer: Rate
+    coordinator: Rate
+
+
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """What the table says of one strategy.
 
-    ``up`` and ``down`` are the devices' bytes over all rounds; the shares relate them to one dense
-    model for each update, in that direction.
+    ``of_dense`` relates a device's bytes in a round, both ways, to one dense model each way.
     """
 
     name: str
     before: Spread
     after: Spread
-    up: int
-    up_of_dense: float
-    down: int
-    down_of_dense: float
+    rates: Rates
+    of_dense: float
     seconds: float
     worst: DeviceResult
 
@@ -252,23 +286,38 @@ def headline(strategy: StrategyResult) -> Headline:
     """The strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
     if not strategy.devices:
         raise LocalError(f"{strategy.name}: a result without devices")
-    # What rounds took that had closed before an emulation over a broker was resumed is not known.
-    known = [r for r in strategy.rounds if r.bytes_up or r.bytes_down]
-    up = sum(r.bytes_up for r in known)
-    down = sum(r.bytes_down for r in known)
-    dense = strategy.bytes.dense_update * sum(r.num_updates + r.late for r in known)
+    rates = rates_of(strategy.rounds)
+    dense = 2 * strategy.bytes.dense_update
     return Headline(
         name=strategy.name,
         before=strategy.before,
         after=strategy.after,
-        up=up,
-        up_of_dense=up / dense if dense else 0.0,
-        down=down,
-        down_of_dense=down / dense if dense else 0.0,
+        rates=rates,
+        of_dense=rates.device.both / dense if dense else 0.0,
         seconds=strategy.seconds,
         # The device that is worst off with the model it was sent; of equals, the first name.
         worst=min(strategy.devices, key=lambda d: (d.before, d.after, d.device)),
     )
+
+
+def rates_of(rounds: Sequence[RoundResult]) -> Rates:
+    """The mean bytes of these rounds: of a device for each update after its first, and so on."""
+    # What rounds took that had closed before an emulation over a broker was resumed is not known.
+    known = [r for r in rounds if r.bytes_up or r.bytes_down]
+    newcomers = sum(r.newcomers for r in known)
+    updates = sum(r.num_updates + r.late for r in known) - newcomers
+    new = Rate(sum(r.newcomer_up for r in known), sum(r.newcomer_down for r in known))
+    up, down = sum(r.bytes_up for r in known), sum(r.bytes_down for r in known)
+    sent, received = sum(r.coordinator_up for r in known), sum(r.coordinator_down for r in known)
+    return Rates(
+        _rate(up - new.up, down - new.down, updates),
+        _rate(new.up, new.down, newcomers),
+        _rate(sent, received, len(known)),
+    )
+
+
+def _rate(up: float, down: float, count: int) -> Rate:
+    return Rate(up / count, down / count) if count > 0 else Rate(0.0, 0.0)
 
 
 def class_results(
@@ -287,15 +336,7 @@ def class_results(
                 evaluated=len(evaluated),
                 before=_mean(sorted(d.before for d in evaluated)) if evaluated else 0.0,
                 after=_mean(sorted(d.after for d in evaluated)) if evaluated else 0.0,
-                payload_up=sum(d.payload_up for d in members),
-                overhead_up=sum(d.overhead_up for d in members),
-                resent_up=sum(d.resent_up for d in members),
-                payload_down=sum(d.payload_down for d in members),
-                overhead_down=sum(d.overhead_down for d in members),
-                resent_down=sum(d.resent_down for d in members),
-                late=sum(d.late for d in members),
-                reboots=sum(d.reboots for d in members),
-                cuts=sum(d.cuts for d in members),
+                **{key: sum(getattr(d, key) for d in members) for key in _SUMMED},
             )
         )
     return found

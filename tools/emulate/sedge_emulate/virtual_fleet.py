@@ -183,18 +183,16 @@ class VirtualFleet:
             "cuts": device.cuts,
         }
 
-    def cloud_bytes(self) -> tuple[int, int]:
-        """Bytes that the coordinator has sent and received, frames alone."""
-        if self._cloud is None:
-            return 0, 0
-        return self._cloud.broker.cloud_sent, self._cloud.broker.cloud_received
-
     def totals(self) -> Totals:
-        """Bytes of all devices so far."""
+        """Bytes so far; of the coordinator, frames alone."""
         meters = [device.meter for device in self._devices]
+        broker = self._cloud.broker if self._cloud else None
         return Totals(
-            sum(meter.up.total for meter in meters),
-            sum(meter.down.total for meter in meters),
+            {
+                self._shares.name(number): (meter.up.total, meter.down.total)
+                for number, meter in enumerate(meters)
+            },
+            (broker.cloud_sent, broker.cloud_received) if broker else (0, 0),
             sum(meter.up.payload for meter in meters),
             sum(meter.down.payload for meter in meters),
             sum(meter.up.resent + meter.down.resent for meter in meters),

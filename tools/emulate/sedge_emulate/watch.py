@@ -1,9 +1,9 @@
-"""What has been seen of a run: its rounds as results, who was late, the bytes between."""
+"""What is seen of a run: its rounds as results, who was late, and the bytes of each round."""
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -17,13 +17,30 @@ from sedge_protocol.wire.messages import TRAIN
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes of all devices so far; of these, where it is known, payload and what was ``resent``."""
+    """Bytes so far: up and down of each device, and what the coordinator sent and received.
 
-    up: int
-    down: int
+    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, where they are known.
+    """
+
+    devices: Mapping[str, tuple[int, int]]
+    coordinator: tuple[int, int] = (0, 0)
     payload_up: int = 0
     payload_down: int = 0
     resent: int = 0
+
+    @property
+    def up(self) -> int:
+        """What all devices have sent."""
+        return sum(up for up, _ in self.devices.values())
+
+    @property
+    def down(self) -> int:
+        """What all devices have received."""
+        return sum(down for _, down in self.devices.values())
+
+    def without(self, devices: Set[str]) -> "Totals":
+        """Those of the other devices alone."""
+        return replace(self, devices={d: self.devices[d] for d in self.devices.keys() - devices})
 
 
 class Watch:
@@ -45,7 +62,12 @@ class Watch:
         self._progress = progress
         self._clock = clock
         self._totals = totals
-        self._counted = Totals(0, 0)
+        self._counted = Totals({})
+        # Devices that have answered an order, now and when the round opened, and how many of them have
+        # sent their first update since the last round of training closed.
+        self._known: set[str] = set()
+        self._known_before: Set[str] = frozenset()
+        self._newcomers = 0
         self._cohort: tuple[str, ...] = ()
         self._opened_s = 0.0
         self._opened_wall_s = time.monotonic()  # of a round that was open already when we started
@@ -66,8 +88,11 @@ class Watch:
                 self._received, self._cohort = 0, event.cohort
                 if event.task == TRAIN:
                     self._counted = self._totals()
+                    self._known_before = frozenset(self._known)
                     self._progress.round_opened(event.round, len(event.cohort))
             case UpdateReceived():
+                self._newcomers += event.report.task == TRAIN and event.device not in self._known
+                self._known.add(event.device)
                 self._late += event.late
                 self._received += not event.late
                 self._progress.update_received(event.round, self._received, len(self._cohort))
@@ -79,6 +104,7 @@ class Watch:
     def remember(self, summary: Summary) -> None:
         """A round that had closed before the emulation was killed; its times and bytes are lost."""
         self.summaries.append(summary)
+        self._known.update(device.device for device in summary.devices)
         if summary.task == TRAIN:
             self.rounds.append(_result(summary))
             self._progress.round_remembered()
@@ -96,21 +122,27 @@ class Watch:
         self.summaries.append(summary)
         if summary.task != TRAIN:
             return
-        totals = self._totals()
+        totals, before = self._totals(), self._counted
+        new, new_before = (found.without(self._known_before) for found in (totals, before))
         late = sorted(set(self._cohort) - {device.device for device in summary.devices})
         self.late.update(late)
         result = msgspec.structs.replace(
             _result(summary),
             late=self._late,
             seconds=time.monotonic() - self._opened_wall_s,
-            bytes_up=totals.up - self._counted.up,
-            bytes_down=totals.down - self._counted.down,
+            bytes_up=totals.up - before.up,
+            bytes_down=totals.down - before.down,
+            newcomers=self._newcomers,
+            newcomer_up=new.up - new_before.up,
+            newcomer_down=new.down - new_before.down,
+            coordinator_up=totals.coordinator[0] - before.coordinator[0],
+            coordinator_down=totals.coordinator[1] - before.coordinator[1],
             opened_s=self._opened_s,
             closed_s=self.last_event_s,
             late_devices=late,
-            resent_bytes=totals.resent - self._counted.resent,
+            resent_bytes=totals.resent - before.resent,
         )
-        self._late = 0
+        self._late = self._newcomers = 0
         self.rounds.append(result)
         self._progress.round_closed(result)
 

@@ -289,7 +289,7 @@ def test_no_package_is_imported_by_its_folder() -> None:
 
 LOADED = """
 import sys, {module}
-heavy = "torch onnx onnxruntime executorch sklearn matplotlib PIL sedge_cloud sedge_emulate sedge_export"
+heavy = "torch onnx onnxruntime executorch sklearn jinja2 PIL sedge_cloud sedge_emulate sedge_export"
 print(*(name for name in heavy.split() if name in sys.modules))
 """
 

@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 from sedge_emulate.config import load_emulation
-from sedge_emulate.human import size
+from sedge_emulate.report.numbers import size
 from sedge_emulate.result import Engine, read_json
 
 FLEET = """\

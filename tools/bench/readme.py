@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.bench.figures import RESULTS, sections
 
-from sedge_emulate.human import percent, size
+from sedge_emulate.report.numbers import percent, size
 from sedge_emulate.result import Result, headline, read_json
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sedge_emulate.human import duration, percent, size
+from sedge_emulate.report.numbers import duration, percent, size
 from sedge_emulate.result import Rate, RoundResult, rates_of
 
 # The first round also waits for devices to join, and a fleet may slow down as it warms up.

@@ -20,7 +20,8 @@ from sedge_emulate.course import one_course
 from sedge_emulate.crew import Crew
 from sedge_emulate.emulation import Stage, clear_away, locked, set_up
 from sedge_emulate.progress import Progress
-from sedge_emulate.report import print_table, write_report
+from sedge_emulate.report.page import write_report
+from sedge_emulate.report.terminal import print_table
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated

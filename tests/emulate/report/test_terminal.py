@@ -1,18 +1,15 @@
-"""The end of an emulation: the written report and the table in the terminal."""
+"""The end of an emulation: the table in the terminal."""
 
 import io
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from sedge_emulate.page import page
-from sedge_emulate.report import print_table, write_report
+from sedge_emulate.report.terminal import print_table
 from sedge_emulate.result import read_json
-from sedge_protocol.errors import StorageError
 
-_SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
+_SAMPLE = Path(__file__).parents[2] / "vectors" / "result_format_1.json"
 
 
 def printed(width: int = 80) -> list[str]:
@@ -20,16 +17,6 @@ def printed(width: int = 80) -> list[str]:
     print_table(read_json(_SAMPLE), console, Path("runs/demo/report.html"))
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
-
-
-def test_the_report_is_the_page(tmp_path: Path) -> None:
-    path = tmp_path / "runs" / "report.html"
-    result = read_json(_SAMPLE)
-    write_report(result, path)
-    assert path.read_text("utf-8") == page(result)
-    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
-    with pytest.raises(StorageError):
-        write_report(result, path / "below-a-file.html")
 
 
 def test_the_table_fits_a_terminal_of_80_columns() -> None:

@@ -1,4 +1,4 @@
-"""The end of an emulation: the table in the terminal and the HTML report."""
+"""The table in the terminal at the end of an emulation."""
 
 from pathlib import Path
 
@@ -7,14 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sedge_emulate.human import duration, listed, percent, size
-from sedge_emulate.page import page
-from sedge_emulate.result import Headline, Result, Spread, StrategyResult, headline, write_whole
-
-
-def write_report(result: Result, path: Path) -> None:
-    """Write the report, one HTML file that needs nothing else. Raises ``StorageError``."""
-    write_whole(page(result).encode(), path)
+from sedge_emulate.report.numbers import duration, listed, percent, size
+from sedge_emulate.result import Headline, Result, Spread, StrategyResult, headline
 
 
 def print_table(result: Result, console: Console, report: Path) -> None:
@@ -38,9 +32,7 @@ def print_table(result: Result, console: Console, report: Path) -> None:
             Text(row.name, style="bold"),
             *_accuracy(row.before),
             *_accuracy(row.after),
-            size(row.rates.device.up),
-            size(row.rates.device.down),
-            percent(row.of_dense),
+            *_bytes(row),
             duration(row.seconds),
         )
     _say(console, f"{result.dataset}, {result.devices} devices, {result.split}")
@@ -60,6 +52,14 @@ def print_table(result: Result, console: Console, report: Path) -> None:
 
 def _accuracy(accuracy: Spread) -> tuple[str, str]:
     return percent(accuracy.mean), percent(accuracy.worst_tenth)
+
+
+def _bytes(row: Headline) -> tuple[str, ...]:
+    """Of one round alone nothing is known of a device's later ones."""
+    device = row.rates.device
+    if not device.both:
+        return ("-",) * 3
+    return size(device.up), size(device.down), percent(row.of_dense)
 
 
 def _links(row: Headline) -> str:

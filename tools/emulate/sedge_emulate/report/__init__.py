@@ -1,0 +1,1 @@
+"""The report of an emulation: a table in the terminal, and one HTML page from templates."""

@@ -1,0 +1,145 @@
+"""The report as one HTML file: no script, no address, nothing to load.
+
+``templates/report.html`` arranges a ``Result``; this file gives it what takes more than a loop. All text is
+escaped by the templates' environment, and the page stays small however many devices there were.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from sedge_emulate.report import drawing, plots
+from sedge_emulate.report.numbers import duration, percent, size
+from sedge_emulate.result import (
+    DeviceResult,
+    Result,
+    StrategyResult,
+    classes_of,
+    headline,
+    write_whole,
+)
+
+# Of larger fleets, only the ends of the table are on the page; result.json has every device.
+MAX_ROWS, ENDS = 200, 20
+
+
+def write_report(result: Result, path: Path) -> None:
+    """Write the report, one HTML file that needs nothing else. Raises ``StorageError``."""
+    write_whole(page(result).encode(), path)
+
+
+def page(result: Result) -> str:
+    """The whole page."""
+    strategies = result.strategies
+    rows = [headline(strategy) for strategy in strategies]
+    by_name = [{device.device: device for device in s.devices} for s in strategies]
+    names = sorted(set().union(*by_name))
+    worst = [row.worst.device for row in rows]
+    shown = names if len(names) <= MAX_ROWS else _ends(names, by_name, worst)
+    late = [Counter(name for r in s.rounds for name in r.late_devices) for s in strategies]
+    total = sum(late, Counter[str]())
+    latest = sorted(total, key=lambda name: (-total[name], name))[:ENDS]
+    return environment().get_template("report.html").render(
+        title=f"{result.dataset} on {result.devices} devices",
+        result=result,
+        rows=rows,
+        plain=next((row for row in rows if _is_fedavg(row.name)), None),
+        end_s=max((r.closed_s for s in strategies for r in s.rounds), default=0.0),
+        devices=[(name, [found.get(name) for found in by_name]) for name in shown],
+        num_devices=len(names),
+        troubled=any(map(_went_wrong, strategies)),
+        late=[(n, [c[n] for c in late], [found.get(n) for found in by_name]) for n in latest],
+        num_late=len(total),
+        counted=any(s.bytes.payload_up or s.bytes.payload_down for s in strategies),
+    )  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    return _unbroken(percent(share))
+
+
+def _size(num_bytes: float) -> str:
+    return _unbroken(size(num_bytes))
+
+
+def _unbroken(text: str) -> str:
+    """A number that a line break does not part from its unit."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _comma(number: float) -> str:
+    return f"{number:,.4g}" if isinstance(number, float) else f"{number:,}"
+
+
+def _part_of(part: float, whole: float) -> str:
+    """A part as a percentage, or nothing where there is no whole."""
+    return _percent(part / whole) if whole else ""
+
+
+def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
+    """The same columns below each name."""
+    return [(name, heads) for name in names]
+
+
+_FILTERS: dict[str, Any] = {
+    "percent": _percent,
+    "size": _size,
+    "duration": duration,
+    "comma": _comma,
+    "px": drawing.pixels,
+    "series": drawing.series,
+    "of": _part_of,
+}
+_GLOBALS: dict[str, Any] = {
+    "WIDTH": drawing.WIDTH,
+    "LEFT": drawing.LEFT,
+    "RIGHT": drawing.RIGHT,
+    "BOTTOM": drawing.BOTTOM,
+    "ENDS": ENDS,
+    "plots": plots,
+    "classes_of": classes_of,
+    "heads_of": _heads_of,
+}
+
+
+@cache
+def environment() -> Environment:
+    """The templates, with what they word numbers by."""
+    found = Environment(
+        loader=PackageLoader("sedge_emulate", "report/templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    found.filters.update(_FILTERS)
+    found.globals.update(_GLOBALS)
+    return found
+
+
+def _ends(
+    names: list[str], by_name: Sequence[dict[str, DeviceResult]], worst: Sequence[str]
+) -> list[str]:
+    """The devices with the lowest and the highest accuracy before training, on average over the
+    strategies, and every strategy's worst; worst first."""
+
+    def served(name: str) -> float:
+        found = [devices[name].before for devices in by_name if name in devices]
+        return sum(found) / len(found)
+
+    ordered = sorted(names, key=lambda name: (served(name), name))
+    kept = {*ordered[:ENDS], *ordered[-ENDS:], *worst}
+    return [name for name in ordered if name in kept]
+
+
+def _went_wrong(strategy: StrategyResult) -> bool:
+    rounds = any(r.late or r.late_devices or r.resent_bytes for r in strategy.rounds)
+    return rounds or any(kind.reboots or kind.cuts for kind in classes_of(strategy))
+
+
+def _is_fedavg(name: str) -> bool:
+    return name.lower().replace("-", "").replace("_", "").startswith("fedavg")

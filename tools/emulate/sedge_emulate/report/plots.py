@@ -1,0 +1,246 @@
+"""The report's plots: accuracy by round, over time, by device and against bytes; what is personal."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_emulate.report.drawing import (
+    GREY,
+    HEIGHT,
+    NUM_SERIES,
+    RED,
+    WIDTH,
+    Axis,
+    Plot,
+    accuracy_axis,
+    bytes_axis,
+    count_axis,
+    round_axis,
+    series,
+    time_axis,
+)
+from sedge_emulate.report.numbers import percent, size
+from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult, rates_of
+
+# Of more devices, a stroke for each would be thinner than a pixel.
+MAX_STROKES = 400
+_HUNDREDTHS = 100
+_MARKED_ROUNDS = 40
+# Of more rounds than this the numbers of late devices are left out, for they would overlap.
+_NUMBERED_ROUNDS = 30
+# Strips are this high until they fill a plot of the greatest height.
+_STRIP, _MAX_STRIPS = 16.0, 420.0
+# An accuracy that leaves no room for a name below it.
+_LOW = 0.05
+_MOMENTS: tuple[tuple[str, Callable[[RoundResult], float]], ...] = (
+    ("Before local training", lambda r: r.before_mean),
+    ("After local training", lambda r: r.after_mean),
+)
+
+
+def curve(plot: Plot, i: int, x: Sequence[float], y: Sequence[float]) -> None:
+    """The i-th strategy's course, each point marked where they are not many."""
+    plot.line(x, y, series(i))
+    if len(x) <= _MARKED_ROUNDS:
+        plot.dots(x, y, series(i), 5)
+
+
+def accuracy_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) -> list[Plot]:
+    """Accuracy of each round's devices before and after local training, one line per strategy."""
+    plots: list[Plot] = []
+    for title, mean in _MOMENTS:
+        values = [mean(r) for s in result.strategies for r in s.rounds]
+        plot = Plot(title, x, accuracy_axis(values))
+        for i, strategy in enumerate(result.strategies):
+            rounds = strategy.rounds
+            curve(plot, i, [at(r) for r in rounds], [mean(r) for r in rounds])
+        plots.append(plot)
+    return plots
+
+
+def by_round(result: Result) -> list[Plot]:
+    """Accuracy by the number of the round."""
+    return accuracy_plots(result, _rounds(result), lambda r: r.round)
+
+
+def over_time(result: Result) -> list[Plot]:
+    """Accuracy when the round closed, then each strategy's rounds as strips; none without times."""
+    longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
+    if not longest_s:
+        return []
+    axis = time_axis(longest_s)
+    most = max(len(s.rounds) for s in result.strategies)
+    strips = [_strips(i, s, axis, most) for i, s in enumerate(result.strategies)]
+    return [*accuracy_plots(result, axis, lambda r: r.closed_s), *strips]
+
+
+def of_devices(result: Result) -> list[Plot]:
+    """Every device of the final evaluation, from before to after, worst first; one plot per strategy.
+
+    Of more than ``MAX_STROKES`` devices, how their accuracies are distributed.
+    """
+    # A little lower than the worst: its name stands below its dot.
+    values = [
+        max(v - _LOW, 0) for s in result.strategies for d in s.devices for v in (d.before, d.after)
+    ]
+    plots: list[Plot] = []
+    for i, strategy in enumerate(result.strategies):
+        devices = sorted(strategy.devices, key=lambda d: (d.before, d.after, d.device))
+        x = count_axis(1, max(len(devices), 2), "devices, worst before training first", 0.6)
+        plot = Plot(strategy.name, x, accuracy_axis(values))
+        (_distribution if len(devices) > MAX_STROKES else _each)(plot, series(i), devices)
+        if devices:
+            _name_worst(plot, devices[0])
+        plots.append(plot)
+    return plots
+
+
+def of_bytes(result: Result) -> list[Plot]:
+    """Bytes of a device and round after its first, up and down, against a dense model; logarithmic."""
+    dense = max(result.model.dense_bytes, 1)
+    plots: list[Plot] = []
+    for title, way in (("Device to coordinator", "up"), ("Coordinator to device", "down")):
+        lines = [
+            [(r.round, float(getattr(rates_of([r]).device, way))) for r in s.rounds]
+            for s in result.strategies
+        ]
+        shown = [[(number, each) for number, each in points if each] for points in lines]
+        sizes = [each for points in shown for _, each in points]
+        axis = bytes_axis(min([dense, *sizes]), max([dense, *sizes]))
+        plot = Plot(title, _rounds(result), axis)
+        for i, points in enumerate(shown):
+            curve(plot, i, [number for number, _ in points], [each for _, each in points])
+        plot.rule(dense, f"the whole model, {size(dense)}")
+        plots.append(plot)
+    return plots
+
+
+def of_cost(result: Result) -> list[Plot]:
+    """Accuracy against the bytes of all devices, both ways; the dot is the final evaluation."""
+    totals = [
+        list(accumulate(r.bytes_up + r.bytes_down for r in s.rounds)) for s in result.strategies
+    ]
+    known = [total for sums in totals for total in sums if total]
+    x = bytes_axis(
+        min(known, default=1), max(known, default=1), "bytes of all devices, both ways, logarithmic"
+    )
+    plots: list[Plot] = []
+    for (title, mean), last in zip(_MOMENTS, ("before", "after"), strict=True):
+        finals = [float(getattr(s, last).mean) for s in result.strategies]
+        plot = Plot(
+            title,
+            x,
+            accuracy_axis([*finals, *(mean(r) for s in result.strategies for r in s.rounds)]),
+        )
+        for i, (s, sums) in enumerate(zip(result.strategies, totals, strict=True)):
+            points = [(total, mean(r)) for total, r in zip(sums, s.rounds, strict=True) if total]
+            if points:
+                at, values = [total for total, _ in points], [value for _, value in points]
+                plot.line(at, values, series(i), 1.2, 0.5)
+                plot.dots(at[-1:], [finals[i]], series(i), 10)
+        plots.append(plot)
+    return plots
+
+
+def of_personal(result: Result) -> list[Plot]:
+    """How many personal parameters a device had in each tensor, by round, stacked."""
+    plots: list[Plot] = []
+    for strategy in result.strategies:
+        names, layers = _by_tensor(strategy.rounds)
+        if not names:
+            continue
+        sums = np.vstack([np.zeros(layers.shape[1]), np.cumsum(layers, axis=0)])
+        y = count_axis(0, float(sums[-1].max()))
+        plot = Plot(
+            f"{strategy.name}: personal parameters of a device, by round", _rounds(result), y
+        )
+        rounds = np.array([r.round for r in strategy.rounds])
+        # Each round is a step, so that one round alone is drawn as well.
+        x = np.column_stack([rounds - 0.5, rounds + 0.5]).ravel()
+        for layer, name in enumerate(names):
+            low, high = np.repeat(sums[layer], 2), np.repeat(sums[layer + 1], 2)
+            plot.area(x, low, high, series(layer), 1)
+            plot.keys.append((series(layer), name))
+        plots.append(plot)
+    return plots
+
+
+def _rounds(result: Result) -> Axis:
+    return round_axis([r.round for s in result.strategies for r in s.rounds])
+
+
+def _by_tensor(rounds: list[RoundResult]) -> tuple[list[str], NDArray[np.float64]]:
+    """The tensors with personal parameters, and how many each had in each round (tensors, rounds).
+
+    Of more than there are colours the largest, and the others as one.
+    """
+    totals: dict[str, float] = {}
+    for r in rounds:
+        for name, elements in r.personal.items():
+            totals[name] = totals.get(name, 0.0) + elements
+    shown, rest = list(totals), list[str]()
+    if len(shown) > NUM_SERIES:
+        rest = sorted(shown, key=lambda name: -totals[name])[NUM_SERIES - 1 :]
+        shown = [name for name in shown if name not in rest]
+    layers = [[r.personal.get(name, 0.0) for r in rounds] for name in shown]
+    if rest:
+        shown.append(f"{len(rest)} others")
+        layers.append([sum(r.personal.get(name, 0.0) for name in rest) for r in rounds])
+    return shown, np.array(layers)
+
+
+def _each(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
+    """One stroke for each device."""
+    # Wide strokes and dots for 10 devices, fine ones for hundreds.
+    step = min(WIDTH / max(len(devices), 1), 14)
+    x = np.arange(1.0, len(devices) + 1)
+    before = np.array([d.before for d in devices])
+    after = np.array([d.after for d in devices])
+    for worse, stroke in ((False, colour), (True, RED)):
+        at = np.flatnonzero((after < before) == worse)
+        plot.strokes((x[at], before[at]), (x[at], after[at]), stroke, max(step / 4, 0.5), 0.45)
+    dot = min(max(step * 0.6, 1.5), 7)
+    plot.dots(x, before, GREY, dot)
+    plot.dots(x, after, colour, dot)
+
+
+def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
+    """The accuracy before as one line; median and quartiles after, of each hundredth of the devices."""
+    x = np.linspace(1, len(devices), _HUNDREDTHS)
+    before = np.array([d.before for d in devices])
+    after = np.array_split(np.array([d.after for d in devices]), _HUNDREDTHS)
+    low, median, high = np.array([np.quantile(part, (0.25, 0.5, 0.75)) for part in after]).T
+    plot.area(x, low, high, colour, 0.25)
+    plot.line(x, median, colour)
+    plot.line(x, np.interp(x, np.arange(1, len(devices) + 1), before), GREY)
+
+
+def _name_worst(plot: Plot, worst: DeviceResult) -> None:
+    # Below its dot, where nothing else is, unless the axis itself is there.
+    shift = (10.0, -6.0) if worst.before < _LOW else (10.0, 14.0)
+    words = f"{worst.device}: {percent(worst.before)} → {percent(worst.after)}"
+    plot.text(1, worst.before, words, shift)
+
+
+def _strips(i: int, strategy: StrategyResult, x: Axis, most: int) -> Plot:
+    """Each round from its opening to its close, red where it closed without some devices; first on top."""
+    rounds = strategy.rounds
+    height = min(70 + min(_STRIP * most, _MAX_STRIPS), 2 * HEIGHT)
+    numbers = [r.round for r in rounds] or [1]
+    down = count_axis(min(numbers), max(numbers), "round", 0.8)
+    y = Axis(down.high, down.low, down.ticks, "round")
+    plot = Plot(f"{strategy.name}, round by round", x, y, height)
+    width = min(max(0.45 * height / max(most, 1), 0.8), 8)
+    opened, closed = [r.opened_s for r in rounds], [r.closed_s for r in rounds]
+    if rounds:
+        plot.strokes((opened, numbers), (closed, numbers), series(i), width, 0.75)
+    late = [r for r in rounds if r.late_devices]
+    plot.dots([r.closed_s for r in late], [r.round for r in late], RED, width + 1)
+    for r in late if len(rounds) <= _NUMBERED_ROUNDS else ():
+        # Behind the strip, or before it where it ends too far to the right.
+        behind = r.closed_s < 0.85 * x.high
+        at, shift, anchor = (r.closed_s, 8.0, "start") if behind else (r.opened_s, -8.0, "end")
+        plot.text(at, r.round, f"{len(r.late_devices)} late", (shift, 4.0), RED, anchor)
+    return plot

@@ -7,7 +7,7 @@ import pytest
 from sedge_emulate.clock import Clock
 from sedge_emulate.config import ClassConfig, EmulationConfig, LinkConfig, StrategyConfig
 from sedge_emulate.link import BROKER_S, MISSED_S, MemoryBroker, Port
-from sedge_emulate.meter import Meter
+from sedge_emulate.meter import Meter, packet_bytes
 from sedge_emulate.plan import Plan
 from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
 from sedge_protocol.wire.messages import Goodbye, encode_body
@@ -67,6 +67,21 @@ def test_a_device_reaches_the_coordinator_and_is_reached(net: Net) -> None:
     net.run()
     assert net.cloud == [(BROKER_S, up(FLEET, "a"), FRAME)]
     assert net.devices == {"a": [], "b": [(BROKER_S, down(FLEET, "b"), FRAME)]}
+
+
+def test_a_broadcast_counts_once_at_the_coordinator_and_at_every_device(net: Net) -> None:
+    for port in net.ports.values():
+        net.broker.subscribe(port, BLOB)
+    before = [port.meter.down.total for port in net.ports.values()]
+    net.broker.send_down(BLOB, FRAME)
+    packet = packet_bytes(BLOB, FRAME)
+    assert packet > len(FRAME) + len(BLOB)
+    assert net.broker.cloud_sent == packet
+    after = [port.meter.down.total for port in net.ports.values()]
+    assert after == [total + packet for total in before]
+    net.broker.send_up(net.ports["a"], up(FLEET, "a"), FRAME)
+    net.run()
+    assert net.broker.cloud_received == packet_bytes(up(FLEET, "a"), FRAME)
 
 
 def test_what_many_get_is_cut_once(net: Net) -> None:

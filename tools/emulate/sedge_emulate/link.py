@@ -11,7 +11,7 @@ from functools import partial
 from typing import SupportsIndex, overload
 
 from sedge_emulate.clock import Clock
-from sedge_emulate.meter import Meter
+from sedge_emulate.meter import Meter, packet_bytes
 from sedge_emulate.plan import Direction, LinkPlan, Queue
 from sedge_protocol.wire import topics
 
@@ -124,7 +124,7 @@ class MemoryBroker:
 
     def send_down(self, topic: str, frame: bytes) -> None:
         """The coordinator publishes, to one device or to all that listen to a blob topic."""
-        self.cloud_sent += len(frame)
+        self.cloud_sent += packet_bytes(topic, frame)
         port = self._ports.get(topic)
         listeners = [port] if port else list(self._listeners.get(topic, {}).values())
         if len(listeners) > 1:
@@ -138,7 +138,7 @@ class MemoryBroker:
 
     def _arrive_up(self, port: Port, session: int, topic: str, frame: bytes) -> None:
         if port.up and port.session == session:
-            self.cloud_received += len(frame)
+            self.cloud_received += packet_bytes(topic, frame)
             self._to_cloud(topic, frame)
 
     def _arrive_down(self, port: Port, session: int, topic: str, frame: bytes) -> None:

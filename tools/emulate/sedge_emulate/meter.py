@@ -1,9 +1,9 @@
-"""Exact bytes of a virtual device's link, per direction: payload, overhead, and what went twice.
+"""Exact bytes of a virtual device's link, each way: payload, overhead, and what was sent again.
 
-Counted as MQTT 5 packets, as the kernel would count them below TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE,
-CONNECT and CONNACK. Payload is what the device and the coordinator have to tell each
-other: the bytes of blobs (models, deltas, bundles, patches, updates). Everything around them is
-overhead: frame headers, control frames, MQTT's own bytes. Payload that has been there before is
+Everything that the device's connection carries is counted as MQTT 5 packets, as the kernel would count
+them below TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame of a blob topic counts at every
+device that listens. Payload is the content of blobs: models, deltas, bundles, patches, updates. All the
+rest is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before is
 ``resent``. Keepalive packets (2 bytes each) are not counted.
 """
 
@@ -71,7 +71,7 @@ class Meter:
         self.down.overhead += CONNACK
 
     def _count(self, way: Traffic, topic: str, frame: bytes) -> None:
-        size = _packet(2 + len(topic) + 1 + len(frame))
+        size = packet_bytes(topic, frame)
         content, again = self._content(frame)
         if again:
             way.resent += content
@@ -99,6 +99,11 @@ class Meter:
         if len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]
         return bool(seen >> index & 1)
+
+
+def packet_bytes(topic: str, frame: bytes) -> int:
+    """The size of the PUBLISH packet that carries a frame."""
+    return _packet(2 + len(topic) + 1 + len(frame))
 
 
 def _packet(remaining: int) -> int:

@@ -184,7 +184,7 @@ class VirtualFleet:
         }
 
     def totals(self) -> Totals:
-        """Bytes so far; of the coordinator, frames alone."""
+        """Bytes so far."""
         meters = [device.meter for device in self._devices]
         broker = self._cloud.broker if self._cloud else None
         return Totals(

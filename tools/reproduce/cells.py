@@ -1,4 +1,4 @@
-"""What is reproduced: tables of cells, each a published figure and the run that should give it again.
+"""The reproduced tables: each cell is a published figure and the run that should give it again.
 
 Accuracies are in per cent, names and sources in the field's own words.
 """

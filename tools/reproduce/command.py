@@ -25,7 +25,7 @@ MAX_SEED = 2**32
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run the command. What was done before, or was killed in the middle, is not done again."""
+    """Run the command. Outcomes that are there are not made again."""
     console = Console()
     if arguments.list:
         for table in TABLES.values():
@@ -54,7 +54,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
 
 
 def chosen_trials(arguments: argparse.Namespace) -> Iterable[Trial]:
-    """The cells to play. Raises ``ConfigError`` for names that are none, or of nothing to play."""
+    """The cells to run. Raises ``ConfigError`` for unknown names, and if nothing is left to run."""
     _require_values(arguments)
     if arguments.short + arguments.all + bool(arguments.tables) != 1:
         expected = "names of tables (--list), --short or --all"

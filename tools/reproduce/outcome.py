@@ -1,4 +1,4 @@
-"""What came of one cell, kept as a small JSON file: accuracies, bytes, cost, and how it was made."""
+"""The outcome of one cell as a small JSON file: accuracies, bytes, cost, and how it was made."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from sedge_cloud.config import Option
 from sedge_protocol.errors import StorageError
 
 FORMAT = 1
-# Fields that are written a line for each of their parts.
+# Fields that are written with a line for each of their parts.
 ROWS = ("checkpoints", "points", "sizes")
 
 
@@ -67,8 +67,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A cell's run with ``participants`` devices in a round.
 
     ``seconds`` are this host's for the whole of it, with ``workers`` processes. ``sizes`` are the widths
-    of the model, where there was another than the whole one. ``backend`` is the trainer that was asked for;
-    empty, the fastest.
+    of the model, where there were several. ``backend`` is the trainer that was asked for; empty, the
+    default.
     """
 
     format: int = FORMAT
@@ -106,7 +106,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def method(self) -> str:
-        """The cell, with its trainer where that was asked for."""
+        """The cell, and its trainer if one was asked for."""
         return f"{self.cell}, {self.backend}" if self.backend else self.cell
 
 
@@ -116,7 +116,7 @@ def file_name(table: str, cell: str, seed: int, rounds: int, backend: str = "") 
 
 
 def read(path: Path) -> Outcome | None:
-    """An outcome, or None where there is none yet. Raises ``StorageError`` for a file that is none."""
+    """An outcome, or None where there is none yet. Raises ``StorageError`` for another file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except FileNotFoundError:

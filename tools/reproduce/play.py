@@ -1,4 +1,4 @@
-"""One cell played through the whole engine in virtual time: chance as published, all else Sedge's own."""
+"""One cell run through the whole engine in virtual time, with the published run's random choices."""
 
 import shutil
 import time
@@ -38,7 +38,7 @@ ROBUST = RobustConfig(clip=5.0, rule="mean", max_weight=100.0)
 
 @dataclass(frozen=True)
 class Trial:
-    """A cell of a table, with the seed and the number of rounds wanted, and what is to train."""
+    """A cell of a table with its seed, number of rounds and trainer."""
 
     table: Table
     cell: Cell
@@ -55,7 +55,7 @@ class Trial:
 
     @property
     def asked_backend(self) -> str:
-        """The backend by name; empty for the fastest."""
+        """The trainer by name; empty for the default."""
         return "" if self.backend == AUTO else self.backend
 
     @property
@@ -65,7 +65,7 @@ class Trial:
 
 
 class Log(Watch):
-    """A watch that keeps the reports of every round, and its bytes as the paper counts them."""
+    """A watch that also keeps every round's reports, and its bytes as the paper counts them."""
 
     def __init__(self, progress: Progress, fleet: VirtualFleet) -> None:
         super().__init__(progress, fleet.clock, fleet.totals)
@@ -89,9 +89,9 @@ class Log(Watch):
 
 
 def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
-    """The cell's outcome. What ``home`` keeps of a start that was killed is not computed again.
+    """Run the cell. Jobs that ``home`` keeps of a killed start are not computed again.
 
-    Raises ``DataError`` when the run did not come to its end.
+    Raises ``DataError`` when the run did not end well.
     """
     began = time.monotonic()
     stage = _stage(trial, home)
@@ -101,7 +101,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     course = Course(trial.cell.name, _run(trial), folder, resumed=True, narrower=stage.narrower)
     progress.strategy(trial.title, trial.rounds)
     with closing(Crew(shop, workers, hold=True)) as crew:
-        # What a start that was killed has computed is in the memo; all else is played again.
+        # Only the jobs that a killed start has computed are kept; the coordinator begins anew.
         shutil.rmtree(course.folder / "cloud", ignore_errors=True)
         jobs, plan = stage.name(crew.trainer), Plan(stage.config, trial.seed)
         fleet = VirtualFleet(course, stage.bundle, stage.shares, plan, crew, jobs, streams.draw)

@@ -1,4 +1,4 @@
-"""The chance in the runs that FedOBP's authors released: who holds what, who trains when, in what order.
+"""The random choices of the runs that FedOBP's authors released: split, participants, shuffles.
 
 Their runs are FL-bench's, products of three streams of random numbers from one seed: numpy's for the
 partition, ``random``'s for the participants of each round, torch's for the first weights and then,

@@ -1,7 +1,7 @@
-"""What a table of accuracies leaves to further ones.
+"""The smaller tables below a table of accuracies.
 
-Rounds that are known singly, bytes as a paper counts them, the widths of a mixed fleet, and every method
-against a plain one over all seeds.
+They show rounds that were published one by one, bytes as a paper counts them, the widths of a mixed fleet,
+and every method against a plain one over all seeds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """All that there are, for the longest run of each cell and seed with the fastest trainer."""
+    """All smaller tables, for the longest run of each cell and seed with the default trainer."""
     longest = list({(o.cell, o.seed): o for o in outcomes if not o.backend}.values())
     for outcome in longest:
         for make in (_singly, _accounted, _sizes):
@@ -38,7 +38,7 @@ def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
-    """Round, before, what was published, after, what was published; where rounds are known singly."""
+    """Round, before, published, after, published, where rounds were published one by one."""
     known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
     for point, (before, after) in zip(outcome.points, known, strict=False):
         yield point.round, 100 * point.before, before, 100 * point.after, after
@@ -129,7 +129,7 @@ def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def _compared(name: str, plain: str, ends: Mapping[tuple[str, int], Checkpoint]) -> tuple[str, ...]:
-    """One method's line over the seeds that the plain one was played with too; empty for none."""
+    """One method's line over the seeds that the plain one has too; empty if there are none."""
     pairs = [
         (found, ends[plain, seed])
         for (cell, seed), found in ends.items()

@@ -1,4 +1,4 @@
-"""What a published experiment was done on: data, split, model, training, and whose chance it was."""
+"""What a published experiment was done on: data, split, model, training, and its random choices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,5 +52,5 @@ class Setting(Protocol):
         ...
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """The chance of a run of so many rounds of training."""
+        """The random choices of a run with so many rounds of training."""
         ...

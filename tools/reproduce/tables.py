@@ -1,4 +1,4 @@
-"""What was published beside what came out here: rows of text, for the terminal and for a page."""
+"""Published figures beside reproduced ones, as rows of text for terminal and page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Row:
 
 
 def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]:
-    """The tables of which there are outcomes, with these in the order of the cells, seeds and lengths."""
+    """The tables that have outcomes, with these sorted by cell, seed and length."""
     for table in TABLES.values():
         names = table.methods
         found = [one for one in outcomes if one.table == table.name and one.cell in names]
@@ -41,7 +41,7 @@ def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]
 
 
 def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
-    """A table's lines: each checkpoint, and what was a maximum in print as a maximum here.
+    """A table's lines: each checkpoint and, where a maximum was published, ours.
 
     A run that is shorter than the table's has no maximum to compare.
     """
@@ -71,7 +71,7 @@ def _checkpoints(table: Table, cell: Cell, outcome: Outcome) -> Iterable[Row]:
 
 
 def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
-    """The maximum that was printed, and ours of the same kind."""
+    """The published maximum, and ours of the same kind."""
     found = best(table, outcome)
     columns = (_percent(found), _published(cell.best))
     nothing = (NONE, NONE)
@@ -81,7 +81,7 @@ def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
 
 
 def best(table: Table, outcome: Outcome) -> float:
-    """The maximum that the table's authors report, of this run; a share of 1."""
+    """This run's value of the maximum that the table's authors report; a share of 1."""
     if table.best_of == "before":
         return max(point.before for point in outcome.checkpoints)
     if table.best_of == "after":
@@ -90,7 +90,7 @@ def best(table: Table, outcome: Outcome) -> float:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """Every table of which there are outcomes."""
+    """Every table that has outcomes."""
     parts: list[str] = []
     for table, found in tables(outcomes):
         parts += [f"## {table.title}", "", f"Published: {table.source}.", ""]
@@ -111,7 +111,7 @@ def _sectioned(section: Section) -> list[str]:
 
 
 def _marked(row: Row) -> Sequence[str]:
-    """A row whose accuracy is further off than its table allows has its own figure in bold."""
+    """A row's texts, our figure in bold where it is further off than its table allows."""
     if not row.differs:
         return row.texts
     own = 3 if row.texts[3] != NONE else 5

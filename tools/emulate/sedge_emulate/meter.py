@@ -1,10 +1,10 @@
 """Exact bytes of a virtual device's link, each way: payload, overhead, and what was sent again.
 
 Everything that the device's connection carries is counted as MQTT 5 packets, as the kernel would count
-them below TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame of a blob topic counts at every
-device that listens. Payload is the content of blobs: models, deltas, bundles, patches, updates. All the
-rest is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before is
-``resent``. Keepalive packets (2 bytes each) are not counted.
+them below TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame of a blob topic counts at
+every device that listens. Payload is the content of blobs: models, deltas, bundles, patches, updates.
+All the rest is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before
+is ``resent``. Keepalive packets (2 bytes each) are not counted.
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ CONNACK = 22
 # What the link appends to the name: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33
 _KIND, _BOOT_TO_TRANSFER, _INDEX = 3, slice(16, 32), slice(32, 36)
-# Transfers whose chunks are remembered; older ones are over.
+# So many transfers' chunks are remembered: older transfers are over.
 _REMEMBERED = 8
 
 
 @dataclass
 class Traffic:
-    """Bytes in one direction."""
+    """Bytes one way."""
 
     payload: int = 0
     overhead: int = 0
@@ -58,7 +58,7 @@ class Meter:
         self.down.overhead += SUBACK
 
     def unsubscribed(self, topic: str) -> None:
-        """The device gave a subscription up."""
+        """The device ended a subscription."""
         self.up.overhead += _packet(2 + 1 + 2 + len(topic))
         self.down.overhead += SUBACK
 
@@ -80,7 +80,7 @@ class Meter:
         way.overhead += size - content
 
     def _content(self, frame: bytes) -> tuple[int, bool]:
-        """Bytes of blobs inside a frame, and whether they have been there before."""
+        """Bytes of blobs inside a frame, and whether they were sent before."""
         kind = frame[_KIND]
         if kind == Kind.CHUNK:
             index = int.from_bytes(frame[_INDEX], "little")

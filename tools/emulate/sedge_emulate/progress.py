@@ -184,7 +184,7 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
 
 
 def _doing(track: _Track) -> str:
-    """What goes on, and whose bytes are not in the table, which has those after a device's first round."""
+    """What is going on, and the bytes that the table leaves out."""
     rates = rates_of(track.closed)
     first, own = _arrows(rates.newcomer), _arrows(rates.coordinator)
     moved = f"; a device's first round {first}, coordinator {own} a round" if track.closed else ""

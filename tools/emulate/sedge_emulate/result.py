@@ -1,22 +1,21 @@
 """What came of an emulation: the schema of ``result.json``, format 1.
 
-    Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds      RoundResult
-                                                         ├ before, after   Spread
-                                                         ├ devices     DeviceResult
-                                                         ├ bytes       Traffic
-                                                         └ personal    TensorShare
-
-                                                         ├ engine      Engine
-                                                         └ classes     ClassResult
+    Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds         RoundResult
+                                                         ├ before, after  Spread
+                                                         ├ devices        DeviceResult
+                                                         ├ bytes          Traffic
+                                                         ├ personal       TensorShare
+                                                         ├ engine         Engine
+                                                         └ classes        ClassResult
 
 Accuracies and shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is a device's
 accuracy on its own test examples with the model it was sent, ``after`` the same once it has trained
 locally. Fields may be added within a format, with the default that an older file means; none changes
 its meaning.
 
-Bytes are of three kinds that add up to the total: ``payload`` is what blobs hold (models, deltas,
-patches, updates), ``resent`` such content that has been sent before, and ``overhead`` all the rest.
-An emulation over a real broker counts totals alone and leaves the kinds 0.
+Bytes are of three kinds that add up to the total: ``payload`` is the content of blobs (models, deltas,
+patches, updates), ``resent`` is payload that was sent before, and ``overhead`` is all the rest. An
+emulation over a real broker counts totals alone and leaves the kinds 0.
 """
 
 import os
@@ -238,7 +237,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Bytes in each direction, on average; no bytes over no device is 0."""
+    """Mean bytes each way; 0 where there was nothing to average."""
 
     up: float
     down: float
@@ -273,8 +272,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The spread of the devices' values; a tenth that is no whole number of devices is rounded down,
-    but never to none."""
+    """The spread of the devices' values. A tenth is rounded down to whole devices, but to at least one."""
     if not values:
         raise LocalError("spread: no values, expected one for each device")
     ordered = sorted(values)
@@ -301,8 +299,9 @@ def headline(strategy: StrategyResult) -> Headline:
 
 
 def rates_of(rounds: Sequence[RoundResult]) -> Rates:
-    """The mean bytes of these rounds: of a device for each update after its first, and so on."""
-    # What rounds took that had closed before an emulation over a broker was resumed is not known.
+    """Mean bytes over these rounds: for each update that was not a device's first, for each first
+    update, and for each round at the coordinator."""
+    # Rounds that had closed before an emulation over a broker was resumed have no bytes.
     known = [r for r in rounds if r.bytes_up or r.bytes_down]
     newcomers = sum(r.newcomers for r in known)
     updates = sum(r.num_updates + r.late for r in known) - newcomers
@@ -366,7 +365,7 @@ def read_json(path: Path) -> Result:
 
 
 def write_whole(data: bytes, path: Path) -> None:
-    """Write a file by way of a neighbour, so that a reader never sees half of it."""
+    """Write a file beside its place and move it there, so that a reader never sees half of it."""
     partial = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -44,10 +44,10 @@ class Totals:
 
 
 class Watch:
-    """The coordinator's events, as they come.
+    """Follows the coordinator's events.
 
-    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` the bytes so far. ``failure``
-    says why the run has ended otherwise than it should, and is empty where it has not.
+    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` gives the bytes so far.
+    ``failure`` says why the run did not end well, and is empty otherwise.
     """
 
     def __init__(

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from tools.bench import figures, machine, readme, results_page
 
+from sedge_emulate.result import read_json
+
+SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
 LINK = {"kib": 64, "messages_s": 7000.0, "lost": 12.0}
 BROKER = {
     "broker": [
@@ -114,6 +117,29 @@ def test_a_figure_says_what_was_measured_and_whether_its_target_is_met(
 ) -> None:
     (line,) = lines(results, start)
     assert all(words in line for words in expected), line
+
+
+def test_bytes_are_told_both_ways() -> None:
+    """Dense is 8 MB both ways; see the sample in tests/vectors for the rest."""
+    first, ways, new, update, _ = figures.traffic(SAMPLE)
+    assert first.what.startswith("a device and round of local after its first, both ways")
+    assert (first.measured, first.short) == ("3.03 MB, 3 times smaller", True)
+    assert (ways.measured, new.measured) == ("30.0 kB and 3.00 MB", "20.0 kB and 2.00 MB")
+    assert update.what.startswith("one update of local")
+    older = SAMPLE.with_name("result_format_1_first.json")
+    assert [figure.what[:10] for figure in figures.traffic(older)] == ["one update", "what leave"]
+
+
+def test_the_table_at_the_top_says_bytes_both_ways() -> None:
+    table = readme.demo(read_json(SAMPLE))
+    (row,) = (line for line in table if line.startswith("| fedobp "))
+    assert row == (
+        "| fedobp | **90.0 %** | 35.0 % | 94.2 % | 80.0 % | **3.03 MB** | 37.9 % | 30.0 kB | 3.00 MB "
+        "| 20.0 kB up, 2.00 MB down | 2.00 MB up, 60.0 kB down |"
+    )
+    columns = {line.count("|") for line in table if line.startswith("|")}
+    assert columns == {12}
+    assert "8.00 MB both ways" in table[-1]
 
 
 def test_without_an_own_result_the_others_are_not_compared(results: Path) -> None:

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sedge_emulate.report.numbers import percent, size
-from sedge_emulate.result import StrategyResult, read_json
+from sedge_emulate.result import StrategyResult, headline, read_json
 from sedge_protocol.errors import SedgeError
 
 RESULTS = Path(__file__).parent / "results"
@@ -79,7 +79,7 @@ def section(path: Path, title: str, command: str, read: Callable[[Path], list[Fi
 
 
 def traffic(path: Path) -> list[Figure]:
-    """One update, and the broadcast, as the sockets saw them."""
+    """A device's bytes both ways, one update, and the broadcast, as the sockets saw them."""
     result = read_json(path)
     first = result.strategies[0]
     dense, payload = first.bytes.dense_update, first.bytes.update_payload_mean
@@ -89,8 +89,23 @@ def traffic(path: Path) -> list[Figure]:
         f"what leaves the coordinator in a round, {result.devices} devices, against one dense model"
     )
     return [
+        *both_ways(first),
         Figure(update, f"{size(payload)}, {dense / payload:.0f} times smaller", short=True),
         Figure(broadcast, f"{sent:.2f}", short=True),
+    ]
+
+
+def both_ways(strategy: StrategyResult) -> list[Figure]:
+    """A device's bytes; none where the result does not tell its first round from later ones."""
+    row = headline(strategy)
+    device, new = row.rates.device, row.rates.newcomer
+    if not device.both or not new.both:
+        return []
+    what = f"a device and round of {row.name} after its first, both ways, against dense both ways"
+    return [
+        Figure(what, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller", short=True),
+        Figure("of these, up and down", f"{size(device.up)} and {size(device.down)}"),
+        Figure("a device's first round, up and down", f"{size(new.up)} and {size(new.down)}"),
     ]
 
 

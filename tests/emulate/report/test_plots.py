@@ -155,6 +155,11 @@ def test_bytes_after_a_devices_first_round_stand_against_the_whole_model() -> No
     assert up.py(30_000) == pytest.approx(-points(up, "s1")[0, 1], abs=0.1)
     assert len(points(up, "s1")) == 1
     assert "100 kB" not in texts(down)
+    assert up.labels[0].y < up.py(4_000_000)
+    # Of a model that is smaller than what is sent the name stands below the line.
+    tiny = replace(the_usual().model, dense_bytes=20_000)
+    above, _ = of_bytes(replace(the_usual(), model=tiny))
+    assert above.labels[0].y > above.py(20_000)
 
 
 def test_accuracy_against_bytes_both_ways() -> None:

@@ -123,13 +123,13 @@ class Plot:
         points = self._points(x, high) + self._points(x, low)[::-1]
         self.paths.append(Path(f"M{' '.join(points)}z", colour, opacity=opacity))
 
-    def rule(self, y: float, text: str) -> None:
-        """A dashed line across, and what it stands for."""
+    def rule(self, y: float, text: str, shift: float = -6.0) -> None:
+        """A dashed line across, and what it stands for, ``shift`` pixels lower."""
         at = float(self.py(y))
         self.paths.append(
             Path(f"M{pixels(LEFT)} {pixels(at)}H{pixels(WIDTH - RIGHT)}", GREY, 1.2, dashed=True)
         )
-        self.labels.append(Label(WIDTH - RIGHT, at - 6, text, GREY, "end"))
+        self.labels.append(Label(WIDTH - RIGHT, at + shift, text, GREY, "end"))
 
     def text(
         self,

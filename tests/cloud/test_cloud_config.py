@@ -200,7 +200,7 @@ error_feedback = false
     assert config.broadcast == BroadcastConfig(ValueCoding.BF16, 0.05, Compression.ZLIB)
     assert config.patch == PatchConfig(ValueCoding.BF16, Compression.NONE)
     assert not config.broadcast.whole and config.codec.threshold == 1e-4
-    assert not config.evaluates and config.rounds_in_all == 20
+    assert not config.evaluates and config.total_rounds == 20
     assert (config.training.local_epochs, config.training.learning_rate) == (3, 1.0)
     assert (config.codec.values, config.codec.fraction) == (ValueCoding.INT8, 0.1)
 
@@ -208,7 +208,7 @@ error_feedback = false
 def test_a_run_file_with_nothing_but_a_strategy(tmp_path: Path) -> None:
     config = load_run(written(tmp_path, RUN))
     assert config == RunConfig(strategy="fedobp")
-    assert config.broadcast.whole and config.rounds_in_all == 101
+    assert config.broadcast.whole and config.total_rounds == 101
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedobp", "fedrep", "fedselect"])

@@ -30,7 +30,7 @@ from tests.cloud.helper import (
 from sedge_cloud.admin.runs import start_run, stop_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import WHO_IS_THERE
+from sedge_cloud.devices.registry import HELLO_REQUEST
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import RESEND_S
@@ -68,10 +68,10 @@ from sedge_protocol.wire.update import encode_update
 
 def test_a_hello_is_welcomed_and_kept(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
-    assert cloud.messages("a", Welcome) == [WHO_IS_THERE]  # the coordinator's own start
+    assert cloud.messages("a", Welcome) == [HELLO_REQUEST]  # the coordinator's own start
     hello = a_hello("one")
     (welcome,) = cloud.say("a", hello)
-    assert welcome == Welcome(hello.nonce, WHO_IS_THERE.version)
+    assert welcome == Welcome(hello.nonce, HELLO_REQUEST.version)
     assert cloud.notes(logging.INFO) == ["device a is online"]
     row = cloud.store.devices()[0]
     assert row.incarnation == 1 and msgspec.msgpack.decode(row.hello or b"", type=Hello) == hello
@@ -282,7 +282,7 @@ def test_messages_that_only_we_send(tmp_path: Path) -> None:
     cloud.hello()
     before = snapshot(cloud)
     backwards: list[Message] = [
-        WHO_IS_THERE,
+        HELLO_REQUEST,
         cloud.order("a"),
         Cancel(RUN, 0, "stop"),
         Have(1, b"\1", 4),
@@ -361,7 +361,7 @@ def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
         cloud.devices[name] = Device(name)
     assert cloud.say("a", a_hello("a")) == []  # not yet
     cloud.load()
-    assert cloud.messages("a", Welcome) == [WHO_IS_THERE]
+    assert cloud.messages("a", Welcome) == [HELLO_REQUEST]
     cloud.hello()
     assert not cloud.events(RoundOpened)
     by_another_process(cloud, lambda store: start_run(store, RUN, cloud.bundle, CONFIG))
@@ -634,8 +634,8 @@ def test_a_lost_link_makes_everyone_say_hello(tmp_path: Path) -> None:
     assert [
         cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)
     ] == [
-        WHO_IS_THERE,
-        WHO_IS_THERE,
+        HELLO_REQUEST,
+        HELLO_REQUEST,
     ]
     cloud.hello()
     assert len(cloud.messages("a", Order)) == 2
@@ -884,4 +884,12 @@ def test_a_run_survives_trouble_at_each_call_of_the_store(
             break
         struck.add(faults.struck)
         cloud.store.close()
-    assert struck >= {"heard", "open_round", "receive", "close_round", "collect", "write", "read"}
+    assert struck >= {
+        "save_hello",
+        "open_round",
+        "receive",
+        "close_round",
+        "collect",
+        "write",
+        "read",
+    }

@@ -8,7 +8,7 @@ from tests.cloud.contexts import context_of
 
 from sedge_cloud.strategy import Change, Context, State, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role
 
 Give = Callable[[Context, Change], State]
@@ -27,12 +27,12 @@ def test_the_next_model_is_a_change_or_a_vector_in_its_place() -> None:
     """Statistics stay, as do the tensors that are named; arrays and groups are the strategy's own."""
     moved = CONTEXT.moved(np.full(7, 10.0))
     assert moved.theta.tolist() == [10, 11, 2, 3, 4, 15, 16]
-    assert moved.theta.dtype == np.float32 and moved.counts
+    assert moved.theta.dtype == np.float32 and moved.is_change
     replaced = CONTEXT.replaced(
         np.full(7, 10, np.float32), {"x": THETA}, {"a": ("b",)}, ["head.weight"]
     )
     assert replaced.theta.tolist() == [10, 10, 2, 3, 4, 5, 6]
-    assert (replaced.arrays, replaced.groups, replaced.counts) == (
+    assert (replaced.arrays, replaced.groups, replaced.is_change) == (
         {"x": THETA},
         {"a": ("b",)},
         False,
@@ -56,7 +56,7 @@ def test_a_change_is_summed_before_it_is_rounded() -> None:
     ],
 )
 def test_what_is_no_next_model(give: Give, vector: Change, text: str) -> None:
-    with pytest.raises(LocalError, match=text):
+    with pytest.raises(StrategyError, match=text):
         give(CONTEXT, vector)
 
 

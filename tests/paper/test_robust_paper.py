@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.cloud.contexts import context_of, follow
 
 from sedge_cloud.algorithms.averaging import robust_change
-from sedge_cloud.algorithms.outliers import vet
+from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import Robust, Rule
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Update
@@ -138,7 +138,7 @@ def test_direction(count: int) -> None:
         agreements = twin_agreements([exactly(delta.values) for delta in deltas])
         enough = statistics.median(agreements) / 2
         expected = [min(1.0, max(0.0, agreement / enough)) for agreement in agreements]
-        found = vet(updates, Robust(clip=0)).factors
+        found = filter_outliers(updates, Robust(clip=0)).factors
         assert enough > 0 and found == pytest.approx(expected, rel=1e-9)
         shortened += sum(factor < 1 for factor in found)
     assert shortened >= 8
@@ -155,8 +155,10 @@ def test_krum(count: int, byzantine: str) -> None:
         f = min(int(Fraction(byzantine) * count), (count - 3) // 2)
         sizes: dict[Rule, int] = {"krum": 1, "multi_krum": count - f - 2}
         for rule, keep in sizes.items():
-            vetted = vet(updates, Robust(clip=0, rule=rule, byzantine=float(byzantine)))
-            kept = [i for i, factor in enumerate(vetted.factors) if factor]
+            filtered = filter_outliers(
+                updates, Robust(clip=0, rule=rule, byzantine=float(byzantine))
+            )
+            kept = [i for i, factor in enumerate(filtered.factors) if factor]
             assert kept == twin_krum(changes, f, keep)
 
 
@@ -218,7 +220,7 @@ def learned(fleet: Fleet, robust: Robust, attacked: bool) -> float:
             )
             for i in asked
         ]
-        context = follow(context, strategy.apply(context, vet(updates, robust)))
+        context = follow(context, strategy.apply(context, filter_outliers(updates, robust)))
     return fleet.accuracy(context.theta)
 
 

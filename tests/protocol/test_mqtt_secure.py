@@ -17,7 +17,7 @@ import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
 from sedge_cloud.admin.enrolment import add_password
-from sedge_cloud.admin.runs import ACL, MOSQUITTO
+from sedge_cloud.admin.templates import ACL, MOSQUITTO
 from sedge_emulate import broker as broker_module
 from sedge_emulate.broker import Broker, find_mosquitto
 from sedge_protocol.errors import ConfigError

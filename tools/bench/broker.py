@@ -113,7 +113,7 @@ class Arrived:
     cpu_s: float
 
 
-class Tally:
+class ElementMean:
     """Counts and opens what arrives. The first message is the receiver's own: it is being heard."""
 
     def __init__(self, case: Case) -> None:
@@ -151,7 +151,7 @@ class Tally:
 class LinkStation:
     """One end over ``MqttLink``: gives a tally what arrives, and sends payloads while there is room."""
 
-    def __init__(self, case: Case, name: str, tally: Tally | None = None) -> None:
+    def __init__(self, case: Case, name: str, tally: ElementMean | None = None) -> None:
         settings = BrokerSettings(case.url, f"{case.fleet}-{name}")
         self.link = MqttLink(settings, (case.topic,) if tally else ())
         self.payloads: Iterator[bytes] | None = None
@@ -200,7 +200,7 @@ def send_by_link(case: Case) -> Sent:
 
 
 def receive_by_link(case: Case) -> Arrived:
-    tally = Tally(case)
+    tally = ElementMean(case)
     station, loop = LinkStation(case, "receiver", tally), Loop()
     loop.run([station], lambda: tally.heard)
     _listening.set()
@@ -251,7 +251,7 @@ def send_by_paho(case: Case) -> Sent:
 
 
 def receive_by_paho(case: Case) -> Arrived:
-    tally, client = Tally(case), paho_client(case, "receiver")
+    tally, client = ElementMean(case), paho_client(case, "receiver")
 
     def on_message(client: paho.Client, data: object, message: paho.MQTTMessage) -> None:
         tally.take(message.topic, bytes(message.payload))

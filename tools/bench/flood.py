@@ -39,7 +39,8 @@ import numpy as np
 from tools.bench.coordinator import RUN, made_up, make_bundle, update_for
 
 from sedge_cloud.admin.enrolment import add_device
-from sedge_cloud.admin.runs import initialise, start_run
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RunConfig, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker import LOOPBACK, find_mosquitto, on_free_port, wait_until_accepting
@@ -314,7 +315,7 @@ class Bench:
 
     def _start(self, port: int) -> None:
         folder, url = self._folder / str(port), f"mqtt://{LOOPBACK}:{port}"
-        initialise(folder, FLEET, url)
+        write_first_files(folder, FLEET, url)
         broker = folder / "mosquitto.conf"
         broker.write_text(
             broker.read_text().replace(f"listener {port}", f"listener {port} {LOOPBACK}")

@@ -43,7 +43,7 @@ from sedge_protocol.codec import (
     mask_bitmap,
     top_k,
 )
-from sedge_protocol.errors import CodecError, LocalError, SedgeError
+from sedge_protocol.errors import CodecError, SedgeError, Unencodable
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import Bundle, BundleManifest
 from sedge_protocol.wire.messages import TRAIN, Codec, Order
@@ -308,7 +308,7 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
         payload = encode(chosen, codec.values, codec.compression, prepared.context)
         base = base_of(prepared, learned)
         patch = _remember(base, chosen, codec.values, vectors) if order.work.remember else None
-    except LocalError as exc:
+    except Unencodable as exc:
         where = f"run {order.run}, round {order.round}"
         raise TrainingDiverged(f"{where}: delta: {exc}") from exc
     residual, mask = None, job.mask

@@ -15,7 +15,8 @@ from tests.system.harness import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine
-from sedge_cloud.admin.runs import initialise, start_run
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.admin.templates import write_first_files
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 
 Edit = Callable[[Path], object]
@@ -61,7 +62,7 @@ def home(fleet: RealFleet, tmp_path: Path) -> Path:
 @pytest.fixture
 def alone(tmp_path: Path) -> Path:
     """A coordinator's folder without a broker: what is not about the broker is found at once."""
-    initialise(tmp_path, "test", f"mqtt://127.0.0.1:{free_port()}")
+    write_first_files(tmp_path, "test", f"mqtt://127.0.0.1:{free_port()}")
     return tmp_path
 
 
@@ -218,7 +219,7 @@ def test_certificates_that_are_none(alone: Path) -> None:
 def test_a_state_folder_that_cannot_be_written() -> None:
     with as_nobody() as folder:
         home = folder / "home"
-        initialise(home, "test", f"mqtt://127.0.0.1:{free_port()}")
+        write_first_files(home, "test", f"mqtt://127.0.0.1:{free_port()}")
         (home / "state").mkdir(0o500)
         found = examined(home / "cloud.toml")
         assert "state" in found.bad["store"]

@@ -22,7 +22,8 @@ from tests.cloud.helper import (
     random_theta,
 )
 
-from sedge_cloud.admin.runs import initialise, start_run, stop_run
+from sedge_cloud.admin.runs import start_run, stop_run
+from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.algorithms.robust import Rule
 from sedge_cloud.config import (
     BroadcastConfig,
@@ -35,7 +36,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunState, RunStore
 from sedge_cloud.strategy import Assignment, State
 from sedge_protocol.codec import ValueCoding
-from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
+from sedge_protocol.errors import CodecError, ConfigError, StorageError, StrategyError, Unencodable
 from sedge_protocol.layout import Layout, Role
 
 
@@ -179,7 +180,7 @@ def test_a_strategy_that_begins_with_a_model_of_its_own_size(store: Store, tmp_p
     given.INITS.append(lambda context: State(context.theta[:-1]))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
     try:
-        with pytest.raises(LocalError, match=r"State.theta: found float32 \(11999,\), expected"):
+        with pytest.raises(StrategyError, match=r"State.theta: found float32 \(11999,\), expected"):
             start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     finally:
         given.clear()
@@ -188,7 +189,7 @@ def test_a_strategy_that_begins_with_a_model_of_its_own_size(store: Store, tmp_p
 
 def test_a_first_model_that_is_not_finite(store: Store, tmp_path: Path) -> None:
     broken = np.full(LAYOUT.size, np.inf, np.float32)
-    with pytest.raises(LocalError):
+    with pytest.raises(Unencodable):
         start_run(store, "run", make_bundle(tmp_path / "bundle", init=broken), CONFIG)
     assert store.runs() == []
 
@@ -216,7 +217,7 @@ def test_only_a_running_run_is_stopped(store: Store, tmp_path: Path) -> None:
 
 def test_a_first_configuration(tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
-    initialise(folder, "home", "mqtt://192.168.1.10:2883")
+    write_first_files(folder, "home", "mqtt://192.168.1.10:2883")
     cloud = load_cloud(folder / "cloud.toml")
     assert (cloud.fleet, cloud.broker.url) == ("home", "mqtt://192.168.1.10:2883")
     assert cloud.state_dir == str(folder / "state")
@@ -230,7 +231,7 @@ def test_a_first_configuration(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"folder: found .*fleet', expected a folder without a cloud"
     ):
-        initialise(folder, "other", "mqtt://h:1")
+        write_first_files(folder, "other", "mqtt://h:1")
     assert tomllib.loads((folder / "cloud.toml").read_text()) == again
 
 
@@ -251,13 +252,13 @@ def test_a_first_configuration(tmp_path: Path) -> None:
 )
 def test_a_url_that_a_first_broker_cannot_have(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match=r"url: found .* expected mqtt://host:port"):
-        initialise(tmp_path / "fleet", "home", url)
+        write_first_files(tmp_path / "fleet", "home", url)
     assert not (tmp_path / "fleet").exists()
 
 
 def test_a_fleet_name_that_none_may_have(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fleet: found 'My Fleet'"):
-        initialise(tmp_path / "fleet", "My Fleet", "mqtt://h:1883")
+        write_first_files(tmp_path / "fleet", "My Fleet", "mqtt://h:1883")
     assert not (tmp_path / "fleet").exists()
 
 
@@ -265,7 +266,7 @@ def test_a_folder_that_cannot_be_written() -> None:
     with as_nobody() as folder:
         (folder / "fleet").mkdir(0o500)
         with pytest.raises(StorageError, match=r"fleet.*: Permission denied") as caught:
-            initialise(folder / "fleet", "home", "mqtt://h:1883")
+            write_first_files(folder / "fleet", "home", "mqtt://h:1883")
         assert len(str(caught.value).splitlines()) == 1
         with pytest.raises(StorageError, match="Permission denied"):
-            initialise(folder / "fleet" / "deeper", "home", "mqtt://h:1883")
+            write_first_files(folder / "fleet" / "deeper", "home", "mqtt://h:1883")

@@ -165,7 +165,7 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
     add_device(store, cloud, "pi-1", tmp_path / "old")
     line = passwords.read_text()
     (old,) = store.devices()
-    store.heard(old, 2**32 - 1, b"hello")
+    store.save_hello(old, 2**32 - 1, b"hello")
     if revoked:
         revoke_device(store, cloud, "pi-1")
         assert store.devices()[0].revoked and passwords.read_text().strip() == ""
@@ -174,7 +174,9 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
     assert row == DeviceRow("pi-1", row.secret, False, 0, None) and row.secret != old.secret
     assert parse_secret((folder / "secret").read_text(), "") == row.secret
     assert len(passwords.read_text().splitlines()) == 1 and passwords.read_text() != line
-    store.heard(old, 2**32 - 1, b"hello")  # by a coordinator that has yet to hear of the new secret
+    store.save_hello(
+        old, 2**32 - 1, b"hello"
+    )  # by a coordinator that has yet to hear of the new secret
     assert store.devices() == [row]
 
 
@@ -303,7 +305,7 @@ def test_a_password_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    """A real broker with the configuration that ``initialise`` wrote."""
+    """A real broker with the configuration that ``write_first_files`` wrote."""
     fleet = RealFleet(tmp_path_factory.mktemp("real"))
     yield fleet
     fleet.close()

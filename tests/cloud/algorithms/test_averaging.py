@@ -17,7 +17,7 @@ from sedge_cloud.algorithms.averaging import (
 from sedge_cloud.algorithms.robust import Robust, Rule
 from sedge_cloud.strategy import Change, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role, Theta
 
 
@@ -168,7 +168,7 @@ def by_median(updates: Iterable[Update], theta: Theta) -> Change:
 def test_refuses(
     call: Callable[[Iterable[Update], Theta], Change], weight: int, theta: Theta, message: str
 ) -> None:
-    with pytest.raises(LocalError, match=message):
+    with pytest.raises(StrategyError, match=message):
         call(updates([(3, vector(1, 1)), (weight, theta)]), vector(0, 0))
 
 

@@ -9,17 +9,17 @@ from tests.cloud.contexts import context_of
 
 from sedge_cloud.algorithms.collaboration import (
     Grouping,
+    MaskRecorder,
     Masks,
-    Noted,
     collaborators,
-    drawn,
     group_mean,
-    known,
+    next_groups,
     overlaps,
     packed,
     places,
-    regrouped,
+    sampled_places,
     threshold,
+    trained_models,
 )
 from sedge_cloud.strategy import ClientModel, Context, Update
 from sedge_protocol.codec import SparseVector
@@ -145,15 +145,15 @@ def test_a_device_without_critical_elements_is_alone() -> None:
 
 @pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 999)])
 def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> None:
-    places = drawn(size, sample)
+    places = sampled_places(size, sample)
     assert places is not None
     edges = np.arange(sample + 1) * size // sample
     assert (edges[:-1] <= places).all()
     assert (places < edges[1:]).all()
-    again = drawn(size, sample)
+    again = sampled_places(size, sample)
     assert again is not None
     np.testing.assert_array_equal(places, again)
-    assert drawn(sample, sample) is None
+    assert sampled_places(sample, sample) is None
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -176,22 +176,22 @@ def test_a_sample_errs_no_more_than_documented(share: float) -> None:
 
 def test_groups_of_absent_devices_stay() -> None:
     before = context(8, 3, x=("a",), a=("x",), b=("x",))
-    groups, arrays = regrouped(before, masks_of(8, a=[0, 1], c=[0, 2]), GROUPING)
+    groups, arrays = next_groups(before, masks_of(8, a=[0, 1], c=[0, 2]), GROUPING)
     assert groups == {"x": ("a",), "b": ("x",), "a": ("c",), "c": ("a",)}
     assert arrays == {}
 
 
 def test_a_device_that_finds_nobody_loses_its_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1], c=[6, 7])
-    groups, _ = regrouped(context(8, 3, c=("a",)), masks, GROUPING)
+    groups, _ = next_groups(context(8, 3, c=("a",)), masks, GROUPING)
     assert groups == {"a": ("b",), "b": ("a",)}
 
 
 def test_after_beta_nobody_has_a_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1])
-    last, _ = regrouped(context(8, 9, x=("a",)), masks, GROUPING)
+    last, _ = next_groups(context(8, 9, x=("a",)), masks, GROUPING)
     assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
-    after, arrays = regrouped(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
+    after, arrays = next_groups(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
     assert after == arrays == {}
 
 
@@ -202,7 +202,7 @@ def test_masks_of_absent_devices_count_while_they_are_fresh(size: int) -> None:
     current = context(size)
     seen: list[dict[str, tuple[str, ...]]] = []
     for critical in ({"a": [0, 1], "z": high}, {"b": [0, 1]}, {"c": high}, {"d": [0, 1]}):
-        groups, arrays = regrouped(current, masks_of(size, **critical), grouping)
+        groups, arrays = next_groups(current, masks_of(size, **critical), grouping)
         seen.append(dict(groups))
         current = replace(current, round=current.round + 1, groups=groups, arrays=arrays)
     # The round of a and z: they share nothing, but the one overlap there is is the largest.
@@ -222,7 +222,7 @@ def test_updates_are_noted_as_they_pass() -> None:
     sent = SparseVector(4, np.array([1, 3], np.uint32), np.ones(2, np.float32))
     updates = [Update("a", 1, theta, None, sent), Update("b", 1, theta)]
     masks = Masks(4, 64)
-    noted = Noted(updates, masks, lambda _, delta: places(delta))
+    noted = MaskRecorder(updates, masks, lambda _, delta: places(delta))
     for _ in range(2):
         assert [update.device for update in noted] == ["a", "b"]
     assert list(masks.words) == ["a"]
@@ -254,9 +254,9 @@ def test_enormous_values_have_a_mean() -> None:
 def test_a_device_that_is_forgotten_is_left_out() -> None:
     theta = np.zeros(2, np.float32)
     sent = SparseVector(2, None, theta)
-    assert list(known([ClientModel(), ClientModel(theta, sent=sent), ClientModel(theta)])) == [
-        (theta, sent)
-    ]
+    assert list(
+        trained_models([ClientModel(), ClientModel(theta, sent=sent), ClientModel(theta)])
+    ) == [(theta, sent)]
 
 
 @pytest.mark.parametrize("count", [0, 3])

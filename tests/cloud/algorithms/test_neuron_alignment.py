@@ -19,7 +19,7 @@ from sedge_cloud.algorithms.neuron_alignment import Aligner, distances, in_order
 from sedge_cloud.algorithms.optimal_transport import Solver
 from sedge_cloud.algorithms.submodels import Form
 from sedge_protocol.axes import FIXED, Axes
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role
 
 SOLVERS: tuple[Solver, ...] = ("emd", "sinkhorn", "assign")
@@ -259,5 +259,5 @@ def test_a_model_that_is_not_finite_is_refused() -> None:
     theta = random_theta(whole.layout, np.random.default_rng(0))
     broken = theta.copy()
     broken[0] = np.inf
-    with pytest.raises(LocalError, match="cost"), np.errstate(invalid="ignore"):
+    with pytest.raises(StrategyError, match="cost"), np.errstate(invalid="ignore"):
         Aligner().align(broken, whole, theta, whole)

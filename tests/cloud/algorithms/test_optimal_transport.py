@@ -9,7 +9,7 @@ import pytest
 
 from sedge_cloud.algorithms import optimal_transport as transport
 from sedge_cloud.algorithms.optimal_transport import Matrix, Solver, plan_between
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, StrategyError
 
 SOLVERS: tuple[Solver, ...] = ("emd", "sinkhorn", "assign")
 EXACT: tuple[Solver, ...] = ("emd", "assign")
@@ -131,7 +131,7 @@ def test_sinkhorn_stays_finite_at_the_ends_of_its_range(reg: float) -> None:
 )
 def test_refuses_what_is_no_cost(cost: object) -> None:
     for solver in SOLVERS:
-        with pytest.raises(LocalError, match="cost"):
+        with pytest.raises(StrategyError, match="cost"):
             plan_between(np.asarray(cost, np.float64), solver)
 
 

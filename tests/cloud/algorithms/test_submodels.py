@@ -8,7 +8,7 @@ from tests.cloud.forms import PLAIN, RESIDUAL, Plain, Residual, context_of, layo
 from sedge_cloud.algorithms.averaging import mean_change
 from sedge_cloud.algorithms.submodels import (
     WHOLE,
-    Tally,
+    ElementMean,
     count_change,
     form_of,
     places_of,
@@ -18,7 +18,7 @@ from sedge_cloud.algorithms.submodels import (
 from sedge_cloud.strategy import Update
 from sedge_protocol.axes import FIXED
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
 LAYOUT = layout_of(Residual())
@@ -115,23 +115,23 @@ def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
         indices = np.sort(rng.permutation(LAYOUT.size)[:400]).astype(np.uint32)
         delta = SparseVector(LAYOUT.size, indices, rng.normal(size=400).astype(np.float32))
         updates.append(Update(f"d{i}", weight, THETA, delta=delta))
-    tally = Tally(THETA)
+    tally = ElementMean(THETA)
     for update in updates:
         tally.add(update, update.num_examples, WHOLE)
     np.testing.assert_array_equal(tally.change(), mean_change(updates, THETA))
 
 
 def test_cover_leaves_elements_out() -> None:
-    tally = Tally(np.array([1, 2, 3], np.float32))
+    tally = ElementMean(np.array([1, 2, 3], np.float32))
     first, second = np.array([5, 5, 5], np.float32), np.array([9, 9, 9], np.float32)
-    tally.vector(first, 1, WHOLE, np.array([1, 1, 0], np.float32))
-    tally.vector(second, 3, WHOLE, np.array([1, 0, 0], np.float32))
+    tally.add_vector(first, 1, WHOLE, np.array([1, 1, 0], np.float32))
+    tally.add_vector(second, 3, WHOLE, np.array([1, 0, 0], np.float32))
     assert tally.change().tolist() == [7, 3, 0]
 
 
 def test_a_width_that_the_run_does_not_have() -> None:
     for width in (-1, 3):
-        with pytest.raises(LocalError, match=f"width {width}: the run has 3"):
+        with pytest.raises(StrategyError, match=f"width {width}: the run has 3"):
             form_of(CONTEXT, width)
 
 

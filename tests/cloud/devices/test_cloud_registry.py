@@ -9,7 +9,7 @@ from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_
 
 from sedge_cloud.config import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import WARN_EVERY_S, WHO_IS_THERE, Fleet
+from sedge_cloud.devices.registry import HELLO_REQUEST, WARN_EVERY_S, Fleet
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
@@ -45,7 +45,7 @@ def fleet() -> Fleet:
 def test_only_who_is_new_is_called(fleet: Fleet) -> None:
     assert fleet.load([row("a"), row("b", revoked=True)]) == []
     found = fleet.load([row("a"), row("b", revoked=True), row("c")])
-    assert read(found) == [("c", WHO_IS_THERE)]
+    assert read(found) == [("c", HELLO_REQUEST)]
     assert fleet.load([row("d", revoked=True)]) == []
 
 
@@ -98,7 +98,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
     assert cloud.give("a", leaked.peer.seal(a_hello("leaked"))) == []
     for name in "ab":
         cloud.devices[name] = Device(name, incarnation=1, secret=name.encode() * 32)
-        assert cloud.messages(name, Welcome) == [WHO_IS_THERE]
+        assert cloud.messages(name, Welcome) == [HELLO_REQUEST]
     cloud.hello("a")
     assert cloud.order("a") == order  # the round goes on
     cloud.answer("a")
@@ -107,7 +107,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
 
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
     fleet.load([row("a"), row("b", revoked=True), row("c")])
-    assert read(fleet.call()) == [("a", WHO_IS_THERE), ("c", WHO_IS_THERE)]
+    assert read(fleet.request_hellos()) == [("a", HELLO_REQUEST), ("c", HELLO_REQUEST)]
 
 
 def test_a_revoked_device_is_offline_at_once(fleet: Fleet) -> None:
@@ -140,7 +140,7 @@ def test_whose_topic_it_is(fleet: Fleet) -> None:
 
 def test_nobody_is_there_without_a_link(fleet: Fleet) -> None:
     fleet.arrive(fleet["a"], a_hello())
-    fleet.lose()
+    fleet.disconnected()
     assert not fleet["a"].online
 
 
@@ -235,7 +235,7 @@ def test_who_is_present_is_counted(fleet: Fleet) -> None:
     fleet.load([row("c", revoked=True)])
     assert fleet.present == 0
     fleet.arrive(fleet["a"], a_hello())
-    fleet.lose()
+    fleet.disconnected()
     assert fleet.present == 0
 
 

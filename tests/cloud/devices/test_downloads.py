@@ -8,7 +8,7 @@ import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
 
 from sedge_cloud.devices import downloads as module
-from sedge_cloud.devices.downloads import Downloads, Served
+from sedge_cloud.devices.downloads import Downloads, NamedBlob
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -36,7 +36,7 @@ def downloads(tmp_path: Path) -> Downloads:
 def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now: float) -> None:
     """A device asks for chunks of the shared blob."""
     bitmap = to_bitmap(missing, SHARED.count)
-    downloads.request(device, SHARED.transfer, bitmap, [Served(SHARED, expected)], now)
+    downloads.request(device, SHARED.transfer, bitmap, [NamedBlob(SHARED, expected)], now)
 
 
 def test_requests_are_gathered_and_answered_once(downloads: Downloads) -> None:
@@ -92,9 +92,9 @@ def test_the_room_is_for_all_blobs_together(downloads: Downloads) -> None:
 def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
     """A device asks for all of the patch of a device."""
     manifest = describe(PATCH)
-    own = [Served(manifest, 0)] if owner == asker else []
+    own = [NamedBlob(manifest, 0)] if owner == asker else []
     bitmap = to_bitmap(range(manifest.count), manifest.count)
-    downloads.request(asker, manifest.transfer, bitmap, [Served(SHARED, 5), *own], now)
+    downloads.request(asker, manifest.transfer, bitmap, [NamedBlob(SHARED, 5), *own], now)
 
 
 def test_a_private_patch_goes_to_its_device_at_once(downloads: Downloads) -> None:
@@ -110,7 +110,7 @@ def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_pa
 
     def flood() -> None:  # of a private blob and of a shared one
         bitmap = to_bitmap(range(own.count), own.count)
-        downloads.request("flooder", own.transfer, bitmap, [Served(own, 0)], 0.0)
+        downloads.request("flooder", own.transfer, bitmap, [NamedBlob(own, 0)], 0.0)
         ask(downloads, "flooder", {0, 1, 2, 3}, 1, now=0.0)
 
     flood()
@@ -131,7 +131,7 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
         manifest = describe(patch)
         BlobFolder(tmp_path).write(patch)
         bitmap = to_bitmap(range(manifest.count), manifest.count)
-        own = [Served(manifest, 0)]
+        own = [NamedBlob(manifest, 0)]
         downloads.request(name, manifest.transfer, bitmap, own, ord(name) / 100)
     sent: list[tuple[str | None, int]] = []
     while (at := downloads.timer()) is not None:
@@ -147,10 +147,10 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
 
 
 def test_a_foreign_patch_is_refused_before_and_while_it_is_served(downloads: Downloads) -> None:
-    with pytest.raises(FrameError, match="which no order of it names"):
+    with pytest.raises(FrameError, match="which its order does not name"):
         private(downloads, "a", "b", now=0.0)
     private(downloads, "a", "a", now=0.0)
-    with pytest.raises(FrameError, match="which no order of it names"):
+    with pytest.raises(FrameError, match="which its order does not name"):
         private(downloads, "a", "b", now=0.0)
     assert [device for device, *_ in downloads.poll(0.0, 9)] == ["a"]
 
@@ -166,15 +166,15 @@ def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) ->
 
 def test_what_no_order_names_is_refused(downloads: Downloads) -> None:
     for stranger in (describe(PATCH), describe(BLOB, 2**12), describe(b"else")):
-        with pytest.raises(FrameError, match="which no order of it names"):
-            downloads.request("a", stranger.transfer, b"\1", [Served(SHARED, 1)], 0.0)
+        with pytest.raises(FrameError, match="which its order does not name"):
+            downloads.request("a", stranger.transfer, b"\1", [NamedBlob(SHARED, 1)], 0.0)
     assert downloads.timer() is None
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x10", b"\x01\x00", bytes(512)])
 def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> None:
     with pytest.raises(FrameError, match="bitmap"):
-        downloads.request("a", SHARED.transfer, bitmap, [Served(SHARED, 1)], 0.0)
+        downloads.request("a", SHARED.transfer, bitmap, [NamedBlob(SHARED, 1)], 0.0)
     assert downloads.timer() is None
 
 

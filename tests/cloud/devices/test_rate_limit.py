@@ -145,7 +145,7 @@ def test_the_log_takes_so_many_lines_of_a_sender(tmp_path: Path) -> None:
     left_out = heard - LINES + 1  # one line was that it is online
     assert cloud.notes(logging.WARNING)[before:] == [
         f"device a: {left_out} more lines like these in 60 s were left out",
-        f"strangers: {100 - LINES} more lines like these in 60 s were left out",
+        f"unknown senders: {100 - LINES} more lines like these in 60 s were left out",
     ]
     cloud.poll(LINES_S)
     assert len(cloud.notes(logging.WARNING)) == before + 2

@@ -23,7 +23,7 @@ from tests.cloud.helper import (
 
 from sedge_cloud.config import BroadcastConfig, RobustConfig, RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds.cohort import coming_round, draw_cohort
+from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
 from sedge_cloud.rounds.plans import order_seed
@@ -125,7 +125,7 @@ def test_what_is_due(
     if fraction == 0 and expected == (3, "evaluate"):
         expected = None
     run.state = msgspec.structs.replace(run.state, round=closed)
-    assert coming_round(run) == expected
+    assert next_round(run) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str)
     with_config(run, num_rounds=num_rounds, evaluate_every=every, evaluate=True)
     run.state = msgspec.structs.replace(run.state, round=0)
     found: list[tuple[int, str]] = []
-    while (coming := coming_round(run)) is not None:
+    while (coming := next_round(run)) is not None:
         found.append(coming)
         run.state = msgspec.structs.replace(run.state, round=coming[0])
     names = {"T": "train", "E": "evaluate"}
     assert found == [(number, names[task]) for number, task in enumerate(tasks, start=1)]
-    assert run.config.rounds_in_all == len(tasks)
-    counts = [run.config.trainings(number) for number in range(len(tasks) + 1)]
+    assert run.config.total_rounds == len(tasks)
+    counts = [run.config.training_rounds(number) for number in range(len(tasks) + 1)]
     assert counts == [tasks[:number].count("T") for number in range(len(tasks) + 1)]
 
 
@@ -158,7 +158,7 @@ def test_a_strategy_counts_rounds_of_training_only(tmp_path: Path) -> None:
     seen: list[tuple[int, bool]] = []
     while cloud.run_row().status == "running":
         state = cloud.core.run_store.context(cloud.core.runs[RUN])
-        seen.append((state.round, state.measures))
+        seen.append((state.round, state.is_evaluation))
         cloud.answer("a", "b")
     assert seen == [(0, False), (1, True), (1, False), (2, True)]
 

@@ -14,7 +14,7 @@ from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.messages import (
     MAX_INLINE_BYTES,
     DeviceScoring,
@@ -96,7 +96,7 @@ def test_an_order_may_fill_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert require_sendable(run, order, "b") is order
     monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", size - 1)
     expected = f"fedavg, b: an order of {size} bytes, of which patch takes 9003, expected at most "
-    with pytest.raises(LocalError, match=expected):
+    with pytest.raises(StrategyError, match=expected):
         require_sendable(run, order, "b")
 
 
@@ -140,11 +140,11 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     current = cloud.core.open[RUN]
     found = list(cloud.core.rounds.served(current, "a"))
     assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
-    assert {one.askers for one in found} == {2}
+    assert {one.receivers for one in found} == {2}
     current.settle("a")
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
     found = list(cloud.core.rounds.served(current, "a"))
-    assert {one.askers for one in found} == {1}
+    assert {one.receivers for one in found} == {1}
 
 
 def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
@@ -156,7 +156,9 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
         current.orders[name] = row
     cloud.core.rounds._describe = describe
     found = {
-        name: {one.manifest.sha256: one.askers for one in cloud.core.rounds.served(current, name)}
+        name: {
+            one.manifest.sha256: one.receivers for one in cloud.core.rounds.served(current, name)
+        }
         for name in current.orders
     }
     first, second, patch = (describe(data).sha256 for data in (b"1", b"2", b"p"))

@@ -26,7 +26,7 @@ from sedge_protocol.codec import (
     decoded_values,
     encode,
 )
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import (
     MAX_INLINE_BYTES,
@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Assignment, str]] = {
 def test_what_no_device_could_do(tmp_path: Path, name: str) -> None:
     cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
     assignment, text = WRONG[name]
-    with pytest.raises(LocalError, match=f"Given, a: .*{text}"):
+    with pytest.raises(StrategyError, match=f"Given, a: .*{text}"):
         check_assignment(cloud.core.runs[RUN], "a", assignment)
 
 

@@ -13,7 +13,7 @@ from sedge_cloud.config import BroadcastConfig, RunConfig
 from sedge_cloud.store.broadcast import chosen, next_version, worth_sending
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.messages import MAX_STEPS, Get, Order
@@ -87,14 +87,14 @@ def test_the_arguments_stay_as_they_are() -> None:
 @pytest.mark.parametrize("values", [ValueCoding.FP16, ValueCoding.BF16])
 def test_a_change_that_cannot_be_coded(values: ValueCoding, fraction: float) -> None:
     huge = np.full(4, 3e38, np.float32)
-    with pytest.raises(LocalError, match=r"not.* finite"):
+    with pytest.raises(Unencodable, match=r"not.* finite"):
         next_version(huge, -huge, None, BroadcastConfig(values, fraction))
 
 
 def test_a_sum_that_is_not_finite() -> None:
     theta = np.full(4, 3.3e38, np.float32)
     owed = np.full(4, 3e37, np.float32)
-    with pytest.raises(LocalError, match="broadcast: element 0 is not finite"):
+    with pytest.raises(Unencodable, match="broadcast: element 0 is not finite"):
         next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16))
 
 

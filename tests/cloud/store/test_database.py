@@ -41,7 +41,7 @@ def test_devices(tmp_path: Path) -> None:
     assert store.devices() == []
     store.add_device("b", b"2" * 32)
     store.add_device("a", b"1" * 32)
-    store.heard(store.devices()[0], 7, b"hello")
+    store.save_hello(store.devices()[0], 7, b"hello")
     store.revoke_device("b")
     found = [msgspec.structs.astuple(row) for row in store.devices()]
     assert found == [("a", b"1" * 32, False, 7, b"hello"), ("b", b"2" * 32, True, 0, None)]

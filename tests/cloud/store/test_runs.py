@@ -178,10 +178,10 @@ def test_collecting_costs_no_more_than_was_written(
     monkeypatch.setattr(run_store.store.blobs, "collect", collected)
     run_store.collect()
     for _ in range(100):
-        run_store.tidy(4)
+        run_store.collect_if_due(4)
     assert len(looked) - 1 == 3  # 400 orders, a hundred blobs and those of the run's state
     looked.clear()
-    run_store.tidy(1000)
+    run_store.collect_if_due(1000)
     assert len(looked) == 1
 
 

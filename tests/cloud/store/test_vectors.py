@@ -12,7 +12,7 @@ from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 from sedge_cloud.store import vectors
 from sedge_cloud.store.runs import RunStore
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import Unencodable
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -33,7 +33,7 @@ def test_a_model_is_stored_whole_and_exact(tmp_path: Path, compression: Compress
 
 
 def test_more_globals_than_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "CACHED_GLOBALS_BYTES", 4 * 200)
+    monkeypatch.setattr(vectors, "CACHED_MODELS_BYTES", 4 * 200)
     run_store = RunStore(Cloud(tmp_path, None, ()).store)
     thetas = [random_theta(seed, 50) for seed in range(7)]
     blobs = [run_store.write_model(theta, Compression.ZSTD)[0] for theta in thetas]
@@ -104,7 +104,7 @@ def test_a_lossy_model_is_what_its_receiver_decodes(tmp_path: Path, values: Valu
 def test_what_a_coding_cannot_carry_is_an_error(tmp_path: Path) -> None:
     theta = random_theta(3)
     theta[7] = 1e6
-    with pytest.raises(LocalError, match="finite"):
+    with pytest.raises(Unencodable, match="finite"):
         RunStore(Cloud(tmp_path, None, ()).store).write_model(
             theta, Compression.ZSTD, ValueCoding.FP16
         )

@@ -74,7 +74,7 @@ def test_the_average_is_of_whole_models_and_the_groups_of_critical_elements() ->
     expected[4:6] = 1
     np.testing.assert_allclose(after.theta, expected, rtol=1e-6)
     assert after.groups == {"a": ("b",), "b": ("a",)}
-    assert not after.counts
+    assert not after.is_change
 
 
 def test_masks_of_absent_devices_are_kept_where_they_are_asked_for() -> None:

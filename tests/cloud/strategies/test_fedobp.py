@@ -9,7 +9,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP, Scoring
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, LocalError, StrategyError
 from sedge_protocol.importance import Score
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import DeviceScoring, Work
@@ -182,9 +182,11 @@ def test_stored_importance_is_not_normalised() -> None:
     np.testing.assert_array_equal(stored, [16.0] + [0.0] * 10 + [4.0])
 
 
-def test_importance_of_another_layout_is_our_bug() -> None:
+def test_importance_of_another_layout_is_refused() -> None:
     client = ClientModel(trained(i0=1.0), arrays={IMPORTANCE: np.ones(3, np.float32)})
-    with pytest.raises(LocalError, match=r"importance: shape \(3,\) in memory, expected \(12,\)"):
+    with pytest.raises(
+        StrategyError, match=r"importance: shape \(3,\) in memory, expected \(12,\)"
+    ):
         plan(FedOBP(ema=0.5), client)
 
 

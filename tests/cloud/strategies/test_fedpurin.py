@@ -141,7 +141,7 @@ def test_zeros_count_in_the_printed_average() -> None:
     expected[:2] = [(1 * 2 + 3 * 0) / 4, (1 * 3 + 3 * 4) / 4]
     expected[6:10] = THETA[6:10]  # BatchNorm's tensors
     np.testing.assert_array_equal(after.theta, expected)
-    assert not after.counts
+    assert not after.is_change
 
 
 def test_zeros_do_not_count_in_ours() -> None:

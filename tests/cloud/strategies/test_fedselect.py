@@ -7,7 +7,7 @@ from tests.cloud.contexts import context_of
 from sedge_cloud.strategies.fedselect import MASK, FedSelect, read_mask, write_mask
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role
 
 LAYOUT = Layout.of(
@@ -38,7 +38,7 @@ def test_a_mask_survives_the_store(size: int) -> None:
 
 def test_no_mask_is_empty_and_another_models_is_refused() -> None:
     assert not read_mask(None, 18).any()
-    with pytest.raises(LocalError, match=r"mask: shape \(2,\) in memory, expected \(3,\)"):
+    with pytest.raises(StrategyError, match=r"mask: shape \(2,\) in memory, expected \(3,\)"):
         read_mask(write_mask(np.zeros(32, np.bool_)), 33)
 
 

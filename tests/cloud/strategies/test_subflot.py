@@ -143,7 +143,7 @@ def test_permuted_whole_models_are_averaged_in_the_globals_neurons(solver: Solve
     expected = THETA + sum(steps) / np.float32(3)
     np.testing.assert_allclose(after.theta[PARAMETER], expected[PARAMETER], atol=1e-6)
     np.testing.assert_array_equal(after.theta[~PARAMETER], THETA[~PARAMETER])
-    assert not after.counts
+    assert not after.is_change
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.codec.patch_levels import MAX_LEVEL, decode_levels, encode_levels, offered, part
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, Unencodable
 
 
 def vector(indices: list[int] | None, size: int = 9) -> SparseVector:
@@ -41,7 +41,7 @@ def test_levels_of_a_large_patch_are_small() -> None:
 
 
 def test_a_level_that_is_too_high() -> None:
-    with pytest.raises(LocalError, match="levels: 8, expected 0 to 7"):
+    with pytest.raises(Unencodable, match="levels: 8, expected 0 to 7"):
         encode_levels(levels_of(0, 8))
 
 

@@ -16,7 +16,7 @@ from sedge_protocol.codec.values import (
     plane_sizes,
     to_planes,
 )
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, Unencodable
 
 Floats = NDArray[np.float32]
 
@@ -175,9 +175,9 @@ def test_a_value_over_the_range_is_the_encoders_error(
     values = np.array([0.5, most, -1.0, -most], np.float32)
     assert np.isfinite(decoded_values(values, coding)).all()
     values[3] = -over
-    with pytest.raises(LocalError, match=r"value\[3\]"):
+    with pytest.raises(Unencodable, match=r"value\[3\]"):
         to_planes(values, coding)
-    with pytest.raises(LocalError, match=r"value\[3\]"):
+    with pytest.raises(Unencodable, match=r"value\[3\]"):
         decoded_values(values, coding)
 
 
@@ -187,7 +187,7 @@ def test_a_value_that_is_not_finite_is_named(coding: ValueCoding, bits: int) -> 
     values = np.ones(100, np.float32)
     values[70] = 3.4e38  # larger, but not the one at fault
     values[77:78].view(np.uint32)[0] = bits
-    with pytest.raises(LocalError, match=r"value\[77\]"):
+    with pytest.raises(Unencodable, match=r"value\[77\]"):
         to_planes(values, coding)
 
 

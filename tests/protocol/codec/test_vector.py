@@ -19,7 +19,7 @@ from sedge_protocol.codec import (
     top_k,
 )
 from sedge_protocol.codec.masks import MaskForm
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, LocalError, Unencodable
 
 CODINGS = list(itertools.product(ValueCoding, Compression))
 SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 1000, 20_000]
@@ -277,7 +277,7 @@ def test_a_vector_whose_parts_do_not_fit_is_refused(
 def test_indices_that_do_not_rise_are_the_encoders_error(
     indices: NDArray[np.uint32], where: str
 ) -> None:
-    with pytest.raises(LocalError, match=where):
+    with pytest.raises(Unencodable, match=where):
         encode(SparseVector(9, indices, np.ones(3, np.float32)))
 
 
@@ -291,7 +291,7 @@ def test_values_that_would_not_arrive_are_the_encoders_error(
     value: float, coding: ValueCoding
 ) -> None:
     values = np.array([1, -2, value, 3], np.float32)
-    with pytest.raises(LocalError, match=r"value\[2\]"):
+    with pytest.raises(Unencodable, match=r"value\[2\]"):
         encode(SparseVector(9, _ints(1, 2, 4, 6), values), coding)
 
 

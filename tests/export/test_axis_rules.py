@@ -140,7 +140,7 @@ FIXED_BY: dict[str, tuple[Function, nn.Module, str]] = {
     "groups": (plain, conv(groups=2), "aten.convolution"),
     "constant": (constant, NONE, "aten.mul"),
     "channels last in flattening": (
-        lambda a, x: a(x.movedim(1, 3).flatten(1)).view(4, 1, 5), nn.Linear(384, 5), "behind another dimension",
+        lambda a, x: a(x.movedim(1, 3).flatten(1)).view(4, 1, 5), nn.Linear(384, 5), "behind another",
     ),
     "group norm, not affine": (plain, nn.GroupNorm(3, 6, affine=False), "aten.native_group_norm"),
     "layer norm, not affine": (

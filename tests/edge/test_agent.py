@@ -21,7 +21,7 @@ from tests.edge.desk import (
 )
 from tests.orders import changed
 
-from sedge_edge.agent import PACKET_OVERHEAD, Agent, Work
+from sedge_edge.agent import PACKET_OVERHEAD, Agent, StartJob
 from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import Kind
@@ -143,14 +143,14 @@ def test_an_order_is_on_disk_before_anything_leaves(desk: Desk) -> None:
 def test_a_refused_commit_lets_nothing_out(
     desk: Desk, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = desk.agent._memory
+    memory = desk.agent._store
     before = desk.on_disk()
     if moment == "accept":
         monkeypatch.setattr(memory, "accept", storage_error)
         effects = desk.tell(desk.order())
     else:
         desk.tell(order := desk.order())
-        (work,) = only(desk.feed(order.bundle, order.model), Work)
+        (work,) = only(desk.feed(order.bundle, order.model), StartJob)
         before = desk.on_disk()
         monkeypatch.setattr(memory, "finish", storage_error)
         effects = desk.work(work.job)
@@ -183,7 +183,7 @@ def test_an_order_whose_blobs_are_here_starts_at_once(desk: Desk) -> None:
     desk.chunks_sent = 0
     again = desk.order(2, theta_of(1))
     effects = desk.tell(again)
-    assert [type(effect) for effect in effects] == [Note, Work]
+    assert [type(effect) for effect in effects] == [Note, StartJob]
     desk.pump(effects)
     assert ("run", 2) in desk.updates
     assert desk.chunks_sent == 0
@@ -194,7 +194,7 @@ def test_the_same_order_again_changes_nothing(desk: Desk) -> None:
     desk.tell(order)
     journal = (desk.folder / "journal").read_bytes()
     assert desk.tell(order) == []  # while its blobs are fetched
-    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    (work,) = only(desk.feed(order.bundle, order.model), StartJob)
     journal = (desk.folder / "journal").read_bytes()
     assert desk.tell(order) == []  # while it is worked on
     assert (desk.folder / "journal").read_bytes() == journal
@@ -223,11 +223,11 @@ def test_a_job_whose_order_was_replaced_comes_late(desk: Desk) -> None:
     """A device that needs longer than a round would never come to anything."""
     first, second = desk.order(1), desk.order(2)
     desk.tell(first)
-    (old,) = only(desk.feed(first.bundle, first.model), Work)
+    (old,) = only(desk.feed(first.bundle, first.model), StartJob)
     desk.tell(second)
-    assert only(desk.feed(second.model), Work) == []  # one job at a time
+    assert only(desk.feed(second.model), StartJob) == []  # one job at a time
     effects = desk.work(old.job)
-    (new,) = only(effects, Work)
+    (new,) = only(effects, StartJob)
     assert new.job.order == second
     state = desk.on_disk()
     assert (state.orders, [p.round for p in state.outbox]) == ({"run": second}, [1])
@@ -241,19 +241,19 @@ def test_a_device_slower_than_every_round_is_heard(desk: Desk) -> None:
     effects = desk.tell(desk.order(1))
     effects = [*effects, *desk.feed(desk.bundle, desk.order(1).model)]
     for number in range(2, 12):
-        (work,) = only(effects, Work)
+        (work,) = only(effects, StartJob)
         order = desk.order(number)
         desk.tell(order)  # every order comes while the one before is worked on
         desk.feed(order.model)
         effects = desk.work(work.job)
-        desk.pump([e for e in effects if not isinstance(e, Work)])
+        desk.pump([e for e in effects if not isinstance(e, StartJob)])
     assert list(desk.updates) == [("run", number) for number in range(1, 11)]
 
 
 def test_a_job_for_another_bundle_than_the_newer_order_leaves_nothing(desk: Desk) -> None:
     first = desk.order(1)
     desk.tell(first)
-    (old,) = only(desk.feed(first.bundle, first.model), Work)
+    (old,) = only(desk.feed(first.bundle, first.model), StartJob)
     second = desk.order(2, bundle=desk.serve(make_bundle(1)))
     desk.tell(second)
     desk.feed(second.bundle, second.model)
@@ -317,7 +317,7 @@ def test_a_cancelled_order_is_dropped(desk: Desk, number: int, dropped: bool) ->
 def test_a_job_that_was_cancelled_leaves_nothing(desk: Desk) -> None:
     order = desk.order()
     desk.tell(order)
-    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    (work,) = only(desk.feed(order.bundle, order.model), StartJob)
     desk.tell(Cancel("run", 1, ""))
     assert desk.work(work.job) == []
     assert desk.on_disk().runs == {}
@@ -328,7 +328,7 @@ def test_two_runs_take_turns(desk: Desk) -> None:
     one, two = desk.order(1), desk.order(5, run="other")
     desk.tell(one)
     desk.tell(two)
-    (work,) = only(desk.feed(one.bundle, two.model, one.model), Work)
+    (work,) = only(desk.feed(one.bundle, two.model, one.model), StartJob)
     assert work.job.order == two  # its blobs were complete first
     desk.order_at_hand = one
     desk.pump(desk.work(work.job))
@@ -343,7 +343,7 @@ def pending(desk: Desk) -> tuple[Order, list[object], Offer]:
     """Work on an order until its update is offered."""
     order = desk.order()
     desk.tell(order)
-    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    (work,) = only(desk.feed(order.bundle, order.model), StartJob)
     effects = desk.work(work.job)
     (offer,) = desk.messages(effects)
     assert isinstance(offer, Offer)
@@ -523,9 +523,7 @@ def test_a_run_too_many_is_declined_and_the_log_says_so(desk: Desk) -> None:
     assert (after.runs, after.orders, after.outbox) == (before.runs, {}, ())
     assert desk.blob_files() == files and desk.agent.idle
     desk.give(desk.order(2, run="new"))  # nothing more was heard of r0
-    assert desk.notes.count(
-        "run r0 is forgotten, with its model: none of the last 16 orders was its"
-    )
+    assert desk.notes.count("deleted run r0 and its model: none of the last 16 orders was for it")
     assert list(desk.on_disk().runs) == [*runs[1:], "new"]
     models = {k.model.hex() for k in desk.on_disk().runs.values() if k.model is not None}
     assert models <= desk.blob_files()

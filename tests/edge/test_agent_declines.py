@@ -17,9 +17,9 @@ from tests.edge.desk import (
     theta_of,
 )
 
-from sedge_edge.runtime import Programs
+from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Workplace
+from sedge_edge.training.job import WorkerContext
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role, Theta
@@ -222,8 +222,8 @@ def test_a_bundle_that_no_backend_runs(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    programs, place = Programs(backend, threads=1), desk.place()
-    real = Workplace(
+    programs, place = OpenBundles(backend, threads=1), desk.place()
+    real = WorkerContext(
         place.blobs,
         place.vectors,
         place.train,

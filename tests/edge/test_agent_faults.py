@@ -26,7 +26,7 @@ from tests.edge.desk import (
 )
 from tests.orders import changed
 
-from sedge_edge.agent import LONGEST_REST_S, Work
+from sedge_edge.agent import MAX_JOB_BACKOFF_S, StartJob
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
@@ -158,7 +158,7 @@ def test_no_room_for_a_download_does_not_hold_back_an_update(
     """What waits in the outbox is what fills the disk: it must be able to leave."""
     first = desk.order(1)
     desk.tell(first)
-    (work,) = only(desk.feed(first.bundle, first.model), Work)
+    (work,) = only(desk.feed(first.bundle, first.model), StartJob)
     desk.agent.disconnected()
     desk.work(work.job)
     (waiting,) = desk.on_disk().outbox
@@ -246,7 +246,7 @@ def test_no_room_for_one_run_does_not_stop_another(
     for manifest in (here.bundle, here.model):
         desk.blobs().write(desk.served[manifest.transfer])
     effects = [*desk.tell(here), *desk.agent.poll(desk.now)]
-    assert [work.job.order for work in only(effects, Work)] == [here]
+    assert [work.job.order for work in only(effects, StartJob)] == [here]
 
 
 def test_jobs_that_fail_again_and_again_leave_no_orphans(
@@ -269,7 +269,7 @@ def test_jobs_that_fail_again_and_again_leave_no_orphans(
         patched.setattr(BlobFolder, "write", no_room_for_own_models)
         desk.give(order)
         for _ in range(5):
-            desk.now += LONGEST_REST_S
+            desk.now += MAX_JOB_BACKOFF_S
             desk.pump(desk.agent.poll(desk.now))
         assert desk.agent.peer.counters["storage_errors"] == 6
         # bundle, old global, old model, new global as it came and decoded, and the last try's update.
@@ -328,7 +328,7 @@ def test_an_update_that_has_left_is_room_for_a_job_that_had_none(
 ) -> None:
     first, second = desk.order(1), desk.order(2, run="other")
     desk.tell(first)
-    (work,) = only(desk.feed(first.bundle, first.model), Work)
+    (work,) = only(desk.feed(first.bundle, first.model), StartJob)
     desk.agent.disconnected()
     desk.work(work.job)
     (waiting,) = desk.on_disk().outbox
@@ -337,13 +337,13 @@ def test_an_update_that_has_left_is_room_for_a_job_that_had_none(
     desk.feed(second.model)
     for pause in (30.0, 60.0, 120.0):
         desk.agent.failed(StorageError("disk full (test)"), desk.now)
-        assert only(desk.agent.poll(desk.now + pause - 1), Work) == []
+        assert only(desk.agent.poll(desk.now + pause - 1), StartJob) == []
         desk.now += pause
-        assert only(desk.agent.poll(desk.now), Work) != []
+        assert only(desk.agent.poll(desk.now), StartJob) != []
     desk.agent.failed(StorageError("disk full (test)"), desk.now)
     desk.now += DISK_RETRY_S
     effects = desk.tell(Committed("run", 1, waiting.blob))
-    assert [found.job.order for found in only(effects, Work)] == [second]
+    assert [found.job.order for found in only(effects, StartJob)] == [second]
 
 
 # Rot.
@@ -371,7 +371,7 @@ def test_a_damaged_blob_is_fetched_again(desk: Desk, which: str) -> None:
     wanted = [order.bundle, order.model, *([] if order.patch_blob is None else [order.patch_blob])]
     desk.order_at_hand = order
     desk.listen(desk.tell(order))
-    (work,) = only(desk.feed(*wanted), Work)
+    (work,) = only(desk.feed(*wanted), StartJob)
     damage(desk, victim.sha256)
     desk.pump(desk.work(work.job))
     assert any("do not have its sha256" in note for note in desk.notes)
@@ -405,7 +405,7 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(desk: Desk, name: s
 def test_damage_to_a_waiting_update_brings_its_order_back(desk: Desk) -> None:
     order = desk.order(1)
     desk.tell(order)
-    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    (work,) = only(desk.feed(order.bundle, order.model), StartJob)
     desk.work(work.job)
     (waiting,) = desk.on_disk().outbox
     damage(desk, waiting.blob)
@@ -455,7 +455,7 @@ def test_a_coordinator_with_an_old_start_count_is_spoken_of(desk: Desk) -> None:
     desk.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=6, peer_incarnation=0)
     notes = [only(desk.tell(desk.order(number)), Note) for number in (2, 3)]
     assert [len(found) for found in notes] == [1, 0]
-    assert "its start count 6 is below 7" in notes[0][0].text
+    assert "its incarnation is 6, expected at least 7" in notes[0][0].text
     assert desk.on_disk().orders == {}
 
 
@@ -534,9 +534,9 @@ def test_work_that_was_cut_off_is_done_again_with_the_same_result(desk: Desk) ->
     desk.give(desk.order(1, keep=NAMES, upload=False))
     order = desk.order(2, keep=NAMES, upload=False)
     desk.tell(order)
-    assert only(desk.feed(order.model), Work)
+    assert only(desk.feed(order.model), StartJob)
     for _ in range(MAX_STARTS - 2):
-        assert only([*desk.reboot(), *desk.agent.poll(desk.now)], Work)
+        assert only([*desk.reboot(), *desk.agent.poll(desk.now)], StartJob)
     desk.order_at_hand = order
     desk.pump(desk.reboot())
     np.testing.assert_array_equal(desk.own(), theta_of(1) + drift(1) + drift(2))
@@ -545,10 +545,10 @@ def test_work_that_was_cut_off_is_done_again_with_the_same_result(desk: Desk) ->
 def kill(desk: Desk, order: Order) -> None:
     """Every start there may be is cut off at the order's job."""
     desk.tell(order)
-    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    (work,) = only(desk.feed(order.bundle, order.model), StartJob)
     for _ in range(MAX_STARTS - 1):
         assert work.job.order == order
-        (work,) = only(desk.reboot(), Work)
+        (work,) = only(desk.reboot(), StartJob)
 
 
 def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(desk: Desk) -> None:
@@ -558,7 +558,7 @@ def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(desk: D
     kill(desk, bad)
     desk.feed(good.model)
     effects = desk.reboot()
-    assert [work.job.order for work in only(effects, Work)] == [good]
+    assert [work.job.order for work in only(effects, StartJob)] == [good]
     assert desk.on_disk().orders == {"fine": good}
     (decline,) = (m for m in desk.messages(effects) if isinstance(m, Decline))
     assert (decline.run, decline.round, decline.reason) == ("too-large", 1, "TooManyStarts")
@@ -578,10 +578,10 @@ def test_what_the_agent_survives_does_not_count(desk: Desk) -> None:
     desk.tell(order)
     effects = desk.feed(order.bundle, order.model)
     for _ in range(2 * MAX_STARTS):
-        assert only(effects, Work)
+        assert only(effects, StartJob)
         desk.agent.failed(StorageError("disk full (test)"), desk.now)
         desk.now = at_least(desk.agent.timer(), desk.now)
-        assert only(desk.agent.poll(desk.now), Work)
+        assert only(desk.agent.poll(desk.now), StartJob)
         assert desk.agent.interrupted() == []  # by the service manager
         effects = desk.reboot()
     desk.pump(effects)
@@ -593,7 +593,7 @@ def test_an_interruption_that_the_disk_will_not_note_is_no_error(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.tell(order := desk.order(1))
-    assert only(desk.feed(order.bundle, order.model), Work)
+    assert only(desk.feed(order.bundle, order.model), StartJob)
     monkeypatch.setattr(Journal, "commit", storage_error)
     assert [type(effect) for effect in desk.agent.interrupted()] == [Note]
 
@@ -605,7 +605,7 @@ def test_a_job_whose_start_cannot_be_noted_is_not_begun(
     desk.tell(order)
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "commit", storage_error)
-        assert only(desk.feed(order.bundle, order.model), Work) == []
+        assert only(desk.feed(order.bundle, order.model), StartJob) == []
     desk.order_at_hand = order
     desk.settle()
     assert ("run", 1) in desk.updates
@@ -733,7 +733,7 @@ def test_every_truncation_and_every_flipped_byte_is_refused(desk: Desk) -> None:
 )
 def test_messages_that_are_not_for_a_device(desk: Desk, message: Message) -> None:
     (note,) = check_ignored(desk, DOWN, desk.peer.seal(message), "refused")
-    assert f"{type(message).__name__} is not for a device" in note
+    assert f"{type(message).__name__} is not a message for a device" in note
 
 
 def test_bodies_that_break_the_schema(desk: Desk) -> None:
@@ -784,7 +784,7 @@ def test_random_bytes(desk: Desk) -> None:
 def test_offers_never_leave_before_their_commit(desk: Desk) -> None:
     order = desk.order()
     desk.tell(order)
-    (work,) = only(desk.feed(order.bundle, order.model), Work)
+    (work,) = only(desk.feed(order.bundle, order.model), StartJob)
     (offer,) = desk.messages(desk.work(work.job))
     assert isinstance(offer, Offer)
     assert [p.blob for p in desk.on_disk().outbox] == [offer.manifest.sha256]

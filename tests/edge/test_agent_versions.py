@@ -11,10 +11,10 @@ import pytest
 from tests.edge.desk import Desk, DriftTrainer, FullDisk, drift, hash_of, only, theta_of
 from tests.orders import changed
 
-from sedge_edge.agent import Work
+from sedge_edge.agent import StartJob
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import perform
+from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
@@ -114,7 +114,7 @@ def test_a_version_goes_when_the_next_order_is_done_and_not_before(
     order = orders[1]
     assert files(desk) == {desk.bundle.sha256, order.steps[0].base_hash, first.model}
     desk.tell(order)
-    (work,) = only(desk.feed(order.steps[0].blob), Work)
+    (work,) = only(desk.feed(order.steps[0].blob), StartJob)
     desk.agent.poll(desk.now)
     assert order.steps[0].base_hash in files(desk)
     desk.pump(desk.work(work.job))
@@ -128,8 +128,8 @@ def test_a_version_is_not_built_twice(desk: Desk, orders: list[Order]) -> None:
     desk.give(orders[0])
     order = orders[1]
     desk.tell(order)
-    (work,) = only(desk.feed(order.steps[0].blob), Work)
-    perform(work.job, desk.place())  # and the power fails before the outcome is committed
+    (work,) = only(desk.feed(order.steps[0].blob), StartJob)
+    run_job(work.job, desk.place())  # and the power fails before the outcome is committed
     (path,) = desk.folder.glob(f"blobs/*/{order.steps[0].blob.sha256.hex()}")
     path.unlink()
     desk.chunks_sent = 0
@@ -178,7 +178,7 @@ def test_a_power_cut_does_not_bring_wrong_steps_back(desk: Desk, orders: list[Or
     desk.give(orders[0])
     order = wrong(orders[1], desk)
     desk.tell(order)
-    (work,) = only(desk.feed(order.steps[0].blob), Work)
+    (work,) = only(desk.feed(order.steps[0].blob), StartJob)
     desk.work(work.job)
     assert desk.on_disk().orders["run"] == msgspec.structs.replace(order, steps=())
     desk.order_at_hand = order
@@ -195,7 +195,7 @@ def test_wrong_steps_and_a_full_disk(
     desk.give(orders[0])
     order = wrong(orders[1], desk)
     desk.tell(order)
-    (work,) = only(desk.feed(order.steps[0].blob), Work)
+    (work,) = only(desk.feed(order.steps[0].blob), StartJob)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", FullDisk(0, 10**9).wrap(os.pwrite))
         desk.work(work.job)
@@ -252,7 +252,7 @@ def test_damage_ends_in_fetching_again(desk: Desk, orders: list[Order], victim: 
     }
     cost = {"base": order.model, "step": order.steps[0].blob, "model": None}[victim]
     desk.listen(desk.tell(order))
-    (work,) = only(desk.feed(order.steps[0].blob), Work)
+    (work,) = only(desk.feed(order.steps[0].blob), StartJob)
     if victim == "model":
         desk.trainer = FailingOnce()
         desk.pump(desk.work(work.job))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import as_inputs, load_data, load_source
-from sedge_edge.training.examples import Examples, check, set_aside, split
+from sedge_edge.training.examples import Examples, check_examples, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import FORMAT, BundleManifest, TensorSpec, Verification
@@ -152,7 +152,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert examples.inputs.shape == (4, 3, 2, 3)
     assert examples.inputs.dtype == np.float32
     np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
-    check(examples, manifest(shape=(3, 2, 3), classes=11))
+    check_examples(examples, manifest(shape=(3, 2, 3), classes=11))
 
 
 def test_grey_images_have_one_channel(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_folders_that_hold_no_images(tmp_path: Path) -> None:
         load_source("images", tmp_path)
     (folder / "1" / "b.png").unlink()
     (folder / "cat").mkdir()
-    with pytest.raises(DataError, match="cat: the folder's name says no label"):
+    with pytest.raises(DataError, match="cat: the folder's name has no label"):
         load_source("images", tmp_path)
 
 
@@ -260,20 +260,20 @@ class Wrong:
 )
 def test_check_names_what_is_wrong(wrong: Wrong) -> None:
     with pytest.raises(DataError, match=wrong.message):
-        check(Examples(wrong.x, wrong.y), manifest())
+        check_examples(Examples(wrong.x, wrong.y), manifest())
 
 
 def test_a_model_that_does_not_take_labels() -> None:
     regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
     with pytest.raises(DataError, match=r"expects targets float32 of shape \(1,\)"):
-        check(Examples(X, Y), regression)
+        check_examples(Examples(X, Y), regression)
 
 
 def test_check_lets_good_examples_pass() -> None:
-    check(Examples(X, Y), manifest())
-    check(Examples(X, Y + 100), manifest(classes=0))
-    check(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
-    check(Examples(X[:, 0], Y), manifest(shape=()))
+    check_examples(Examples(X, Y), manifest())
+    check_examples(Examples(X, Y + 100), manifest(classes=0))
+    check_examples(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
+    check_examples(Examples(X[:, 0], Y), manifest(shape=()))
 
 
 def test_inputs_alone_are_converted_and_checked() -> None:
@@ -291,7 +291,7 @@ def test_split_parts_the_examples(count: int, fraction: float, num_test: int) ->
     examples = Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
     train, test = split(examples, fraction, 7)
     assert (len(train.targets), len(test.targets)) == (count - num_test, num_test)
-    assert set_aside(count, fraction) == num_test
+    assert holdout_size(count, fraction) == num_test
     assert sorted([*train.targets.tolist(), *test.targets.tolist()]) == list(range(count))
     np.testing.assert_array_equal(train.inputs[:, 0], train.targets)
     np.testing.assert_array_equal(test.inputs[:, 0], test.targets)
@@ -310,7 +310,7 @@ def test_split_depends_on_the_seed_alone() -> None:
 @pytest.mark.parametrize("test", [None, "data.npz"])
 def test_as_many_labels_as_examples(tmp_path: Path, labels: int, test: str | None) -> None:
     source = write_npz(tmp_path, x=X, y=np.zeros(labels, np.int64))
-    with pytest.raises(DataError, match=f"x has 6 rows and y {labels}, expected as many"):
+    with pytest.raises(DataError, match=f"x has 6 rows and y {labels}, expected the same number"):
         load_data(DataConfig(train=source, test=test), tmp_path)
 
 

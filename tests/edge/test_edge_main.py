@@ -135,7 +135,7 @@ def test_the_agent_says_what_the_device_can_do(
         hellos.append(agent.identity.hello)
         return True
 
-    assert command._work(config, done) == 0
+    assert command._run_agent(config, done) == 0
     hello = hellos[0]
     assert decode_body(Kind.HELLO, encode_body(hello)) == hello
     assert set(hello.compressions) == {"none", "zlib", "zstd"}
@@ -171,7 +171,7 @@ def test_once_leaves_after_its_time(config: Path, capsys: pytest.CaptureFixture[
         run(config, "once", "--timeout-s", "0.3") == 2
     )  # whoever runs it by a timer wants to know
     assert time.monotonic() - began >= 0.3
-    assert "no coordinator has answered within 0 s; what waits is kept" in capsys.readouterr().err
+    assert "no coordinator answered within 0 s; pending work is kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("timeout_s", ["nan", "inf", "-inf", "-1"])
@@ -235,7 +235,7 @@ def test_once_leaves_when_nothing_is_left(config: Path, monkeypatch: pytest.Monk
         asked.append(now[0])
         return 0
 
-    monkeypatch.setattr(command, "_work", work)
+    monkeypatch.setattr(command, "_run_agent", work)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     assert run(config, "once", "--timeout-s", "100") == 0
     assert asked == [101.0]
@@ -265,10 +265,10 @@ def test_status(
     journal.commit(AgentState(incarnation=12, runs=state.runs, outbox=waiting))
     assert run(config, "status") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "device pi-1 of fleet home: started 12 (incarnation number)",
+        "device pi-1 of fleet home: incarnation 12",
         "run first: last round 3, has a personal model",
-        "run second: last round 3, has no model of its own",
-        "run second: the update of round 4 waits, 123 bytes",
+        "run second: last round 3, has no personal model",
+        "run second: the update of round 4 is pending, 123 bytes",
     ]
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.edge.desk import DOWN, KEYS, UP, Desk, DriftTrainer, examples, make_bundle
 
 from sedge_edge import runtime as runtime_module
-from sedge_edge.runtime import Programs, Runtime, in_pool
+from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, Outcome, perform
+from sedge_edge.training.job import Job, Outcome, run_job
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, LocalError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -69,8 +69,8 @@ class FakeLink:
         self.closed = True
 
 
-class Shelf:
-    """In place of ``Programs``: bundles opened with a trainer of the test's."""
+class FakeBundles:
+    """In place of ``OpenBundles``: bundles opened with a trainer of the test's."""
 
     def __init__(self, trainer: DriftTrainer) -> None:
         self.trainer = trainer
@@ -101,8 +101,8 @@ class Bench:
         self.desk = Desk(folder)
         self.pool = pool
         self.wakes = threading.Semaphore(0)
-        shelf: Any = Shelf(trainer)
-        self.runtime = in_pool(
+        shelf: Any = FakeBundles(trainer)
+        self.runtime = pooled_runtime(
             self.desk.agent,
             BrokerSettings("mqtt://nowhere", "pi-1"),
             (examples(), examples()),
@@ -335,7 +335,7 @@ def test_jobs_may_be_done_elsewhere(tmp_path: Path) -> None:
     elsewhere.runtime.step()
     assert not desk.on_disk().outbox
     assert elsewhere.wakes == 0
-    future.set_result(perform(job, desk.place()))
+    future.set_result(run_job(job, desk.place()))
     assert elsewhere.wakes == 1
     assert elsewhere.runtime.timer() == 0.0
     elsewhere.runtime.step()
@@ -365,7 +365,7 @@ def test_a_job_that_is_done_when_the_agent_stops_is_kept(tmp_path: Path) -> None
     link.events += [Received(DOWN, desk.peer.seal(following))]
     elsewhere.runtime.step()
     assert future.set_running_or_notify_cancel()
-    future.set_result(perform(job, desk.place()))
+    future.set_result(run_job(job, desk.place()))
     elsewhere.runtime.close()
     state = desk.on_disk()
     assert [waiting.round for waiting in state.outbox] == [1] and state.runs["run"].round == 1
@@ -413,7 +413,7 @@ def test_frames_and_cuts_are_passed_on_and_noted(
         assert bench.desk.agent.peer.counters["refused"] == 2
 
 
-# Programs.
+# OpenBundles.
 
 
 def shelf_of(tmp_path: Path, count: int) -> tuple[BlobFolder, list[bytes]]:
@@ -432,7 +432,7 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
 
     monkeypatch.setattr(runtime_module, "open_trainer", open_trainer)
     blobs, names = shelf_of(tmp_path, 3)
-    programs = Programs("auto", threads=3)
+    programs = OpenBundles("auto", threads=3)
     first = programs.open(blobs, names[0])
     assert programs.open(blobs, names[0]) is first
     programs.open(blobs, names[1])
@@ -450,7 +450,7 @@ def test_a_bundle_that_cannot_be_opened_is_tried_again(
         raise CodecError("broken")
 
     blobs, (name,) = shelf_of(tmp_path, 1)
-    programs = Programs("auto", threads=1)
+    programs = OpenBundles("auto", threads=1)
     with monkeypatch.context() as patched:
         patched.setattr(runtime_module, "open_trainer", broken)
         with pytest.raises(CodecError, match="broken"):

@@ -16,7 +16,7 @@ from tests.emulate.shop import InlineCrew
 
 from sedge_cloud.config import BroadcastConfig, TrainingConfig
 from sedge_cloud.strategy import Assignment, Context, State, Update
-from sedge_edge.rounds.storage import Shelf
+from sedge_edge.rounds.storage import WholeBlobs
 from sedge_emulate import course as module
 from sedge_emulate import virtual_fleet
 from sedge_emulate.config import (
@@ -259,7 +259,7 @@ def test_files_go_though_an_earlier_start_had_other_settings(
     def forget(*arguments: object) -> None:
         pass
 
-    def noted(folder: Path, live: bool, source: Shelf) -> HostDisk:
+    def noted(folder: Path, live: bool, source: WholeBlobs) -> HostDisk:
         known.append(not live)
         return HostDisk(folder, live, source)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.edge.desk import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
-from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Memory, Pending
+from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Pending, StateStore
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -26,7 +26,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = BlobFolder(folder, min_free_bytes=0)
-        self.memory = Memory(Journal(folder / "journal", AgentState, SCHEMA))
+        self.memory = StateStore(Journal(folder / "journal", AgentState, SCHEMA))
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         self.peer = peer
         rng = np.random.default_rng(0)
@@ -125,7 +125,7 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     assert answer(1, set(), 1.0) == set()
     assert answer(2, set(), 1.1) == {2}
     # What has begun to arrive goes on, whatever is newer.
-    bench.memory.deliver(new)
+    bench.memory.remove_update(new)
     assert {frame.transfer for frame, _ in bench.frames(bench.outbox.poll(1.2))} == {transfers[1]}
     assert answer(1, {0, 1}, 1.3) == {1}
     newest = bench.add(20 * 4096, number=3)
@@ -137,7 +137,7 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     # One that only offers does so again when there is no answer, like any other.
     (again,) = bench.offers(bench.outbox.poll(bench.outbox.timer() or 0.0))
     assert (again.round, again.number) == (1, 2)
-    bench.memory.deliver(old)
+    bench.memory.remove_update(old)
     sent = bench.frames(bench.outbox.poll(3.0))
     assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
 
@@ -145,7 +145,7 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
 def test_a_receipt_ends_it(bench: Bench) -> None:
     waiting = bench.add(100)
     bench.connect(0.0)
-    bench.memory.deliver(waiting)
+    bench.memory.remove_update(waiting)
     assert bench.outbox.poll(100.0) == []
     assert bench.outbox.timer() is None
 
@@ -214,7 +214,7 @@ def test_one_unreadable_update_does_not_hold_back_the_others(
     effects = bench.connect(0.0)
     assert [o.round for o in bench.offers(effects)] == [2]
     assert [n.text for n in only(effects, Note)] == ["read blob: Input/output error (test)"]
-    bench.memory.deliver(good)
+    bench.memory.remove_update(good)
     for attempt in range(1, 5):  # tried again at leisure, never in a busy loop
         now = attempt * DISK_RETRY_S
         assert bench.outbox.poll(now - 1.0) == []
@@ -265,7 +265,7 @@ def test_giving_up_needs_a_disk_too(bench: Bench, monkeypatch: pytest.MonkeyPatc
         raise StorageError("write journal: No space left on device (test)")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "deliver", refuse)
+        patched.setattr(bench.memory, "remove_update", refuse)
         assert len(only(bench.connect(0.0), Note)) == 2
     assert bench.memory.state.outbox == (lost,)
     assert bench.outbox.timer() == DISK_RETRY_S
@@ -290,7 +290,7 @@ def test_a_journal_that_refuses_smaller_chunks(
         raise StorageError("write journal: No space left on device (test)")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "cut", refuse)
+        patched.setattr(bench.memory, "set_chunk_bytes", refuse)
         assert [type(e) for e in bench.connect(now)] == [Note]
     (offer,) = bench.offers(bench.outbox.poll(now + DISK_RETRY_S))
     assert offer.manifest.chunk_bytes == 32768

@@ -13,9 +13,9 @@ from sedge_edge.rounds.state import (
     MAX_STARTS,
     SCHEMA,
     AgentState,
-    Memory,
     Pending,
     RunState,
+    StateStore,
     TooManyRuns,
 )
 from sedge_edge.training.job import Job, Outcome
@@ -78,8 +78,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "device" / "journal"
 
 
-def memory(path: Path) -> Memory:
-    return Memory(Journal(path, AgentState, SCHEMA))
+def memory(path: Path) -> StateStore:
+    return StateStore(Journal(path, AgentState, SCHEMA))
 
 
 def test_a_new_device_knows_nothing(path: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_new_device_knows_nothing(path: Path) -> None:
 def test_every_change_survives(path: Path) -> None:
     now = memory(path)
     now.start(5, KEY)
-    now.heard(77)
+    now.heard_coordinator(77)
     now.accept(order("a", 1))
     now.accept(order("b", 2, patch="patch"))
-    now.cut(4096)
+    now.set_chunk_bytes(4096)
     assert memory(path).state == now.state
     assert (now.state.incarnation, now.state.coordinator_incarnation, now.state.chunk_bytes) == (
         5,
@@ -118,7 +118,7 @@ def test_every_change_survives(path: Path) -> None:
             blob("patch a 1"),
         )
     }
-    now.deliver(now.state.outbox[0])
+    now.remove_update(now.state.outbox[0])
     assert memory(path).state.outbox == ()
 
 
@@ -127,8 +127,8 @@ def test_boots_only_grow(path: Path) -> None:
     for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
         now.start(at_least, KEY)
         assert now.state.incarnation == expected
-    now.heard(9)
-    now.heard(3)  # one that has proved that it is alive
+    now.heard_coordinator(9)
+    now.heard_coordinator(3)  # one that has proved that it is alive
     assert memory(path).state.coordinator_incarnation == 3
 
 
@@ -136,7 +136,7 @@ def test_counts_belong_to_a_key(path: Path) -> None:
     """A device with a new secret; what it keeps of its runs is its own all the same."""
     now = memory(path)
     now.start(LATEST_CLOCK_S, KEY)
-    now.heard(MAX_INCARNATION)
+    now.heard_coordinator(MAX_INCARNATION)
     now.accept(order("a", 1))
     now.start(1_800_000_000, b"another")
     assert (now.state.incarnation, now.state.coordinator_incarnation) == (1_800_000_000, 0)
@@ -188,20 +188,20 @@ def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: P
     for starts in range(1, MAX_STARTS + 1):
         now = memory(path)
         now.start(0, KEY)
-        assert not now.state.hopeless(coming)
+        assert not now.state.attempts_exhausted(coming)
         now.begin(coming)
         now.begin(coming)  # the disk was full, and it is done again
         assert now.state.attempts["a"].starts == starts
-        assert not now.state.hopeless(coming)
+        assert not now.state.attempts_exhausted(coming)
     now = memory(path)
     now.start(0, KEY)
-    assert now.state.hopeless(coming)
-    assert not now.state.hopeless(order("a", 2))
-    assert not now.state.hopeless(msgspec.structs.replace(coming, model_hash=bytes(32)))
-    assert not now.state.hopeless(order("b", 1))
+    assert now.state.attempts_exhausted(coming)
+    assert not now.state.attempts_exhausted(order("a", 2))
+    assert not now.state.attempts_exhausted(msgspec.structs.replace(coming, model_hash=bytes(32)))
+    assert not now.state.attempts_exhausted(order("b", 1))
     now.refuse("a")
     assert now.state.orders == {}
-    assert memory(path).state.hopeless(coming)
+    assert memory(path).state.attempts_exhausted(coming)
 
 
 def test_an_order_that_came_to_an_end_is_counted_anew(path: Path) -> None:
@@ -261,7 +261,7 @@ def test_finishing_one_run_leaves_the_others_order(path: Path) -> None:
     assert now.state.orders == {"b": order("b", 1)}
 
 
-def work(now: Memory, run: str, number: int) -> str | None:
+def work(now: StateStore, run: str, number: int) -> str | None:
     """Take an order on and finish it; the run that made room for it."""
     gone = now.accept(order(run, number))
     now.finish(order(run, number), outcome(run, number))
@@ -399,15 +399,15 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
     before = now.state
     changes: list[Callable[[], object]] = [
         lambda: now.start(9, KEY),
-        lambda: now.heard(9),
+        lambda: now.heard_coordinator(9),
         lambda: now.accept(order("b", 1)),
         lambda: now.begin(order("a", 1)),
         lambda: now.interrupt("a"),
         lambda: now.refuse("a"),
         lambda: now.drop("a"),
         lambda: now.finish(order("a", 1), outcome("a", 1)),
-        lambda: now.deliver(Pending("a", 1, bytes(32))),
-        lambda: now.cut(4096),
+        lambda: now.remove_update(Pending("a", 1, bytes(32))),
+        lambda: now.set_chunk_bytes(4096),
     ]
     with monkeypatch.context() as patched:
         patched.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
@@ -423,10 +423,10 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An SD card is not worn out by frames that say nothing new."""
     now = memory(path)
-    now.heard(9)
+    now.heard_coordinator(9)
     monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
-    now.heard(9)
-    now.cut(DEFAULT_CHUNK_BYTES)
+    now.heard_coordinator(9)
+    now.set_chunk_bytes(DEFAULT_CHUNK_BYTES)
 
 
 def test_what_is_kept_belongs_to_the_runs_bundle() -> None:

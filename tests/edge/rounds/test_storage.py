@@ -8,7 +8,7 @@ import pytest
 from tests.edge.desk import LAYOUT, Desk, N, hash_of, theta_of
 
 from sedge_edge.rounds.state import AgentState
-from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
+from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 
@@ -26,7 +26,7 @@ def vectors(blobs: BlobFolder) -> FolderVectors:
 def test_what_a_device_uses_is_what_the_cores_ask_for(tmp_path: Path) -> None:
     """For the type checkers; and the agent takes each."""
     desk = Desk(tmp_path)
-    kept: tuple[Blobs, Vectors, Record[AgentState]]
+    kept: tuple[Blobs, Vectors, DurableValue[AgentState]]
     kept = desk.blobs(), FolderVectors(desk.blobs()), desk.journal()
     assert kept[2].load() == desk.agent.state
     assert desk.agent.vectors.has(kept[1].keep(theta_of(1)))

@@ -24,19 +24,19 @@ from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
-    Coded,
+    EncodedDelta,
     Job,
     Outcome,
     OutOfMemory,
     Prepared,
-    Workplace,
-    choose,
-    code_delta,
+    WorkerContext,
     complete,
-    perform,
+    encode_delta,
     prepare,
+    run_job,
+    select_elements,
 )
-from sedge_edge.training.local_training import FEATURES, Learned, mixture, phase_seed
+from sedge_edge.training.local_training import FEATURES, LocalResult, mixture, phase_seed
 from sedge_edge.training.start_vector import own_elements
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.codec import (
@@ -172,7 +172,7 @@ def test_a_lack_of_memory_is_an_error_of_the_job(
     stored(desk)
     monkeypatch.setattr(desk.trainer, "train", too_much)
     with pytest.raises(OutOfMemory, match=rf"^run run, round 1: memory: .*{told}"):
-        perform(Job(order), desk.place())
+        run_job(Job(order), desk.place())
 
 
 # What it sends, and what it still owes.
@@ -194,14 +194,14 @@ def sent(
     nothing = np.empty(0, np.uint32)
     prepared = Prepared(job, manifest_of(desk), start, start, nothing, kept, desk.train, context)
     learned = replace(ended(trained), chosen=chosen)
-    coded = code_delta(prepared, learned, FolderVectors(desk.blobs()))
+    coded = encode_delta(prepared, learned, FolderVectors(desk.blobs()))
     return coded.payload, coded.residual, coded.mask
 
 
-def ended(trained: Theta) -> Learned:
+def ended(trained: Theta) -> LocalResult:
     """What came of a plain training that ends there (n,)."""
     worth = Metrics(1.0, 0.5, 10)
-    return Learned(worth, Trained(trained, 0.5, 3), worth, trained)
+    return LocalResult(worth, Trained(trained, 0.5, 3), worth, trained)
 
 
 def owed_of(desk: Desk, owed: bytes | None) -> Theta:
@@ -277,7 +277,7 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(desk: Desk) -> Non
     old, mask = desk.blobs().write(drift(9).tobytes()), desk.blobs().write(b"mask")
     order = desk.order(upload=False)
     stored(desk)
-    outcome = perform(Job(order, None, old, mask), desk.place())
+    outcome = run_job(Job(order, None, old, mask), desk.place())
     assert (outcome.residual, outcome.mask) == (old, mask)
     assert len(decode_update(desk.blobs().read(outcome.update))[1]) == 0
     assert outcome.model is not None
@@ -288,7 +288,7 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(desk: Desk) -> Non
 )
 def test_how_much_is_chosen(fraction: float, count: int) -> None:
     delta = np.linspace(-1, 1, 1000).astype(np.float32)
-    chosen = choose(delta, Codec(fraction=fraction))
+    chosen = select_elements(delta, Codec(fraction=fraction))
     assert chosen.count == count
     assert np.abs(chosen.values).min() >= np.sort(np.abs(delta))[-count]
 
@@ -308,7 +308,7 @@ def test_a_threshold_and_a_fraction_both_bound_what_is_sent(
     threshold: float, fraction: float, count: int
 ) -> None:
     delta = np.array([0.1, -1, 0.3, 0.5, -0.5, 1, 0.2, 0.7, 0.4, -0.7], np.float32)
-    chosen = choose(delta, Codec(threshold=threshold, fraction=fraction))
+    chosen = select_elements(delta, Codec(threshold=threshold, fraction=fraction))
     assert chosen.count == count
     assert (np.abs(chosen.values) >= np.float32(threshold)).all()
 
@@ -375,7 +375,7 @@ def test_a_context_is_used_where_both_sides_hold_it(
     order = desk.order(2, select=SELECT if selects else None, context=mask if named else b"")
     stored(desk)
     job = Job(order, mask=mask if held else bytes(32))
-    assert prepare(job, desk.place(), manifest_of(desk)).context == (bitmap if used else None)
+    assert prepare(job, desk.place(), manifest_of(desk)).mask_context == (bitmap if used else None)
 
 
 def test_a_damaged_mask_is_found_before_the_training(desk: Desk) -> None:
@@ -401,8 +401,8 @@ LOSSY = Codec(values=ValueCoding.INT8, fraction=0.01, threshold=0.5)
 
 
 def coded_of(
-    desk: Desk, order: Order, learned: Learned, start: Theta, **changes: Any
-) -> tuple[Coded, Prepared]:
+    desk: Desk, order: Order, learned: LocalResult, start: Theta, **changes: Any
+) -> tuple[EncodedDelta, Prepared]:
     """What is coded after a training from start (n,), with what the job or the start has besides."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
@@ -410,7 +410,7 @@ def coded_of(
     prepared = Prepared(
         job, manifest_of(desk), start, kept=kept, train=desk.train, **{**plain, **changes}
     )
-    return code_delta(prepared, learned, FolderVectors(desk.blobs())), prepared
+    return encode_delta(prepared, learned, FolderVectors(desk.blobs())), prepared
 
 
 @pytest.mark.parametrize("codec", [Codec(), LOSSY], ids=["exact", "lossy"])
@@ -484,7 +484,7 @@ def test_nothing_is_remembered_unasked(desk: Desk) -> None:
 
     def left(order: Order) -> bytes | None:
         stored(desk)
-        return perform(Job(order, patch=old), desk.place()).patch
+        return run_job(Job(order, patch=old), desk.place()).patch
 
     assert left(desk.order(1)) is None
     assert left(desk.order(1, remember=True)) not in (None, old)
@@ -533,7 +533,7 @@ def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> No
     assert prepared.personal.tolist() == wanted.tolist()
     np.testing.assert_array_equal(prepared.start[prepared.personal], own[prepared.personal])
     np.testing.assert_array_equal(prepared.base, theta_of(2))
-    outcome = perform(kept, desk.place())
+    outcome = run_job(kept, desk.place())
     delta = decode(decode_update(desk.blobs().read(outcome.update))[1], N).dense()
     expected = prepared.start + drift(2) - theta_of(2)
     np.testing.assert_allclose(delta, expected, rtol=0, atol=1e-6)
@@ -552,7 +552,7 @@ def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None
     np.testing.assert_array_equal(own, theta_of(1) + drift(phase_seed(1, 1)))
     again = desk.order(2, own_model=personal)
     stored(desk)
-    second = perform(Job(again, first.model), desk.place())
+    second = run_job(Job(again, first.model), desk.place())
     assert second.model is not None
     expected = own + drift(phase_seed(2, 1))
     np.testing.assert_array_equal(vectors.read(second.model, LAYOUT), expected)
@@ -576,7 +576,7 @@ def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
     assert first.report.mix == 0.375
     again = desk.order(2, own_model=OwnModel(mix=0.375))
     stored(desk)
-    second = perform(Job(again, first.model, part=first.part), desk.place())
+    second = run_job(Job(again, first.model, part=first.part), desk.place())
     assert second.part is not None
     np.testing.assert_array_equal(vectors.read(second.part, LAYOUT), part + 2 * drift(2))
     assert second.report.mix == 0.375
@@ -586,7 +586,7 @@ def test_a_model_that_is_of_no_more_use_is_let_go(desk: Desk) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
     names = [desk.blobs().write(theta_of(i).tobytes()) for i in range(6)]
     stored(desk)
-    outcome = perform(Job(desk.order(1), *names), desk.place())
+    outcome = run_job(Job(desk.order(1), *names), desk.place())
     assert (outcome.part, outcome.gradient, outcome.patch) == (None, None, None)
 
 
@@ -602,7 +602,7 @@ def test_an_order_that_cannot_be_done_is_found_before_the_training(desk: Desk) -
 
 def job(desk: Desk, order: Order, train: Examples | None = None) -> tuple[Outcome, BlobFolder]:
     blobs = stored(desk)
-    place = Workplace(
+    place = WorkerContext(
         blobs,
         FolderVectors(blobs),
         examples(12) if train is None else train,
@@ -611,7 +611,7 @@ def job(desk: Desk, order: Order, train: Examples | None = None) -> tuple[Outcom
         lambda: False,
         iter(range(100)).__next__,
     )
-    return perform(Job(order), place), blobs
+    return run_job(Job(order), place), blobs
 
 
 def test_a_job_leaves_update_model_and_report(desk: Desk) -> None:
@@ -654,7 +654,7 @@ def test_an_evaluation_leaves_an_update_only(desk: Desk) -> None:
     order = desk.order(3, task="evaluate")
     blobs = stored(desk)
     names = [blobs.write(theta_of(i).tobytes()) for i in range(8, 14)]
-    outcome = perform(Job(order, *names), desk.place())
+    outcome = run_job(Job(order, *names), desk.place())
     assert outcome.kept == tuple(names)
     report, payload = decode_update(blobs.read(outcome.update))
     assert report.task == "evaluate"

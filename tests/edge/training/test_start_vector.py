@@ -9,7 +9,7 @@ import pytest
 from tests.edge.desk import LAYOUT, Desk, N, drift, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.start_vector import Parts, Start, assemble, own_elements
+from sedge_edge.training.start_vector import Start, StartCandidates, assemble, own_elements
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode, mask_bitmap, top_k
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
@@ -179,7 +179,7 @@ def test_a_patch_that_is_not_the_orders(desk: Desk) -> None:
         start_of(desk, order)
 
 
-# Parts of a patch that the device picks from.
+# Candidates of a patch that the device picks from.
 
 SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6, 7], np.float32))
 SOME_LEVELS = np.array([2, 1, 2, 3], np.uint8)
@@ -199,8 +199,8 @@ def offering(desk: Desk, levels: bytes, **changes: Any) -> Order:
 def test_parts_of_a_patch(desk: Desk, keeps: bool) -> None:
     keep = ("norm.mean",) if keeps else ()
     found = start_of(desk, offering(desk, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.parts is not None
-    assert found.parts.offered == (0, 1, 2, 3)
+    assert found.candidates is not None
+    assert found.candidates.offered == (0, 1, 2, 3)
     bare = theta_of(1)
     if keeps:
         bare[MEAN] = OWN[MEAN]
@@ -208,31 +208,31 @@ def test_parts_of_a_patch(desk: Desk, keeps: bool) -> None:
         expected = bare.copy()
         for place in places:
             expected[place] = SOME.dense()[place]
-        np.testing.assert_array_equal(found.parts.start(level), expected)
-    np.testing.assert_array_equal(found.theta, found.parts.start(3))
+        np.testing.assert_array_equal(found.candidates.start(level), expected)
+    np.testing.assert_array_equal(found.theta, found.candidates.start(3))
 
 
 def test_an_element_that_the_device_keeps_is_its_own_in_every_part(desk: Desk) -> None:
     keep = ("head.bias",)  # the last four elements
     found = start_of(desk, offering(desk, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.parts is not None
+    assert found.candidates is not None
     for level in range(4):
-        assert found.parts.start(level)[N - 1] == OWN[N - 1]
+        assert found.candidates.start(level)[N - 1] == OWN[N - 1]
 
 
 def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(desk: Desk) -> None:
-    found = start_of(desk, offering(desk, b"")).parts
+    found = start_of(desk, offering(desk, b"")).candidates
     assert found is not None and found.offered == (0,)
     np.testing.assert_array_equal(found.start(0), found.whole)
-    none = start_of(desk, desk.order(1, choice=PatchChoice(0.5))).parts
+    none = start_of(desk, desk.order(1, choice=PatchChoice(0.5))).candidates
     assert none is not None and none.offered == (0,)
     np.testing.assert_array_equal(none.start(0), theta_of(1))
-    assert start_of(desk, desk.order(1)).parts is None
+    assert start_of(desk, desk.order(1)).candidates is None
 
 
 def test_parts_of_a_patch_of_every_element() -> None:
     levels = np.arange(N).astype(np.uint8) % 3
-    parts = Parts(np.zeros(N, np.float32), OWN, slice(None), levels)
+    parts = StartCandidates(np.zeros(N, np.float32), OWN, slice(None), levels)
     np.testing.assert_array_equal(parts.start(1), np.where(levels <= 1, OWN, 0))
 
 

@@ -14,10 +14,10 @@ from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.frame import MAX_AHEAD_S
 from sedge_protocol.wire.messages import Hello, Message, Welcome
-from sedge_protocol.wire.topics import down, up
+from sedge_protocol.wire.topics import down
 
 NOW_S = 1_800_000_000
 
@@ -40,13 +40,6 @@ def fleet() -> Fleet:
     fleet = Fleet(FLEET, 7)
     assert fleet.load([row("a"), row("b", revoked=True)]) == []
     return fleet
-
-
-def test_only_who_is_new_is_called(fleet: Fleet) -> None:
-    assert fleet.load([row("a"), row("b", revoked=True)]) == []
-    found = fleet.load([row("a"), row("b", revoked=True), row("c")])
-    assert read(found) == [("c", WHO_IS_THERE)]
-    assert fleet.load([row("d", revoked=True)]) == []
 
 
 def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -> None:
@@ -110,38 +103,11 @@ def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
     assert read(fleet.call()) == [("a", WHO_IS_THERE), ("c", WHO_IS_THERE)]
 
 
-def test_a_revoked_device_is_offline_at_once(fleet: Fleet) -> None:
-    fleet.arrive(fleet["a"], a_hello())
-    found = fleet.load([row("a", revoked=True), row("b", revoked=True)])
-    assert found == [Note(logging.WARNING, "device a is revoked")] and not fleet["a"].online
-    assert fleet.load([row("a", revoked=True)]) == []  # said once
-    assert fleet.sender(up(FLEET, "a")) is None
-
-
 def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
     device = fleet["a"]
     device.row = msgspec.structs.replace(device.row, incarnation=9)
     fleet.load([row("a", incarnation=3)])
     assert fleet["a"] is device and fleet["a"].row.incarnation == 9
-
-
-def test_whose_topic_it_is(fleet: Fleet) -> None:
-    assert fleet.sender(up(FLEET, "a")) is fleet["a"]
-    nobody = [
-        up(FLEET, "b"),  # revoked
-        up(FLEET, "x"),
-        down(FLEET, "a"),
-        f"sedge/1/{FLEET}/device/a/up/",
-        f"sedge/2/{FLEET}/device/a/up",
-        "",
-    ]
-    assert [fleet.sender(topic) for topic in nobody] == [None] * len(nobody)
-
-
-def test_nobody_is_there_without_a_link(fleet: Fleet) -> None:
-    fleet.arrive(fleet["a"], a_hello())
-    fleet.lose()
-    assert not fleet["a"].online
 
 
 def test_a_damaged_secret_is_an_error(fleet: Fleet) -> None:
@@ -203,12 +169,6 @@ def test_who_can_decode_a_patch(
     run.config = msgspec.structs.replace(CONFIG, patch=patch)
     fleet.arrive(fleet["a"], hello)
     assert fleet.able(run) == (["a"] if able else [])
-
-
-def test_what_a_device_has_said(fleet: Fleet) -> None:
-    assert fleet.hello("a") is None and fleet.hello("nobody") is None
-    fleet.arrive(fleet["a"], a_hello("x"))
-    assert fleet.hello("a") == a_hello("x")
 
 
 def test_a_broadcast_in_an_announced_coding(

@@ -65,15 +65,6 @@ def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Pa
     assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]
 
 
-def test_nobody_waits_when_all_have_asked(downloads: Downloads) -> None:
-    ask(downloads, "a", {0}, 2, now=10.0)
-    assert downloads.poll(10.0, 9) == []
-    ask(downloads, "a", {0}, 2, now=10.1)  # the same device again is nobody new
-    assert downloads.poll(10.1, 9) == []
-    ask(downloads, "b", {2}, 2, now=10.2)
-    assert [index for _, _, index, _ in downloads.poll(10.2, 9)] == [0, 2]
-
-
 def test_no_more_than_the_link_has_room_for(downloads: Downloads) -> None:
     ask(downloads, "a", {0, 1, 2, 3}, 1, now=0.0)
     assert downloads.poll(0.0, 0) == []
@@ -95,12 +86,6 @@ def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
     own = [Served(manifest, 0)] if owner == asker else []
     bitmap = to_bitmap(range(manifest.count), manifest.count)
     downloads.request(asker, manifest.transfer, bitmap, [Served(SHARED, 5), *own], now)
-
-
-def test_a_private_patch_goes_to_its_device_at_once(downloads: Downloads) -> None:
-    private(downloads, "a", "a", now=3.0)
-    assert downloads.timer() == 3.0
-    assert downloads.poll(3.0, 9) == [("a", describe(PATCH).transfer, 0, PATCH)]
 
 
 def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_path: Path) -> None:
@@ -146,15 +131,6 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
     assert downloads.poll(2.0, 9) == []
 
 
-def test_a_foreign_patch_is_refused_before_and_while_it_is_served(downloads: Downloads) -> None:
-    with pytest.raises(FrameError, match="which no order of it names"):
-        private(downloads, "a", "b", now=0.0)
-    private(downloads, "a", "a", now=0.0)
-    with pytest.raises(FrameError, match="which no order of it names"):
-        private(downloads, "a", "b", now=0.0)
-    assert [device for device, *_ in downloads.poll(0.0, 9)] == ["a"]
-
-
 def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) -> None:
     """To each it is private, and goes out under its own key."""
     for name in "ab":
@@ -176,11 +152,6 @@ def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> N
     with pytest.raises(FrameError, match="bitmap"):
         downloads.request("a", SHARED.transfer, bitmap, [Served(SHARED, 1)], 0.0)
     assert downloads.timer() is None
-
-
-def test_an_empty_bitmap_asks_for_nothing(downloads: Downloads) -> None:
-    ask(downloads, "a", set(), 1, 0.0)
-    assert downloads.timer() is None and downloads.poll(9.0, 9) == []
 
 
 def test_forgotten_requests_are_asked_again(downloads: Downloads) -> None:

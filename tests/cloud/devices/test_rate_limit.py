@@ -39,12 +39,6 @@ def test_a_burst_and_then_the_rate() -> None:
     assert spent(bucket, 1, 0.0) == 0  # a clock that goes back gives nothing
 
 
-def test_the_rate_can_go_on_for_ever() -> None:
-    bucket = TokenBucket()
-    steps = int(4 * BURST)
-    assert all(bucket.spend(step / RATE) for step in range(steps))
-
-
 def test_a_warning_once_a_minute() -> None:
     bucket = TokenBucket()
     assert [bucket.warns(now) for now in (0.0, 1.0, WARN_EVERY_S, WARN_EVERY_S + 1)] == [
@@ -92,15 +86,14 @@ def test_a_flood_of_offers_is_cut_and_said_once(tmp_path: Path) -> None:
     assert cloud.say("a", offer, MANIFEST.transfer)
 
 
-@pytest.mark.parametrize("kind", ["chunk", "garbage", "mac", "hello"])
+@pytest.mark.parametrize("kind", ["garbage", "hello"])
 def test_what_is_above_the_allowance_is_not_even_parsed(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = Cloud(tmp_path)
     cloud.hello("a", "b")
-    chunk = cloud.devices["a"].peer.chunk(MANIFEST.transfer, 0, BLOB).payload
     hello = cloud.devices["a"].peer.seal(a_hello("again"))
-    payload = {"chunk": chunk, "garbage": b"?", "mac": chunk[:-1] + b"?", "hello": hello}[kind]
+    payload = {"garbage": b"?", "hello": hello}[kind]
     opened: list[str] = []
     peer = cloud.core.devices["a"].peer
     real = peer.open

@@ -220,7 +220,7 @@ def test_no_mutation_of_an_update_does_more_than_be_refused(tmp_path: Path) -> N
     blob = small_update(cloud.order("a"))
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(2000):
+    for _ in range(600):
         damaged = bytearray(blob)
         for place in rng.integers(len(blob), size=rng.integers(1, 4)):
             damaged[place] = rng.integers(256)
@@ -229,4 +229,4 @@ def test_no_mutation_of_an_update_does_more_than_be_refused(tmp_path: Path) -> N
             assert report.num_examples > 0
         except (CodecError, UpdateRejected):
             refused += 1
-    assert refused > 1000
+    assert refused > 300

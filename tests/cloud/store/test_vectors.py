@@ -12,16 +12,14 @@ from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 from sedge_cloud.store import vectors
 from sedge_cloud.store.runs import RunStore
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
-from sedge_protocol.errors import LocalError
 
 
-@pytest.mark.parametrize("compression", Compression)
-def test_a_model_is_stored_whole_and_exact(tmp_path: Path, compression: Compression) -> None:
+def test_a_model_is_stored_whole_and_exact(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None, ())
     run_store = RunStore(cloud.store)
     theta = random_theta(3)
     theta[:3] = [0.0, -0.0, 1e-45]
-    blob, model_hash, size = run_store.write_model(theta, compression)
+    blob, model_hash, size = run_store.write_model(theta, Compression.ZLIB)
     assert size == cloud.store.blobs.size(blob)
     assert model_hash == hashlib.sha256(theta.tobytes()).digest()
     for reader in (run_store, RunStore(cloud.store)):  # as it was written, and from the disk
@@ -89,32 +87,17 @@ def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(decoded) >= 6  # receipt, closing and plan, each for both
 
 
-@pytest.mark.parametrize("values", [v for v in ValueCoding if v is not ValueCoding.FP32])
-def test_a_lossy_model_is_what_its_receiver_decodes(tmp_path: Path, values: ValueCoding) -> None:
+def test_a_lossy_model_is_what_its_receiver_decodes(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None, ())
     theta = random_theta(3)
-    blob, model_hash, _ = RunStore(cloud.store).write_model(theta, Compression.ZSTD, values)
+    blob, model_hash, _ = RunStore(cloud.store).write_model(
+        theta, Compression.ZSTD, ValueCoding.INT8
+    )
     decoded = decode(cloud.store.blobs.read(blob), theta.size).dense()
     assert decoded.tobytes() != theta.tobytes()
     assert model_hash == vectors.hash_of(decoded)
     for reader in (RunStore(cloud.store), RunStore(cloud.store)):
         assert reader.theta(blob, theta.size).tobytes() == decoded.tobytes()
-
-
-def test_what_a_coding_cannot_carry_is_an_error(tmp_path: Path) -> None:
-    theta = random_theta(3)
-    theta[7] = 1e6
-    with pytest.raises(LocalError, match="finite"):
-        RunStore(Cloud(tmp_path, None, ()).store).write_model(
-            theta, Compression.ZSTD, ValueCoding.FP16
-        )
-
-
-def test_a_vector_as_it_is(tmp_path: Path) -> None:
-    run_store = RunStore(Cloud(tmp_path, None, ()).store)
-    theta = random_theta(5)
-    assert run_store.read_vector(run_store.write_vector(theta)).tobytes() == theta.tobytes()
-    assert run_store.write_vector(np.zeros(9, np.float32)) == b""
 
 
 def test_magnitudes_and_sizes() -> None:

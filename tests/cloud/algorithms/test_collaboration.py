@@ -79,12 +79,6 @@ def test_an_overlap_is_told_from_the_side_of_one_device(
     assert overlaps([words["a"], words["b"]])[0, 1] == overlap
 
 
-def test_the_threshold_rises_from_the_mean_to_the_largest() -> None:
-    overlap = np.array([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.2, 0.2, 1]])
-    assert threshold(overlap, 1, 4) == pytest.approx(0.85 / 3 + (0.5 - 1.7 / 6) / 4)
-    assert threshold(overlap, 4, 4) == 0.5
-
-
 @pytest.mark.parametrize(("count", "number"), [(2, 1), (7, 3), (30, 7)])
 def test_equal_masks_are_one_group(count: int, number: int) -> None:
     # Whatever the mean of equal overlaps is rounded to.
@@ -104,21 +98,8 @@ def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     assert threshold(overlap, 3, 3) == 0.9
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_two_planted_clusters_are_found(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    masks = Masks(2000, 2**21)
-    for i in range(12):
-        half = rng.choice(1000, 400, replace=False) + 1000 * (i % 2)
-        masks.add(f"d{i:02}", half)
-    groups = collaborators(masks.words, 1, 100)
-    for i in range(12):
-        assert groups[f"d{i:02}"] == tuple(f"d{j:02}" for j in range(i % 2, 12, 2) if j != i)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_only_get_smaller_until_nobody_is_left(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_groups_only_get_smaller_until_nobody_is_left() -> None:
+    rng = np.random.default_rng(0)
     masks = masks_of(64, **{d: rng.choice(64, 20, replace=False).tolist() for d in "abcdef"})
     before = collaborators(masks.words, 1, 9)
     for number in range(2, 10):
@@ -156,8 +137,8 @@ def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> No
     assert drawn(sample, sample) is None
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_sample_errs_no_more_than_documented(share: float) -> None:
+def test_a_sample_errs_no_more_than_documented() -> None:
+    share = 0.1
     # 72 pairs of random masks: their root mean square error is below the stated one.
     rng = np.random.default_rng(1)
     size, sample = 50_000, 4096
@@ -257,12 +238,3 @@ def test_a_device_that_is_forgotten_is_left_out() -> None:
     assert list(known([ClientModel(), ClientModel(theta, sent=sent), ClientModel(theta)])) == [
         (theta, sent)
     ]
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_places(count: int) -> None:
-    indices = np.arange(count, dtype=np.uint32)
-    assert places(SparseVector(4, indices, np.zeros(count, np.float32))).tolist() == list(
-        range(count)
-    )
-    assert places(SparseVector(4, None, np.zeros(4, np.float32))).tolist() == [0, 1, 2, 3]

@@ -15,7 +15,7 @@ from tests.cloud.forms import (
     rearranged,
 )
 
-from sedge_cloud.algorithms.neuron_alignment import Aligner, distances, in_order, made_along
+from sedge_cloud.algorithms.neuron_alignment import Aligner, in_order, made_along
 from sedge_cloud.algorithms.optimal_transport import Solver
 from sedge_cloud.algorithms.submodels import Form
 from sedge_protocol.axes import FIXED, Axes
@@ -39,8 +39,9 @@ def doubled(channels: tuple[int, ...], rng: np.random.Generator) -> Choice:
 # Permutations and identity.
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("kind", ["plain", "residual"])
+@pytest.mark.parametrize(
+    ("kind", "solver"), [("plain", "emd"), ("residual", "sinkhorn"), ("residual", "assign")]
+)
 def test_a_permuted_copy_is_recovered(kind: str, solver: Solver) -> None:
     rng = np.random.default_rng(5)
     module, axes = (Plain(8, 12, 30), PLAIN) if kind == "plain" else (Residual(), RESIDUAL)
@@ -55,16 +56,6 @@ def test_a_permuted_copy_is_recovered(kind: str, solver: Solver) -> None:
         np.testing.assert_array_equal(found.theta, theta)
     else:
         np.testing.assert_allclose(found.theta, theta, atol=1e-3)
-
-
-@pytest.mark.parametrize("normalisation", ["mass", "literal"])
-@pytest.mark.parametrize("solver", EXACT)
-def test_a_model_in_its_own_neurons_is_itself(solver: Solver, normalisation: str) -> None:
-    rng = np.random.default_rng(6)
-    whole = form(Residual(), RESIDUAL, RESIDUAL.channels)
-    theta = random_theta(whole.layout, rng)
-    aligner = Aligner(solver, normalisation="mass" if normalisation == "mass" else "literal")
-    np.testing.assert_array_equal(aligner.align(theta, whole, theta, whole).theta, theta)
 
 
 def test_a_model_without_axes_is_itself() -> None:
@@ -116,18 +107,6 @@ def test_splitting_keeps_the_function_whatever_the_target() -> None:
     split = Aligner("emd").align(theta, narrow, target, wide).theta
     said = logits(small, narrow.layout, theta)
     np.testing.assert_allclose(logits(large, wide.layout, split), said, rtol=1e-4, atol=1e-4)
-
-
-def test_the_literal_rule_loses_it() -> None:
-    large, small, axes, many, few = NETS[0]
-    wide, narrow = form(large, axes, many), form(small, axes, few)
-    rng = np.random.default_rng(9)
-    theta = random_theta(narrow.layout, rng)
-    twice = rearranged(theta, narrow, doubled(few, rng), wide)
-    merged = Aligner("emd", normalisation="literal").align(twice, wide, theta, narrow).theta
-    said, literal = (logits(small, narrow.layout, w) for w in (theta, merged))
-    bias = theta[narrow.layout.by_name["classifier.bias"].slice]
-    assert np.abs(literal - said).max() > 0.5 * np.abs(said - bias).max()
 
 
 # One partner each.
@@ -182,27 +161,11 @@ def test_cover_counts_every_element_behind_a_flattened_image() -> None:
 # Order and sides.
 
 
-def test_sides_of_usual_networks() -> None:
-    assert made_along(PLAIN) == (0, 0, 0, 0, 0, 0, -1, -1)
-    residual = made_along(RESIDUAL)
-    assert residual[0] == residual[6] == 0  # the stem and the block's first convolution
-    assert residual[5] == -1  # num_batches_tracked
-    assert residual[-2:] == (-1, -1)
-
-
 def test_an_embedding_and_a_transposed_convolution_make_channels_too() -> None:
     # embedding (20, 4) - linear (6, 4) - transposed convolution (6, 3, 2) with bias - linear (5, 3)
     axes = Axes((4, 6, 3), ((FIXED, 0), (1, 0), (1,), (1, 2, FIXED), (2,), (FIXED, 2)))
     assert made_along(axes) == (1, 0, 0, 1, 0, -1)
     assert in_order(axes, made_along(axes)) == ((0, 1, 2), False)
-
-
-def test_order_follows_what_feeds_what() -> None:
-    assert in_order(PLAIN, made_along(PLAIN)) == ((0, 1, 2), False)
-    # Modules that were registered last first.
-    backwards = Axes((9, 8, 7), ((FIXED, 0), (0, 1), (1, 2), (2, FIXED)))
-    assert in_order(backwards, made_along(backwards)) == ((2, 1, 0), False)
-    assert in_order(RESIDUAL, made_along(RESIDUAL)) == ((0, 1, 2), True)
 
 
 def test_a_model_registered_backwards_is_recovered() -> None:
@@ -244,14 +207,6 @@ def test_statistics_go_along_but_do_not_count() -> None:
         other[place] = rng.exponential(100, other[place].shape)
     copy = rearranged(other, whole, shuffled(RESIDUAL.channels, rng), whole)
     np.testing.assert_array_equal(Aligner("emd").align(copy, whole, theta, whole).theta, other)
-
-
-def test_distances_are_euclidean() -> None:
-    rng = np.random.default_rng(1)
-    left = rng.normal(size=(5, 7)).astype(np.float32)
-    right = rng.normal(size=(4, 7)).astype(np.float32)
-    expected = np.linalg.norm(left[:, None].astype(np.float64) - right, axis=2)
-    np.testing.assert_allclose(distances(left, right), expected, rtol=1e-9)
 
 
 def test_a_model_that_is_not_finite_is_refused() -> None:

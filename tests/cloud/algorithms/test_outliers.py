@@ -154,11 +154,6 @@ def test_krum_wants_one_width() -> None:
         vet(updates, Robust(rule="krum"))
 
 
-def test_equal_weights() -> None:
-    vetted = vet([moved("a", 1.0), moved("b", 1.0)], Robust(equal_weights=True))
-    assert [update.num_examples for update in vetted] == [1, 1]
-
-
 @pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
 def test_blocks_are_the_changes_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vetting, "BLOCK_BYTES", limit)

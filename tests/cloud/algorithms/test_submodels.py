@@ -9,7 +9,6 @@ from sedge_cloud.algorithms.averaging import mean_change
 from sedge_cloud.algorithms.submodels import (
     WHOLE,
     Tally,
-    count_change,
     form_of,
     places_of,
     prefix,
@@ -64,50 +63,6 @@ def test_a_channel_behind_a_flattened_image_is_sixteen_elements() -> None:
     np.testing.assert_array_equal(cut, expected)
 
 
-def test_the_prefix_of_a_width_is_a_slice() -> None:
-    form = form_of(CONTEXT, 2)
-    cut = form.layout.views(THETA[places_of(form_of(CONTEXT, 0), form, prefix(form))])
-    for name, whole in LAYOUT.views(THETA).items():
-        part = tuple(slice(extent) for extent in cut[name].shape)
-        np.testing.assert_array_equal(cut[name], whole[part])
-
-
-@pytest.mark.parametrize("shift", [0, 1, 7, 8, 1000])
-def test_the_rolled_window_goes_round(shift: int) -> None:
-    form = form_of(CONTEXT, 2)
-    for window, many, few in zip(
-        rolled(form, RESIDUAL, shift), RESIDUAL.channels, form.axes.channels, strict=True
-    ):
-        assert window.tolist() == [(shift + k) % many for k in range(few)]
-
-
-def test_every_element_is_the_mean_of_those_that_have_it() -> None:
-    rng = np.random.default_rng(3)
-    forms = [form_of(CONTEXT, width) for width in range(3)]
-    places = [places_of(forms[0], form, prefix(form)) for form in forms]
-    updates = [
-        Update(f"d{i}", 10, random_theta(forms[width].layout, rng), width=width)
-        for i, width in enumerate((0, 1, 2, 2))
-    ]
-    change = count_change(CONTEXT, updates, lambda width: places[width], lambda _: 1)
-    total, count = np.zeros(LAYOUT.size), np.zeros(LAYOUT.size)
-    for update in updates:
-        total[places[update.width]] += update.trained
-        count[places[update.width]] += 1
-    expected = (total / count).astype(np.float32)
-    np.testing.assert_allclose(THETA + change, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_an_element_that_nobody_has_keeps_its_value() -> None:
-    form = form_of(CONTEXT, 2)
-    places = places_of(form_of(CONTEXT, 0), form, prefix(form))
-    update = Update("a", 1, np.full(form.layout.size, 9, np.float32), width=2)
-    change = count_change(CONTEXT, [update], lambda _: places, lambda _: 3.0)
-    inside = np.isin(np.arange(LAYOUT.size), places)
-    np.testing.assert_allclose((THETA + change)[inside], 9)
-    assert not change[~inside].any()
-
-
 def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
     rng = np.random.default_rng(4)
     updates: list[Update] = []
@@ -119,14 +74,6 @@ def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
     for update in updates:
         tally.add(update, update.num_examples, WHOLE)
     np.testing.assert_array_equal(tally.change(), mean_change(updates, THETA))
-
-
-def test_cover_leaves_elements_out() -> None:
-    tally = Tally(np.array([1, 2, 3], np.float32))
-    first, second = np.array([5, 5, 5], np.float32), np.array([9, 9, 9], np.float32)
-    tally.vector(first, 1, WHOLE, np.array([1, 1, 0], np.float32))
-    tally.vector(second, 3, WHOLE, np.array([1, 0, 0], np.float32))
-    assert tally.change().tolist() == [7, 3, 0]
 
 
 def test_a_width_that_the_run_does_not_have() -> None:

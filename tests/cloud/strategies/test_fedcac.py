@@ -3,8 +3,6 @@
 The algorithm itself is in paper/test_cac_paper.py.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from tests.cloud.contexts import context_of, follow
@@ -13,7 +11,6 @@ from sedge_cloud.strategies.fedcac import FedCAC, critical_places
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Work
 
 LAYOUT = Layout.of(
     [
@@ -36,7 +33,6 @@ def dense(*values: float) -> SparseVector:
 
 # Of norm.weight elements 1 and 3, of fc.weight 7, 8 and 11; the statistics and the lone bias never.
 STEPS = dense(0.1, 0.5, 0.1, -0.5, 9, 9, 0.1, 0.2, -0.3, 0.1, 0.1, 0.4, 9)
-CRITICAL = [1, 3, 7, 8, 11]
 
 
 def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> ClientModel:
@@ -47,34 +43,6 @@ def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> C
 def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
     for client in (ClientModel(), known(dense(*np.zeros(N)))):
         assert FedCAC().plan(CONTEXT, client) == Assignment()
-
-
-def test_a_group_shares_whole_models_on_the_devices_own_mask() -> None:
-    group = (known(dense(*np.full(N, 2.0))), ClientModel())  # the second is forgotten
-    for number, partner in ((100, 2.0), (101, None)):
-        given = FedCAC(beta=100).plan(replace(CONTEXT, round=number), known(group=group))
-        assert given.patch is not None
-        assert given.patch.indices is not None
-        assert given.patch.indices.tolist() == CRITICAL
-        own = STEPS.values[CRITICAL] + np.float32(1)
-        expected = own if partner is None else (own + 1 + np.float32(partner)) / 2
-        np.testing.assert_allclose(given.patch.values, expected, rtol=1e-6)
-        assert given.work == Work()
-
-
-def test_the_average_is_of_whole_models_and_the_groups_of_critical_elements() -> None:
-    other = dense(0.5, 0.1, 0.5, 0.1, 9, 9, 0.3, 0.1, 0.1, 0.3, 0.3, 0.1, 9)
-    sent = [
-        Update("a", 1, ONES, None, STEPS),
-        Update("b", 3, ONES, None, STEPS),
-        Update("c", 4, ONES, None, other),
-    ]
-    after = FedCAC().apply(START, sent)
-    expected = ONES + (STEPS.values + other.values) / 2
-    expected[4:6] = 1
-    np.testing.assert_allclose(after.theta, expected, rtol=1e-6)
-    assert after.groups == {"a": ("b",), "b": ("a",)}
-    assert not after.counts
 
 
 def test_masks_of_absent_devices_are_kept_where_they_are_asked_for() -> None:

@@ -81,22 +81,6 @@ def test_the_rows_of_table_2(gradient: str, hessian: bool) -> None:
     assert select.half == (gradient == "last")  # the authors round no other
 
 
-@pytest.mark.parametrize(
-    ("average", "expected"),
-    [
-        # THETA is k + 1; the others stepped by 10 (at 2, 12) and by 20 (at 12, 13).
-        ("shrunk", {0: 2 / 3, 2: (4 + 13) / 3, 12: (14 + 23 + 33) / 3}),
-        ("counted", {0: 2.0, 2: 8.5, 12: (14 + 23 + 33) / 3}),
-        ("filled", {0: 4 / 3, 2: (4 + 13 + 3) / 3, 12: (14 + 23 + 33) / 3}),
-    ],
-)
-def test_a_group_shares_what_its_members_sent(average: str, expected: dict[int, float]) -> None:
-    strategy = FedPURIN(average=average)  # type: ignore[arg-type]
-    group = (known({2: 10, 12: 10}), known({12: 20, 13: 20}))
-    own = known({0: 1, 2: 1, 12: 1}, group=group)
-    assert patch_of(strategy.plan(CONTEXT, own)) == pytest.approx(expected)
-
-
 def test_a_device_that_has_sent_nothing_does_not_count() -> None:
     for client in (ClientModel(), ClientModel(THETA), ClientModel(THETA, sent=sparse({}))):
         assert FedPURIN().plan(CONTEXT, client).patch is None
@@ -134,24 +118,6 @@ def updates(theta: Theta, *sent: tuple[str, int, Mapping[int, float]]) -> list[U
     return [Update(name, count, theta, None, sparse(elements)) for name, count, elements in sent]
 
 
-def test_zeros_count_in_the_printed_average() -> None:
-    strategy = FedPURIN()
-    after = strategy.apply(CONTEXT, updates(THETA, ("a", 1, {0: 1, 1: 1}), ("b", 3, {1: 2})))
-    expected = np.zeros(N, np.float32)
-    expected[:2] = [(1 * 2 + 3 * 0) / 4, (1 * 3 + 3 * 4) / 4]
-    expected[6:10] = THETA[6:10]  # BatchNorm's tensors
-    np.testing.assert_array_equal(after.theta, expected)
-    assert not after.counts
-
-
-def test_zeros_do_not_count_in_ours() -> None:
-    strategy = FedPURIN(average="counted")
-    after = strategy.apply(CONTEXT, updates(THETA, ("a", 1, {0: 1, 1: 1}), ("b", 3, {1: 2})))
-    expected = THETA.copy()
-    expected[:2] = [2, (1 * 3 + 3 * 4) / 4]
-    np.testing.assert_array_equal(after.theta, expected)
-
-
 def test_a_robust_rule_takes_the_place_of_the_filled_average() -> None:
     strategy = FedPURIN(average="filled")
     before = replace(CONTEXT, robust=Robust(rule="median"))
@@ -169,13 +135,6 @@ def test_what_a_device_may_not_send_changes_nothing(average: str) -> None:
     after = strategy.apply(CONTEXT, updates(THETA, ("a", 1, {6: 1e6, 8: 1e6, 10: 1})))
     np.testing.assert_array_equal(after.theta[6:10], THETA[6:10])
     assert after.theta[10] == 12
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_round_without_updates_leaves_the_model(counted: bool) -> None:
-    mean = sparse_mean([], THETA, counted)
-    assert mean is not THETA
-    np.testing.assert_array_equal(mean, THETA)
 
 
 @pytest.mark.parametrize("counted", [False, True])

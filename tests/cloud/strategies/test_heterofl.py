@@ -3,7 +3,6 @@
 import numpy as np
 from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
 
-from sedge_cloud.algorithms.submodels import form_of
 from sedge_cloud.algorithms.width_policy import WIDTH
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.heterofl import HeteroFL
@@ -40,26 +39,3 @@ def test_with_one_width_and_weights_it_is_fedavg() -> None:
         context = context_of(LAYOUT, axes, THETA)
         after = HeteroFL(weighting="examples").apply(context, updates)
         np.testing.assert_array_equal(after.theta, FedAvg().apply(context, updates).theta)
-
-
-def test_by_default_devices_count_alike() -> None:
-    updates = [Update(f"d{i}", m, THETA + i) for i, m in enumerate((1000, 1))]
-    after = HeteroFL().apply(CONTEXT, updates).theta
-    parameter = ~LAYOUT.mask(LAYOUT.statistics)
-    np.testing.assert_allclose(after[parameter], THETA[parameter] + 0.5, rtol=1e-6, atol=1e-6)
-
-
-def test_widths_meet_where_both_have_elements() -> None:
-    narrow = form_of(CONTEXT, 2)
-    rng = np.random.default_rng(2)
-    updates = [
-        Update("a", 1, random_theta(LAYOUT, rng)),
-        Update("b", 3, random_theta(narrow.layout, rng), width=2),
-    ]
-    after = HeteroFL(weighting="examples").apply(CONTEXT, updates)
-    views = LAYOUT.views(after.theta)
-    a, b = LAYOUT.views(updates[0].base), narrow.layout.views(updates[1].base)
-    both = (a["inner.weight"][:3, :4] + 3 * b["inner.weight"]) / 4
-    np.testing.assert_allclose(views["inner.weight"][:3, :4], both, atol=1e-6)
-    np.testing.assert_allclose(views["inner.weight"][3:], a["inner.weight"][3:], atol=1e-6)
-    np.testing.assert_allclose(views["inner.weight"][:, 4:], a["inner.weight"][:, 4:], atol=1e-6)

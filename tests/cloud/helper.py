@@ -363,10 +363,6 @@ def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:
     return [blob[offset : offset + length] for offset, length in spans]
 
 
-def no_fsync(descriptor: int) -> None:
-    """In place of ``os.fsync`` where a test makes stores by the hundred."""
-
-
 def mode(path: Path) -> int:
     """A file's permission bits."""
     return stat.S_IMODE(path.stat().st_mode)

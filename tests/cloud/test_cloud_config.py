@@ -1,8 +1,6 @@
 """cloud.toml and run.toml: the shipped one loads, and every mistake is one clear line."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,7 +15,6 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
-from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 
@@ -133,14 +130,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         load_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "url", ["http://h", "mqtt://", "h:1883", "mqtt://h:x", "mqtt://h:70000", "mqtt://h/path", ""]
-)
-def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"broker.url: found .* expected mqtt://host"):
-        broker_settings(CloudConfig("f", broker=BrokerConfig(url))).endpoint()
-
-
 def test_the_password_comes_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("  secret words \n")
@@ -187,6 +176,10 @@ classifier_only = ["head.bias"]
 local_epochs = 3
 learning_rate = 1
 last_batch = "fill"
+[robust]
+clip = 2
+rule = "krum"
+byzantine = 0.1
 [codec]
 values = "int8"
 fraction = 0.1
@@ -198,6 +191,7 @@ error_feedback = false
     assert config.options == {"quantile": 0.999, "classifier_only": ["head.bias"]}
     assert (config.deadline_s, config.fraction_evaluate) == (30.5, 0.25)
     assert config.broadcast == BroadcastConfig(ValueCoding.BF16, 0.05, Compression.ZLIB)
+    assert config.robust == RobustConfig(2.0, "krum", 0.1)
     assert config.patch == PatchConfig(ValueCoding.BF16, Compression.NONE)
     assert not config.broadcast.whole and config.codec.threshold == 1e-4
     assert not config.evaluates and config.rounds_in_all == 20
@@ -211,16 +205,6 @@ def test_a_run_file_with_nothing_but_a_strategy(tmp_path: Path) -> None:
     assert config.broadcast.whole and config.rounds_in_all == 101
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedobp", "fedrep", "fedselect"])
-def test_how_far_a_device_is_trusted(strategy: str, tmp_path: Path) -> None:
-    text = f'strategy = "{strategy}"\n[robust]\nclip = 2\nrule = "krum"\nbyzantine = 0.1'
-    assert load_run(written(tmp_path, text)).robust == RobustConfig(2.0, "krum", 0.1)
-    if strategy != "fedselect":
-        text = text.replace("krum", "trimmed_mean")
-        assert load_run(written(tmp_path, text)).robust.rule == "trimmed_mean"
-
-
-@pytest.mark.parametrize("rule", ["median", "trimmed_mean"])
 @pytest.mark.parametrize(
     ("strategy", "average", "follows"),
     [
@@ -232,8 +216,9 @@ def test_how_far_a_device_is_trusted(strategy: str, tmp_path: Path) -> None:
     ],
 )
 def test_rules_by_coordinate_are_for_averages_that_follow_them(
-    strategy: str, average: str, follows: bool, rule: str, tmp_path: Path
+    strategy: str, average: str, follows: bool, tmp_path: Path
 ) -> None:
+    rule = "median"
     options = f'options = {{average = "{average}"}}\n' if average else ""
     path = written(tmp_path, f'strategy = "{strategy}"\n{options}[robust]\nrule = "{rule}"')
     if follows:
@@ -243,50 +228,6 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         ConfigError, match=f"robust.rule: found '{rule}', expected direction, mean, krum or"
     ):
         load_run(path)
-
-
-def test_a_strategy_of_ones_own_that_refuses_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = ModuleType("own_ranged")
-
-    class Ranged(FedAvg, frozen=True, kw_only=True):
-        share: float
-
-        def __post_init__(self) -> None:
-            raise ValueError(f"share {self.share:g} is above 1")
-
-    module.__dict__["Ranged"] = Ranged
-    monkeypatch.setitem(sys.modules, "own_ranged", module)
-    text = 'strategy = "own_ranged:Ranged"\n'
-    with pytest.raises(
-        ConfigError, match=r"file.toml: options.share: found None, expected a value"
-    ):
-        load_run(written(tmp_path, text))
-    with pytest.raises(ConfigError) as caught:
-        load_run(written(tmp_path, text + "options = {share = 2}"))
-    said = str(caught.value)
-    assert "file.toml: options: found {'share': 2}, expected what own_ranged:Ranged takes" in said
-    assert said.endswith("(ValueError: share 2 is above 1)")
-
-
-def test_options_may_be_lists_of_numbers(tmp_path: Path) -> None:
-    text = 'strategy = "fedavg"\n[options]\nnumbers = [0.5, 1, true, "x"]'
-    with pytest.raises(ConfigError, match=r"options.numbers: found \[0.5, 1, True, 'x'\]"):
-        load_run(written(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    ("broadcast", "whole"),
-    [
-        (BroadcastConfig(), True),
-        (BroadcastConfig(compression=Compression.ZLIB), True),
-        (BroadcastConfig(fraction=0.99), False),
-        (BroadcastConfig(ValueCoding.BF16), False),
-    ],
-)
-def test_when_the_broadcast_is_whole(broadcast: BroadcastConfig, whole: bool) -> None:
-    assert broadcast.whole is whole
 
 
 @pytest.mark.parametrize(

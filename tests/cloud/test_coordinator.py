@@ -21,13 +21,12 @@ from tests.cloud.helper import (
     Faults,
     a_hello,
     make_bundle,
-    no_fsync,
     report_for,
     secret_of,
     small_update,
 )
 
-from sedge_cloud.admin.runs import start_run, stop_run
+from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import WHO_IS_THERE
@@ -265,8 +264,8 @@ def test_what_a_device_says_stays_in_its_line_of_the_log(tmp_path: Path) -> None
     assert note.isprintable() and "forged" in note
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
-def test_another_version_is_told_so(tmp_path: Path, version: int) -> None:
+def test_another_version_is_told_so(tmp_path: Path) -> None:
+    version = 2
     cloud = Cloud(tmp_path)
     frame = of_version(cloud.devices["a"].peer.seal(a_hello("a")), version)
     detail = f"frame of protocol version {version}, this side speaks 1"
@@ -502,33 +501,6 @@ def test_nothing_is_read_while_nothing_changes(
     monkeypatch.setattr(cloud.store, "runs", None)
     cloud.hello()  # our own commits are no news
     cloud.load()
-
-
-def test_a_run_that_was_stopped_elsewhere(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    by_another_process(cloud, lambda store: stop_run(store, RUN))
-    cloud.load()
-    assert cloud.events(RunEnded) == [RunEnded(RUN, "stopped")]
-    by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
-    cloud.load()
-    assert len(cloud.events(RunEnded)) == 1
-    cloud.hello("a", "b")
-    assert not cloud.events(RoundOpened)
-
-
-def test_an_offer_for_a_run_that_ended_before_our_start(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
-    order = cloud.order("a")
-    by_another_process(cloud, lambda store: stop_run(store, RUN))
-    cloud.restart()
-    assert cloud.core.runs == {}
-    blob = small_update(order)
-    manifest = describe(blob)
-    (answer,) = cloud.say("a", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
-    assert isinstance(answer, Committed)
-    cloud.hello()
-    assert cloud.core.open == {} and len(cloud.events(RoundOpened)) == 1
 
 
 def test_the_draw_is_an_argument(tmp_path: Path) -> None:
@@ -850,20 +822,18 @@ def coded_update(cloud: Cloud, order: Order, seed: int) -> bytes:
 
 
 # A crash after one call is a crash before the next.
-@pytest.mark.parametrize("config", [ROUGH, CODED], ids=["rough", "coded"])
 @pytest.mark.parametrize(
-    ("error", "after"),
-    [(StorageError("disk full"), False), (StorageError("disk full"), True), (Crash(), False)],
+    ("config", "error", "after"),
+    [
+        (ROUGH, StorageError("disk full"), False),
+        (CODED, StorageError("disk full"), True),
+        (CODED, Crash(), False),
+    ],
     ids=["refused", "done and reported as failed", "killed"],
 )
 def test_a_run_survives_trouble_at_each_call_of_the_store(
-    tmp_path: Path,
-    config: RunConfig,
-    error: BaseException,
-    after: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, config: RunConfig, error: BaseException, after: bool
 ) -> None:
-    monkeypatch.setattr("os.fsync", no_fsync)
     quiet = Cloud(tmp_path / "quiet", config)
     drive(quiet)
     expected = ending(quiet)

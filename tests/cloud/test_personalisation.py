@@ -162,10 +162,9 @@ SEVEN = FedOBP(quantile=0.99)
 LATER = slice(10, None)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_seven_personal_parameters_beat_the_global_model(seed: int) -> None:
+def test_seven_personal_parameters_beat_the_global_model() -> None:
     # Seen with these seeds: FedAvg .62-.65 before training, FedOBP .97-.98, both .95 and more after.
-    fedavg, fedobp = simulate(FedAvg(), seed), simulate(SEVEN, seed)
+    fedavg, fedobp = simulate(FedAvg(), 0), simulate(SEVEN, 0)
     assert (fedobp.before[LATER] > fedavg.before[LATER]).mean() > 0.9
     assert fedobp.before[LATER].mean() > fedavg.before[LATER].mean() + 0.2
     assert fedobp.after[LATER].mean() > 0.95
@@ -175,11 +174,8 @@ def test_seven_personal_parameters_beat_the_global_model(seed: int) -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        FedOBP(0.95, score="product"),
-        FedOBP(0.95, norm="layer"),
-        FedOBP(0.95, classifier_only=("fc.weight",)),
-        FedOBP(0.95, ema=0.5),
-        FedOBP(0.95, cold_start="init"),
+        FedOBP(0.95, score="product", norm="layer"),
+        FedOBP(0.95, ema=0.5, cold_start="init"),
     ],
     ids=str,
 )
@@ -211,9 +207,3 @@ def test_statistics_stay_on_the_device() -> None:
     for device in result.devices:
         if device.own is not None:
             np.testing.assert_array_equal(device.own[place], device.train[0].mean(axis=0))
-
-
-def test_same_seed_same_bits() -> None:
-    first, again = simulate(SEVEN, 0), simulate.__wrapped__(SEVEN, 0)
-    assert again is not first
-    assert again.context.theta.tobytes() == first.context.theta.tobytes()

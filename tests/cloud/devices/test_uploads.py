@@ -16,7 +16,6 @@ from tests.cloud.helper import (
     Device,
     Faults,
     mode,
-    no_fsync,
     open_store,
     pieces,
     random_theta,
@@ -487,10 +486,7 @@ CALLS = {
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", CALLS)
-def test_the_disk_fails_at_each_call(
-    tmp_path: Path, kind: str, after: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.fsync", no_fsync)
+def test_the_disk_fails_at_each_call(tmp_path: Path, kind: str, after: bool) -> None:
     at, struck = 0, set[str]()
     while True:
         at += 1

@@ -119,8 +119,7 @@ def test_a_draw_that_names_the_same_devices_again_is_not_asked_for_ever(tmp_path
     assert len(draw.online) == 2
 
 
-@pytest.mark.parametrize("seed", [0, 4])
-def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path, seed: int) -> None:
+def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path) -> None:
     config = RunConfig(
         strategy="ditto",
         num_rounds=6,
@@ -128,7 +127,7 @@ def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path, seed: in
         fraction_train=0.2,
         min_available_devices=10,
         min_updates=2,
-        seed=seed,
+        seed=4,
     )
     cloud = Cloud(tmp_path, config.check(), NAMES)
     arrive(cloud, NAMES, ("d9",))

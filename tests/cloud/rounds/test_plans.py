@@ -35,7 +35,6 @@ from sedge_protocol.wire.messages import (
     Order,
     OwnModel,
     PatchChoice,
-    Reject,
     Training,
     UpdateSelection,
     Work,
@@ -324,21 +323,9 @@ def test_equal_starts_are_one_blob_and_the_globals_own_is_none(tmp_path: Path) -
         assert trained is not None and trained.tobytes() == end
 
 
-def test_an_update_from_another_start_is_refused(tmp_path: Path) -> None:
-    gives("a", start=random_theta(4))
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello()
-    other = msgspec.structs.replace(cloud.order("a"), model_hash=cloud.state().model_hash)
-    (answer,) = cloud.upload("a", update(other, random_theta(9)))
-    assert isinstance(answer, Reject) and "update.model_hash" in answer.detail
-
-
-@pytest.mark.parametrize("values", [ValueCoding.BF16, ValueCoding.INT8])
-def test_the_cloud_adopts_what_a_coding_leaves_of_start_and_patch(
-    tmp_path: Path, values: ValueCoding
-) -> None:
+def test_the_cloud_adopts_what_a_coding_leaves_of_start_and_patch(tmp_path: Path) -> None:
     gives("a", start=random_theta(4), patch=part(11_000))
-    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(values)))
+    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.INT8)))
     cloud.hello()
     order = cloud.order("a")
     start = cloud.model(order.model.sha256)

@@ -1,0 +1,17 @@
+"""Nothing here loses power, so nothing waits for the disk; that files are flushed is tested in host/."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+def nothing(descriptor: int) -> None:
+    """In place of ``os.fsync``."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_flush() -> Iterator[None]:
+    """Blobs and folders of these tests are not flushed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", nothing)
+        yield

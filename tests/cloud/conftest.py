@@ -1,8 +1,10 @@
 """Nothing here loses power, so nothing waits for the disk; that files are flushed is tested in host/."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.cloud.helper import Cloud
 
 
 def nothing(descriptor: int) -> None:
@@ -15,3 +17,11 @@ def no_flush() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", nothing)
         yield
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    """A coordinator with a run, and devices a and b, of which none is online."""
+    cloud = Cloud(tmp_path)
+    yield cloud
+    cloud.store.close()

@@ -84,20 +84,14 @@ def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.Mo
         ('fleet = "f"\nflet = 1', "flet: found an unknown key, expected 'fleet'?"),
         ('fleet = "f"\nstate_dir = 1', "state_dir: found 1, expected a string"),
         ('fleet = "f"\ngather_ms = -1', "gather_ms: found -1, expected a whole number >= 0"),
-        (
-            'fleet = "f"\ngather_ms = 60001',
-            "gather_ms: found 60001, expected a whole number <= 60000",
-        ),
+        ('fleet = "f"\ngather_ms = 60001', "gather_ms: found 60001, expected a whole number <= 60000"),
         ('fleet = "f"\ngather_ms = 1.5', "gather_ms: found 1.5, expected a whole number"),
         ('fleet = "f"\nlog_level = "loud"', "log_level: found 'loud', expected one of debug, info"),
         ('fleet = "f"\nbroker = "here"', "broker: found 'here', expected a table"),
         ('fleet = "f"\n[broker]\nurl = 1', "broker.url: found 1, expected a string"),
         ('fleet = "f"\n[broker]\nurI = "x"', "broker.urI: found an unknown key, expected 'url'?"),
         ('fleet = "f"\n[brokr]\n', "brokr: found an unknown key, expected 'broker'?"),
-        (
-            'fleet = "f"\nstate_dir = "a\\u0000b"',
-            "state_dir: found 'a\\x00b', expected a path without",
-        ),
+        ('fleet = "f"\nstate_dir = "a\\u0000b"', "state_dir: found 'a\\x00b', expected a path without"),
         (
             'fleet = "f"\n[broker]\npassword_file = "\\u0000"',
             "broker.password_file: found '\\x00', expected a path without NUL",
@@ -114,7 +108,7 @@ def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.Mo
         ("fleet = f", "expected valid TOML"),
         ('fleet = "f"\nfleet = "g"', "expected valid TOML"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_cloud_toml_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
@@ -234,40 +228,22 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
     ("text", "message"),
     [
         ("", "strategy: found nothing, expected a string"),
-        (
-            'strategy = "fedsgd"',
-            "strategy: found 'fedsgd', expected one of apfl, ",
-        ),
+        ('strategy = "fedsgd"', "strategy: found 'fedsgd', expected one of apfl, "),
         ("strategy = 1", "strategy: found 1, expected a string"),
         ('strategy = "no_such_module:Mine"', "expected module:Class that can be imported (Module"),
         (RUN + "[robust]\nclip = -1", "robust.clip: found -1, expected a number >= 0"),
         (RUN + "[robust]\nbyzantine = 0.5", "robust.byzantine: found 0.5, expected a number < 0.5"),
-        (
-            RUN + '[robust]\nrule = "best"',
-            "robust.rule: found 'best', expected one of 'direction', ",
-        ),
+        (RUN + '[robust]\nrule = "best"', "robust.rule: found 'best', expected one of 'direction', "),
         (RUN + "[robust]\nclips = 3", "robust.clips: found an unknown key, expected 'clip'?"),
         (
             'strategy = "fedselect"\n[robust]\nrule = "median"',
             "robust.rule: found 'median', expected direction, mean, krum or multi_krum: fedselect has an ",
         ),
-        (
-            RUN + "[options]\nquantil = 0.5",
-            "options.quantil: found 0.5, expected an option of fedobp: ",
-        ),
-        (
-            RUN + "[options]\nquantile = 1.5",
-            "options.quantile: found 1.5, expected `float` <= 1.0",
-        ),
+        (RUN + "[options]\nquantil = 0.5", "options.quantil: found 0.5, expected an option of fedobp: "),
+        (RUN + "[options]\nquantile = 1.5", "options.quantile: found 1.5, expected `float` <= 1.0"),
         (RUN + '[options]\nquantile = "much"', "options.quantile: found 'much', expected"),
-        (
-            RUN + "[options]\nquantile = nan",
-            "options.quantile: found nan, expected a finite number",
-        ),
-        (
-            RUN + "[options]\nquantile = 1979-05-27",
-            "options.quantile: found datetime.date(1979, 5, 27)",
-        ),
+        (RUN + "[options]\nquantile = nan", "options.quantile: found nan, expected a finite number"),
+        (RUN + "[options]\nquantile = 1979-05-27", "options.quantile: found datetime.date(1979, 5, 27)"),
         (RUN + "options = 3", "options: found 3, expected a table"),
         (RUN + "num_rounds = 0", "num_rounds: found 0, expected a whole number >= 1"),
         (RUN + "num_rounds = 1.0", "num_rounds: found 1.0, expected a whole number"),
@@ -287,73 +263,37 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
             "min_available_devices: found 2, expected at least min_train_devices = 3",
         ),
         (RUN + "min_updates = 0", "min_updates: found 0, expected a whole number >= 1"),
-        (
-            RUN + "min_updates = 3",
-            "min_updates: found 3, expected at most 2, the devices of the sma",
-        ),
+        (RUN + "min_updates = 3", "min_updates: found 3, expected at most 2, the devices of the sma"),
         (
             RUN + "min_available_devices = 10\nfraction_train = 0.4\nmin_updates = 5",
             "min_updates: found 5, expected at most 4",
         ),
         (RUN + "seed = -1", "seed: found -1, expected a whole number >= 0"),
-        (
-            RUN + "seed = 4294967296",
-            "seed: found 4294967296, expected a whole number <= 4294967295",
-        ),
+        (RUN + "seed = 4294967296", "seed: found 4294967296, expected a whole number <= 4294967295"),
         (RUN + 'model_values = "fp16"', "model_values: found an unknown key, expected"),
         (
             RUN + '[broadcast]\nvalues = "fp8"',
             "broadcast.values: found 'fp8', expected one of 'fp32', 'fp16'",
         ),
         (RUN + "[broadcast]\nfraction = 0", "broadcast.fraction: found 0, expected a number > 0"),
-        (
-            RUN + '[broadcast]\ncompression = "lz4"',
-            "broadcast.compression: found 'lz4', expected one of",
-        ),
-        (
-            RUN + "fraction_evaluate = 1.5",
-            "fraction_evaluate: found 1.5, expected a number <= 1",
-        ),
+        (RUN + '[broadcast]\ncompression = "lz4"', "broadcast.compression: found 'lz4', expected one of"),
+        (RUN + "fraction_evaluate = 1.5", "fraction_evaluate: found 1.5, expected a number <= 1"),
         (RUN + 'evaluate = "yes"', "evaluate: found 'yes', expected true or false"),
         (RUN + "min_device = 3", "min_device: found an unknown key, expected 'min_"),
-        (
-            RUN + "[training]\nepochs = 3",
-            "training.epochs: found an unknown key, expected 'local_ep",
-        ),
-        (
-            RUN + "[training]\nlearning_rate = 0",
-            "training.learning_rate: found 0, expected a number > 0",
-        ),
-        (
-            RUN + "[training]\nlearning_rate = nan",
-            "training.learning_rate: found nan, expected a fin",
-        ),
+        (RUN + "[training]\nepochs = 3", "training.epochs: found an unknown key, expected 'local_ep"),
+        (RUN + "[training]\nlearning_rate = 0", "training.learning_rate: found 0, expected a number > 0"),
+        (RUN + "[training]\nlearning_rate = nan", "training.learning_rate: found nan, expected a fin"),
         (RUN + "[training]\nmomentum = 1", "training.momentum: found 1, expected a number < 1"),
-        (
-            RUN + '[training]\nlast_batch = "keep"',
-            "training.last_batch: found 'keep', expected one of",
-        ),
-        (
-            RUN + "[training]\nlocal_epochs = 0.5",
-            "training.local_epochs: found 0.5, expected a whole",
-        ),
+        (RUN + '[training]\nlast_batch = "keep"', "training.last_batch: found 'keep', expected one of"),
+        (RUN + "[training]\nlocal_epochs = 0.5", "training.local_epochs: found 0.5, expected a whole"),
         (RUN + "[codec]\nfraction = 0", "codec.fraction: found 0, expected a number > 0"),
-        (
-            RUN + "[codec]\nfractions = 0.5",
-            "codec.fractions: found an unknown key, expected 'fraction",
-        ),
-        (
-            RUN + '[codec]\ncompression = "lz4"',
-            "codec.compression: found 'lz4', expected one of 'zstd'",
-        ),
-        (
-            RUN + "[codec]\nerror_feedback = 1",
-            "codec.error_feedback: found 1, expected true or false",
-        ),
+        (RUN + "[codec]\nfractions = 0.5", "codec.fractions: found an unknown key, expected 'fraction"),
+        (RUN + '[codec]\ncompression = "lz4"', "codec.compression: found 'lz4', expected one of 'zstd'"),
+        (RUN + "[codec]\nerror_feedback = 1", "codec.error_feedback: found 1, expected true or false"),
         (RUN + "[coder]\n", "coder: found an unknown key, expected 'codec'?"),
         (RUN + "num_rounds = ", "expected valid TOML"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_run_toml_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:

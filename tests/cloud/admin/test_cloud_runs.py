@@ -42,17 +42,6 @@ def store(tmp_path: Path) -> Store:
     return open_store(tmp_path / "state")
 
 
-def test_a_run_is_stored_whole(store: Store, tmp_path: Path) -> None:
-    start_run(store, "first-run", make_bundle(tmp_path / "bundle"), CONFIG)
-    (row,) = store.runs()
-    run = Run(row, store)
-    assert (run.name, run.status, run.config) == ("first-run", "running", CONFIG)
-    assert run.manifest.layout == LAYOUT
-    context = RunStore(store).context(run)
-    assert np.array_equal(context.theta, random_theta(1))
-    assert np.array_equal(context.initial, context.theta)
-
-
 @pytest.mark.parametrize("name", ["", "Run", "run_1", "-run", "a" * 49, "run\n", "rün", "../run"])
 def test_a_name_that_no_run_may_have(store: Store, tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="run: found "):

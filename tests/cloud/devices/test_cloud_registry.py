@@ -42,9 +42,8 @@ def fleet() -> Fleet:
     return fleet
 
 
-def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -> None:
+def test_a_device_that_begins_again_from_an_old_count_is_named(cloud: Cloud) -> None:
     """Its state was wiped and its clock is behind: it waits in vain, and nobody else would say so."""
-    cloud = Cloud(tmp_path)
     cloud.devices["a"] = Device("a", incarnation=1_795_337_799)
     cloud.say("a", a_hello("first"))
     repeated = cloud.devices["a"].peer.seal(a_hello("second"))
@@ -60,9 +59,8 @@ def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -
     assert len(cloud.notes(logging.WARNING)) == 2
 
 
-def test_a_forged_start_count_does_not_lock_a_device_out(tmp_path: Path) -> None:
+def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
     """Whoever has its secret may say any count, as often as it likes, and cannot use them up."""
-    cloud = Cloud(tmp_path)
     cloud.core = Coordinator(FLEET, cloud.store, 1.0, NOW_S)
     cloud.load()
     forger, true = Device("a", incarnation=2**32 - 1), Device("a", incarnation=NOW_S + 100)
@@ -76,8 +74,7 @@ def test_a_forged_start_count_does_not_lock_a_device_out(tmp_path: Path) -> None
     assert cloud.give("a", later.peer.seal(a_hello("later")))
 
 
-def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello("a", "b")
     leaked, order = cloud.devices["a"], cloud.order("a")
     cloud.store.revoke_device("b")

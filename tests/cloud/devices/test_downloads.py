@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
 
-from sedge_cloud.devices import downloads as module
 from sedge_cloud.devices.downloads import Downloads, Served
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
@@ -162,19 +161,6 @@ def test_forgotten_requests_are_asked_again(downloads: Downloads) -> None:
     assert len(downloads.poll(9.0, 9)) == 1
 
 
-def test_manifests_are_those_of_the_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of more than are held."""
-    monkeypatch.setattr(module, "CACHED_MANIFESTS_BYTES", 3 * 416)
-    blobs = BlobFolder(tmp_path)
-    datas = [bytes([number]) * 10 for number in range(5)]
-    names = [blobs.write(data) for data in datas]
-    downloads = Downloads(blobs, GATHER_S)
-    for _ in range(2):
-        assert [downloads.manifest(name) for name in names] == [describe(data) for data in datas]
-    with pytest.raises(StorageError):
-        downloads.manifest(bytes(32))
-
-
 def get(cloud: Cloud, name: str, manifest: Manifest, number: int = 1) -> list[Message]:
     """A device asks for all of a blob."""
     bitmap = to_bitmap(range(manifest.count), manifest.count)
@@ -262,8 +248,7 @@ def test_a_foreign_patch_is_not_to_be_had(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 2**31])
-def test_who_asks_for_another_round_is_told_that_it_is_over(tmp_path: Path, number: int) -> None:
-    cloud = Cloud(tmp_path)
+def test_who_asks_for_another_round_is_told_that_it_is_over(cloud: Cloud, number: int) -> None:
     cloud.hello()
     old = cloud.order("a").model
     cloud.answer("a", "b")
@@ -275,8 +260,7 @@ def test_who_asks_for_another_round_is_told_that_it_is_over(tmp_path: Path, numb
     assert cloud.sends(topics.blob(FLEET, old.transfer)) == []
 
 
-def test_who_was_not_drawn_gets_nothing(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_who_was_not_drawn_gets_nothing(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello()
     cloud.enrol("late")
     other = type(cloud.store)(tmp_path / "state")
@@ -287,8 +271,9 @@ def test_who_was_not_drawn_gets_nothing(tmp_path: Path) -> None:
     assert cloud.messages("late", Cancel) and cloud.messages("late", Order) == []
 
 
-def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(
+    cloud: Cloud, tmp_path: Path
+) -> None:
     cloud.hello()
     model = cloud.order("a").model
     name = model.sha256.hex()

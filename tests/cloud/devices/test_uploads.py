@@ -36,9 +36,9 @@ from sedge_protocol.wire.update import MAX_REPORT_BYTES, encode_update
 CUT = 2**12
 
 
-def opened(folder: Path, *devices: str) -> Cloud:
+@pytest.fixture
+def cloud(cloud: Cloud) -> Cloud:
     """A cloud with round 1 open."""
-    cloud = Cloud(folder, devices=devices or ("a", "b"))
     cloud.hello()
     return cloud
 
@@ -63,27 +63,7 @@ def parts(cloud: Cloud) -> list[Path]:
     return sorted((cloud.folder / "state" / "parts").glob("*.part"))
 
 
-def test_a_small_update_in_one_message(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
-    blob = small_update(cloud.order("a"))
-    sha256 = hashlib.sha256(blob).digest()
-    assert cloud.offer("a", blob) == [Committed(RUN, 1, sha256)]
-    row = cloud.store.update(RUN, 1, "a")
-    assert row is not None and (row.blob, row.size, row.late) == (sha256, len(blob), False)
-    assert cloud.store.update_blob(sha256) == blob and parts(cloud) == []
-    assert not cloud.store.blobs.has(sha256)  # it lies beside its receipt
-    (event,) = cloud.events(UpdateReceived)
-    assert (event.device, event.size, event.report) == (
-        "a",
-        len(blob),
-        report_for(cloud.order("a")),
-    )
-    memory = cloud.store.client_model(RUN, "a")
-    assert memory is not None and memory.blob == sha256
-
-
-def test_a_large_update_chunk_by_chunk(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_large_update_chunk_by_chunk(cloud: Cloud) -> None:
     blob = large(cloud)
     manifest = describe(blob, CUT)
     assert offer(cloud, "a", manifest, 5) == Have(5, to_bitmap([], manifest.count), CREDIT)
@@ -107,8 +87,7 @@ def test_a_large_update_chunk_by_chunk(tmp_path: Path) -> None:
     assert cloud.chunk("a", manifest.transfer, 0, data[0]) == [] and parts(cloud) == []
 
 
-def test_progress_is_reported_after_a_silence(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_progress_is_reported_after_a_silence(cloud: Cloud) -> None:
     manifest = describe(large(cloud), CUT)
     offer(cloud, "a", manifest)
     cloud.chunk("a", manifest.transfer, 0, pieces(manifest, large(cloud))[0])
@@ -130,9 +109,8 @@ def test_progress_is_reported_after_a_silence(tmp_path: Path) -> None:
     ],
 )
 def test_an_offer_for_nothing(
-    tmp_path: Path, run: str, number: int, reason: str, detail: str
+    cloud: Cloud, run: str, number: int, reason: str, detail: str
 ) -> None:
-    cloud = opened(tmp_path)
     manifest = describe(large(cloud))
     answer = offer(cloud, "a", manifest, round_=number, run=run)
     assert answer == Reject(run, number, manifest.sha256, reason, detail)
@@ -202,8 +180,7 @@ def test_a_late_update_of_a_strategy_with_arrays(
     assert found.round == 2 and found.arrays["importance"].shape == (LAYOUT.size,)
 
 
-def test_too_large_is_a_stored_answer_and_settles(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_too_large_is_a_stored_answer_and_settles(cloud: Cloud) -> None:
     limit = MAX_REPORT_BYTES + 4 * LAYOUT.size * (DENSE_SLACK + 1) // DENSE_SLACK
     fits, over = describe(bytes(limit)), describe(bytes(limit + 1))
     assert isinstance(offer(cloud, "b", fits), Have)
@@ -217,8 +194,7 @@ def test_too_large_is_a_stored_answer_and_settles(tmp_path: Path) -> None:
     assert offer(cloud, "a", over, 2) == answer
 
 
-def test_the_same_update_again_gets_the_same_receipt(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_the_same_update_again_gets_the_same_receipt(cloud: Cloud) -> None:
     blob = small_update(cloud.order("a"))
     first = cloud.offer("a", blob)
     for number in (2, 3):
@@ -235,8 +211,7 @@ def test_the_same_update_again_gets_the_same_receipt(tmp_path: Path) -> None:
     assert cloud.say("a", Offer(RUN, 1, again, 6, blob), again.transfer) == first
 
 
-def test_another_update_for_the_same_round_is_a_duplicate(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_another_update_for_the_same_round_is_a_duplicate(cloud: Cloud) -> None:
     blob = small_update(cloud.order("a"))
     cloud.offer("a", blob)
     row, memory = cloud.store.update(RUN, 1, "a"), cloud.store.client_model(RUN, "a")
@@ -249,8 +224,7 @@ def test_another_update_for_the_same_round_is_a_duplicate(tmp_path: Path) -> Non
     assert not cloud.store.blobs.has(hashlib.sha256(other).digest())
 
 
-def test_a_transfer_goes_on_after_a_restart(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_transfer_goes_on_after_a_restart(cloud: Cloud) -> None:
     blob = large(cloud)
     manifest = describe(blob, CUT)
     data = pieces(manifest, blob)
@@ -266,8 +240,7 @@ def test_a_transfer_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
-def test_a_part_torn_by_a_power_cut_is_asked_for_again(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_part_torn_by_a_power_cut_is_asked_for_again(cloud: Cloud) -> None:
     blob = large(cloud)
     manifest = describe(blob, CUT)
     offer(cloud, "a", manifest)
@@ -281,10 +254,7 @@ def test_a_part_torn_by_a_power_cut_is_asked_for_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(2**12, 2**13), (2**13, 2**12)])
-def test_a_blob_cut_anew_goes_on_from_the_same_part(
-    tmp_path: Path, first: int, second: int
-) -> None:
-    cloud = opened(tmp_path)
+def test_a_blob_cut_anew_goes_on_from_the_same_part(cloud: Cloud, first: int, second: int) -> None:
     blob = large(cloud)
     old, new = describe(blob, first), describe(blob, second)
     assert old.transfer != new.transfer
@@ -302,8 +272,7 @@ def test_a_blob_cut_anew_goes_on_from_the_same_part(
     assert parts(cloud) == []
 
 
-def test_a_device_that_lost_its_update_and_made_another(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_device_that_lost_its_update_and_made_another(cloud: Cloud) -> None:
     for seed in range(5):  # not two of them occupy the device's transfers for ever
         manifest = describe(large(cloud, seed=seed), CUT)
         assert isinstance(offer(cloud, "a", manifest), Have)
@@ -343,23 +312,6 @@ def test_more_than_two_transfers_wait(tmp_path: Path) -> None:
     assert isinstance(offer(cloud, "c", manifests[1], 3, round_=2), Have)
 
 
-def test_an_upload_that_made_room_goes_on_later(tmp_path: Path) -> None:
-    cloud = with_three_orders(tmp_path)
-    orders = cloud.messages("c", Order)
-    blobs = [update(order, random_theta(order.round)) for order in orders]
-    manifests = [describe(blob, CUT) for blob in blobs]
-    offer(cloud, "c", manifests[0], round_=1)
-    cloud.chunk("c", manifests[0].transfer, 3, pieces(manifests[0], blobs[0])[3])
-    cloud.now += IDLE_S + 1
-    offer(cloud, "c", manifests[1], round_=2)
-    offer(cloud, "c", manifests[2], round_=3)
-    assert isinstance(offer(cloud, "c", manifests[0], 2, round_=1), Busy)
-    for index, data in enumerate(pieces(manifests[2], blobs[2])):
-        cloud.chunk("c", manifests[2].transfer, index, data)
-    answer = offer(cloud, "c", manifests[0], 3, round_=1)
-    assert answer == Have(3, to_bitmap([3], manifests[0].count), CREDIT)
-
-
 def test_the_same_blob_for_another_round_is_judged_by_that_round(tmp_path: Path) -> None:
     cloud = with_three_orders(tmp_path)
     blob = update(cloud.messages("c", Order)[0], random_theta(1))  # of round 1
@@ -373,8 +325,7 @@ def test_the_same_blob_for_another_round_is_judged_by_that_round(tmp_path: Path)
     assert cloud.store.update(RUN, 1, "c") is None
 
 
-def test_a_chunk_nobody_has_offered(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_chunk_nobody_has_offered(cloud: Cloud) -> None:
     blob = large(cloud)
     manifest = describe(blob, CUT)
     data = pieces(manifest, blob)
@@ -384,8 +335,7 @@ def test_a_chunk_nobody_has_offered(tmp_path: Path) -> None:
     assert cloud.chunk("a", bytes(16), 0, data[0]) == [] and parts(cloud) == []
 
 
-def test_a_chunk_that_is_not_as_announced(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_chunk_that_is_not_as_announced(cloud: Cloud) -> None:
     blob = large(cloud)
     manifest = describe(blob, CUT)
     data = pieces(manifest, blob)
@@ -410,8 +360,7 @@ def test_a_chunk_that_is_not_as_announced(tmp_path: Path) -> None:
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
-def test_inline_bytes_that_are_not_the_blob(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_inline_bytes_that_are_not_the_blob(cloud: Cloud) -> None:
     blob = small_update(cloud.order("a"))
     manifest = describe(blob)
     flipped = bytes([blob[0] ^ 1]) + blob[1:]
@@ -423,15 +372,13 @@ def test_inline_bytes_that_are_not_the_blob(tmp_path: Path) -> None:
     assert isinstance(cloud.offer("a", blob)[0], Committed)
 
 
-def test_an_offer_under_another_transfer_is_dropped(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_an_offer_under_another_transfer_is_dropped(cloud: Cloud) -> None:
     blob = small_update(cloud.order("a"))
     assert cloud.say("a", Offer(RUN, 1, describe(blob), 1, blob), bytes(16)) == []
     assert cloud.core.counters["refused"] == 1 and cloud.store.update(RUN, 1, "a") is None
 
 
-def test_chunks_that_fit_a_manifest_that_lies_about_the_whole(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_chunks_that_fit_a_manifest_that_lies_about_the_whole(cloud: Cloud) -> None:
     blob = large(cloud)
     lie = msgspec.structs.replace(describe(blob, CUT), sha256=bytes(32))
     offer(cloud, "a", lie)
@@ -443,8 +390,7 @@ def test_chunks_that_fit_a_manifest_that_lies_about_the_whole(tmp_path: Path) ->
     assert not cloud.store.blobs.has(bytes(32))
 
 
-def test_a_long_reason_is_cut(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_long_reason_is_cut(cloud: Cloud) -> None:
     report = msgspec.structs.replace(report_for(cloud.order("a")), run="x" * 48)
     (answer,) = cloud.offer("a", encode_update(report, b""))
     assert isinstance(answer, Reject) and len(answer.detail) <= 1000
@@ -470,18 +416,10 @@ def insist(cloud: Cloud, blob: bytes) -> None:
 
 
 CALLS = {
-    "large": {
-        "update",
-        "trim_parts",
-        "open_part",
-        "write_part",
-        "take_part",
-        "receive",
-        "discard_part",
-    },
+    "large": {"update", "trim_parts", "open_part", "write_part", "take_part", "receive", "discard_part"},
     "small": {"update", "require_room", "receive"},
     "late": {"update", "order", "round", "has", "require_room", "receive", "write"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -518,9 +456,8 @@ def test_the_disk_fails_at_each_call(tmp_path: Path, kind: str, after: bool) -> 
 
 
 def test_a_disk_that_stays_full_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = opened(tmp_path)
     blob = large(cloud)
     manifest = describe(blob, CUT)
     data = pieces(manifest, blob)
@@ -542,9 +479,8 @@ def test_a_disk_that_stays_full_loses_nothing(
 
 
 def test_a_crash_between_the_blob_and_its_receipt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = opened(tmp_path)
     blob = large(cloud)
     manifest = describe(blob, CUT)
 
@@ -562,8 +498,7 @@ def test_a_crash_between_the_blob_and_its_receipt(
     assert [path.name for path in (tmp_path / "state" / "parts").iterdir()] == []
 
 
-def test_a_blob_of_another_is_not_had_for_its_hash(tmp_path: Path) -> None:
-    cloud = opened(tmp_path)
+def test_a_blob_of_another_is_not_had_for_its_hash(cloud: Cloud) -> None:
     blob = large(cloud)
     manifest = describe(blob, CUT)
     assert cloud.upload("a", blob, CUT) == [Committed(RUN, 1, manifest.sha256)]

@@ -63,8 +63,7 @@ def made(run: Run, current: OpenRound, name: str, describe: Describe, left_s: fl
 
 
 @pytest.mark.parametrize("size", [0, 1, MAX_INLINE_BYTES])
-def test_a_patch_in_its_row_travels_inside(tmp_path: Path, size: int) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_patch_in_its_row_travels_inside(cloud: Cloud, size: int) -> None:
     cloud.hello()
     run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
     patch = bytes(size)
@@ -76,8 +75,7 @@ def test_a_patch_in_its_row_travels_inside(tmp_path: Path, size: int) -> None:
     assert order.deadline_ms == 0  # never negative
 
 
-def test_an_order_may_fill_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud = Cloud(tmp_path)
+def test_an_order_may_fill_its_frame(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.hello()
     run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
     current.orders["b"] = msgspec.structs.replace(current.orders["b"], patch=bytes(9000))

@@ -29,7 +29,6 @@ from sedge_protocol.codec import (
 from sedge_protocol.errors import ConfigError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import (
-    MAX_INLINE_BYTES,
     Committed,
     DeviceScoring,
     Order,
@@ -167,13 +166,10 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "kept": (assigned(keep=("head",)), "no tensor named 'head'"),
     "frozen": (assigned(then=(Training(freeze=("x",)),)), "no tensor named 'x'"),
     "personal": (assigned(own_model=OwnModel(Training(freeze=("y",)))), "no tensor named 'y'"),
-    "scored": (
-        assigned(scoring=DeviceScoring(quantile=0.5, tensors=("z",))),
-        "no tensor named 'z'",
-    ),
+    "scored": (assigned(scoring=DeviceScoring(quantile=0.5, tensors=("z",))), "no tensor named 'z'"),
     "a range": (assigned(training=Training(prox=-1.0)), r"prox|>= 0"),
     "too many phases": (assigned(then=(Training(),) * 9), "length"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -410,42 +406,6 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
     sends(cloud, "a", change)
     cloud.answer("b")
     assert cloud.order("a").round == 3 and cloud.order("a").patch_hash != order.patch_hash
-
-
-def test_the_mask_of_a_patch_is_coded_against_the_devices_own(tmp_path: Path) -> None:
-    """That of its last update, which it holds: then the positions cost next to nothing."""
-
-    def plan(context: Context, client: ClientModel) -> Assignment:
-        select = UpdateSelection(fraction=0.75)
-        if client.sent is None:
-            return assigned(select=select)
-        values = random_theta(2, client.sent.count)
-        patch = SparseVector(LAYOUT.size, client.sent.indices, values)
-        return assigned(patch=patch, select=select)
-
-    given.PLANS["a"] = plan
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=("select",))
-    change = part(11_000, seed=8)
-    for number in (1, 2):
-        assert cloud.order("a").round == number
-        sends(cloud, "a", change)
-        cloud.answer("b")
-    order = cloud.order("a")
-    assert order.patch_blob is not None and order.patch_blob.size > MAX_INLINE_BYTES
-    coded = cloud.store.blobs.read(order.patch_blob.sha256)
-    assert order.patch_context is not None and order.context == order.patch_context.sha256
-    found = decode(coded, LAYOUT.size, cloud.store.blobs.read(order.context))
-    assert change.indices is not None and found.indices is not None
-    np.testing.assert_array_equal(found.indices, change.indices)
-    assert len(encode(found, ValueCoding.FP32)) - len(coded) > 400
-    sends(cloud, "a", part(10))
-    start = random_theta(1)
-    found.scatter_into(start)
-    part(10).add_to(start)
-    cloud.restart()
-    trained = known(cloud, "a").trained
-    assert trained is not None and trained.tobytes() == start.tobytes()
 
 
 def test_what_orders_and_client_models_name_is_not_collected(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.cloud.helper import (
     CONFIG,
-    LAYOUT,
     RUN,
     Cloud,
     random_theta,
@@ -18,21 +17,9 @@ from tests.cloud.helper import (
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store import runs as ledgers
-from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Run
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
-from sedge_protocol.layout import Theta
-from sedge_protocol.wire.update import Report, encode_update
-
-
-def open_cloud(folder: Path) -> tuple[Cloud, Run, OrderRow]:
-    """A cloud with round 1 open, its run, and the order of device a."""
-    cloud = Cloud(folder)
-    cloud.hello()
-    order = cloud.store.order(RUN, 1, "a")
-    assert order is not None
-    return cloud, cloud.core.runs[RUN], order
 
 
 def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
@@ -44,42 +31,6 @@ def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
     assert np.array_equal(state.initial, state.theta) and state.round == 0
     assert cloud.state().model_hash == hashlib.sha256(state.theta.tobytes()).digest()
     assert cloud.state().steps == () and cloud.state().owed == b""
-
-
-def device_vector(
-    start: Theta, delta: Theta, values: ValueCoding, kept: int
-) -> tuple[bytes, Theta]:
-    """A payload, and where a device stands that adds to its start what it has sent."""
-    payload = encode(top_k(delta, kept), values, Compression.ZLIB)
-    return payload, start + decode(payload, start.size).dense()
-
-
-@pytest.mark.parametrize(
-    ("values", "kept"), [(ValueCoding.FP32, LAYOUT.size), (ValueCoding.INT8, 10)]
-)
-def test_history_is_the_vector_the_device_had(
-    tmp_path: Path, values: ValueCoding, kept: int
-) -> None:
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9))
-    run, run_store, store = cloud.core.runs[RUN], cloud.core.run_store, cloud.store
-    for number in (1, 2, 3):
-        start = random_theta(number)
-        model, _, _ = run_store.write_model(start.copy(), Compression.ZSTD)
-        patched = np.sort(np.random.default_rng(number).choice(LAYOUT.size, 50, replace=False))
-        vector = SparseVector(LAYOUT.size, patched.astype(np.uint32), random_theta(number + 50, 50))
-        patch = encode(vector, ValueCoding.FP32)
-        vector.scatter_into(start)
-        payload, expected = device_vector(start, random_theta(number + 9), values, kept)
-        order = OrderRow(RUN, number, "a", patch, b"", b"")
-        report = msgspec.structs.replace(example_report(), round=number)
-        blob = store.blobs.write(encode_update(report, payload))
-        ledger_row = ClientModelRow(RUN, "a", number, model, order.patch, blob, b"")
-        with store._transaction() as db:
-            store._insert(db, "client_models", ledger_row, "INSERT OR REPLACE")
-        found = run_store.client_model(run, "a")
-        assert found.trained is not None and found.trained.tobytes() == expected.tobytes()
-        assert found.round == number
-        assert found.base is not None and found.base.tobytes() == random_theta(number).tobytes()
 
 
 def test_rounds_that_only_measure_do_not_make_a_client_model_older(tmp_path: Path) -> None:
@@ -94,30 +45,10 @@ def test_rounds_that_only_measure_do_not_make_a_client_model_older(tmp_path: Pat
     assert ages == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
 
 
-def example_report() -> Report:
-    """A report of nothing in particular."""
-    hashes = {"layout_hash": LAYOUT.hash, "model_hash": bytes(32), "patch_hash": b""}
-    return msgspec.convert(
-        {
-            **hashes,
-            "run": RUN,
-            "round": 1,
-            "task": "train",
-            "num_examples": 10,
-            "before": {"loss": 1.0, "accuracy": 0.5, "num_examples": 10},
-            "after": {"loss": 1.0, "accuracy": 0.5, "num_examples": 10},
-            "train_loss": 1.0,
-            "steps": 1,
-            "seconds": 1.0,
-        },
-        Report,
-    )
-
-
 def test_collect_keeps_what_states_and_rows_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud, _, _ = open_cloud(tmp_path)
+    cloud.hello()
     blob = small_update(cloud.order("a"))
     cloud.offer("a", blob)
     monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", 0.0)
@@ -155,25 +86,22 @@ def test_collecting_costs_no_more_than_was_written(
     assert len(looked) == 1
 
 
-def test_what_was_just_written_is_not_collected(tmp_path: Path) -> None:
+def test_what_was_just_written_is_not_collected(cloud: Cloud) -> None:
     """The command line writes a bundle before the run that names it."""
-    cloud = Cloud(tmp_path)
     fresh = cloud.store.blobs.write(b"of a run that is about to begin")
     cloud.core.run_store.collect()
     assert cloud.store.blobs.has(fresh)
 
 
 @pytest.mark.parametrize("column", ["config", "state"])
-def test_a_run_whose_row_cannot_be_read(tmp_path: Path, column: str) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_run_whose_row_cannot_be_read(cloud: Cloud, column: str) -> None:
     for bad in (b"\xc1", b"\x80", msgspec.msgpack.encode({"from": "another version"})):
         row = msgspec.structs.replace(cloud.run_row(), **{column: bad})
         with pytest.raises(StorageError, match="run run: its row cannot be read: "):
             Run(row, cloud.store)
 
 
-def test_a_run_whose_bundle_is_gone(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
     for blob, why in ((bytes(32), "read blob"), (cloud.store.blobs.write(b"no bundle"), "")):
         row = msgspec.structs.replace(cloud.run_row(), bundle=blob)
         with pytest.raises(StorageError, match=f"run run: its bundle cannot be read: {why}"):
@@ -181,9 +109,8 @@ def test_a_run_whose_bundle_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_read_now_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = Cloud(tmp_path)
     cloud.hello()
     for seed, name in enumerate("ab"):
         cloud.upload(name, update(cloud.order(name), random_theta(seed)))

@@ -165,21 +165,6 @@ def test_bytes_as_the_paper_counts_them() -> None:
     assert accounted_bytes(before, own, given, beta=2) == (2 * 4 + 14 / 8, 4 * (7 - 1))
 
 
-def test_bytes_of_a_dense_upload() -> None:
-    # FedCAC's: 4.84 MiB up, 4.69 down before and 2.34 after beta, of 4.69 MiB of parameters.
-    size = 1_229_002
-    layout = Layout.of([("fc.weight", (size,), Role.PARAMETER)])
-    theta = np.ones(size, np.float32)
-    half = np.arange(0, size, 2, dtype=np.uint32)
-    given = Assignment(patch=SparseVector(size, half, theta[half]))
-    own = ClientModel(theta, 1, sent=SparseVector(size, None, theta))
-    before = context_of(layout, theta, round=1)
-    first = accounted_bytes(before, own, given, beta=1)
-    later = accounted_bytes(before, own, given, beta=0)
-    mib = [round(found / 2**20, 2) for found in (first.up, first.down, later.up, later.down)]
-    assert mib == [4.83, 4.69, 4.83, 2.34]
-
-
 def test_bytes_of_a_sparse_upload() -> None:
     # ALGORITHMS' 2.485 MiB: half of 1,226,314 scored elements and a bit for each of 1,229,002.
     layout = Layout.of(

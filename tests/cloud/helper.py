@@ -210,9 +210,11 @@ class Cloud:
         """The last order that a device has been sent."""
         return self.messages(name, Order)[-1]
 
-    def offer(self, name: str, blob: bytes, number: int = 1) -> list[Message]:
-        """A device offers an update, whole, for its last order; the answer."""
-        order = self.order(name)
+    def offer(
+        self, name: str, blob: bytes, number: int = 1, order: Order | None = None
+    ) -> list[Message]:
+        """A device offers an update, whole, for its last order or this one; the answer."""
+        order = order or self.order(name)
         manifest = describe(blob)
         offer = Offer(order.run, order.round, manifest, number, blob)
         return self.say(name, offer, manifest.transfer)

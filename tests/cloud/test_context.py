@@ -13,20 +13,16 @@ from tests.cloud.helper import (
     LAYOUT,
     RUN,
     Cloud,
-    make_bundle,
-    open_store,
     random_theta,
     report_for,
 )
 
-from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CodecConfig
 from sedge_cloud.store import runs as ledgers
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Committed, Message, Offer, Order, Reject
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.messages import Committed, Order, Reject
 from sedge_protocol.wire.update import decode_update, encode_update
 
 KEPT = 3000  # a quarter of the elements: a mask alone takes more than a kilobyte
@@ -164,12 +160,6 @@ def test_against_a_mask_that_the_order_does_not_name(tmp_path: Path) -> None:
     assert cloud.store.client_model(RUN, "a") is None
 
 
-def late(cloud: Cloud, order: Order, blob: bytes) -> list[Message]:
-    """Device c offers its update for an order long past."""
-    manifest = describe(blob)
-    return cloud.say("c", Offer(RUN, order.round, manifest, 1, blob), manifest.transfer)
-
-
 def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", -60.0)
     config = msgspec.structs.replace(SPARSE, quorum=0.6)
@@ -186,7 +176,7 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
     cloud.core.run_store.collect()
     following = sent(7, 30)
     blob = blob_of(second, following, mask_bitmap(vector))
-    (answer,) = late(cloud, second, blob)
+    (answer,) = cloud.offer("c", blob, order=second)
     assert isinstance(answer, Committed) and answer.late
     cloud.core.run_store.collect()
     cloud.restart()
@@ -227,16 +217,3 @@ def test_masks_that_nothing_names_are_collected(
     kept = [cloud.store.blobs.has(mask) for mask in masks]
     # The last one for the open order, and those that late updates of three rounds may need.
     assert kept == [False] * 4 + [True] * 4
-
-
-def test_a_second_run_has_masks_of_its_own(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud)
-    play(cloud, 0, {})
-    other = open_store(tmp_path / "state")
-    start_run(other, "second", make_bundle(tmp_path / "other"), SPARSE)
-    other.close()
-    cloud.load()
-    cloud.poll()
-    orders = {order.run: order for order in cloud.messages("a", Order)}
-    assert orders["second"].context == b"" and orders[RUN].context

@@ -495,36 +495,6 @@ def test_nobody_is_looked_for_while_nobody_comes(
     assert len(looked) == 2 and cloud.events(RoundOpened)[0].cohort == ("a", "c")
 
 
-def test_who_is_present_is_known_without_asking_everyone(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-
-    def present() -> set[str]:
-        current = cloud.core.open[RUN]
-        online = {name for name in current.orders if cloud.core.devices[name].online}
-        assert current.present == {name for name in online if current.waiting_for(name)}
-        return current.present
-
-    cloud.hello()
-    assert present() == {"a", "b", "c"}
-    cloud.say("a", Goodbye(a_hello("a").nonce))
-    assert present() == {"b", "c"}
-    cloud.say("b", Decline(RUN, 1, "DataError", "no"))
-    assert present() == {"c"}
-    cloud.say("b", a_hello("b again"))
-    cloud.say("a", a_hello("a again"))
-    assert present() == {"a", "c"}
-    cloud.offer("c", small_update(cloud.order("c")))
-    assert present() == {"a"}
-    by_another_process(cloud, lambda store: store.revoke_device("a"))
-    cloud.load()
-    assert present() == set()
-    cloud.core.disconnected()
-    cloud.restart()
-    assert present() == set()
-    cloud.say("c", a_hello("c"))
-    assert present() == set()
-
-
 def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     cloud.hello()
     cloud.say("a", Get(RUN, 1, b"\1"), cloud.order("a").model.transfer)
@@ -542,28 +512,6 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     ]
     cloud.hello()
     assert len(cloud.messages("a", Order)) == 2
-
-
-def test_a_run_in_trouble_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, None)
-    other = make_bundle(tmp_path / "other", init=np.zeros(12_000, np.float32))
-    start_run(cloud.store, "a-broken", other, CONFIG)
-    start_run(cloud.store, RUN, cloud.bundle, CONFIG)
-    cloud.restart()
-    model = msgspec.msgpack.decode(cloud.store.runs()[0].state, type=RunState).model.hex()
-    path = tmp_path / "state" / "blobs" / model[:2] / model
-    whole = path.read_bytes()
-    path.write_bytes(b"rot" + whole[3:])
-    cloud.hello()
-    assert [event.run for event in cloud.events(RoundOpened)] == [RUN]
-    (error,) = cloud.notes(logging.ERROR)
-    assert "do not have its sha256" in error and path.with_suffix(".corrupt").exists()
-    cloud.poll(DISK_RETRY_S - 1)
-    cloud.answer("a", "b")
-    assert len(cloud.notes(logging.ERROR)) == 1 and len(cloud.summaries()) == 1
-    path.write_bytes(whole)  # the operator brings the backup
-    cloud.poll(1)
-    assert [event.run for event in cloud.events(RoundOpened)] == [RUN, RUN, "a-broken"]
 
 
 def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Path) -> None:

@@ -10,19 +10,15 @@ from tests.cloud.contexts import context_of
 from sedge_cloud.algorithms.collaboration import (
     Grouping,
     Masks,
-    Noted,
     collaborators,
     drawn,
     group_mean,
-    known,
     overlaps,
     packed,
-    places,
     regrouped,
     threshold,
 )
-from sedge_cloud.strategy import ClientModel, Context, Update
-from sedge_protocol.codec import SparseVector
+from sedge_cloud.strategy import Context
 from sedge_protocol.layout import Layout, Role
 
 GROUPING = Grouping(beta=10, sample=2**21, stale_rounds=0)
@@ -62,23 +58,6 @@ def test_overlaps_are_what_counting_gives(size: int) -> None:
     assert found[1, 2] == found[2, 1] == 1
 
 
-@pytest.mark.parametrize(
-    ("mine", "other", "overlap"),
-    [
-        ([0, 1], [0, 1], 1.0),
-        ([0, 1], [2, 3], 0.0),
-        ([0, 1], [1, 2], 0.5),
-        ([0], [0, 1, 2, 3], -0.5),  # the larger mask differs in three elements
-        ([0, 1, 2, 3], [0], 1 - 3 / 8),
-    ],
-)
-def test_an_overlap_is_told_from_the_side_of_one_device(
-    mine: list[int], other: list[int], overlap: float
-) -> None:
-    words = masks_of(4, a=mine, b=other).words
-    assert overlaps([words["a"], words["b"]])[0, 1] == overlap
-
-
 @pytest.mark.parametrize(("count", "number"), [(2, 1), (7, 3), (30, 7)])
 def test_equal_masks_are_one_group(count: int, number: int) -> None:
     # Whatever the mean of equal overlaps is rounded to.
@@ -96,22 +75,6 @@ def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     assert groups == {"d0": ("d1", "d2"), "d1": ("d0", "d2"), "d2": ("d0", "d1")}
     overlap = np.array([[1, 1 - 19 / 20, 1 - 9 / 20], [1 - 16 / 20, 1, 0.25], [0.9, 0.15, 1]])
     assert threshold(overlap, 3, 3) == 0.9
-
-
-def test_groups_only_get_smaller_until_nobody_is_left() -> None:
-    rng = np.random.default_rng(0)
-    masks = masks_of(64, **{d: rng.choice(64, 20, replace=False).tolist() for d in "abcdef"})
-    before = collaborators(masks.words, 1, 9)
-    for number in range(2, 10):
-        after = collaborators(masks.words, number, 9)
-        assert all(set(after[device]) <= set(before[device]) for device in after)
-        before = after
-    assert before  # the best pair
-    pairs = overlaps(list(masks.words.values())) - 2 * np.eye(6)
-    names = list(masks.words)
-    best = {(names[i], names[j]) for i, j in zip(*np.nonzero(pairs == pairs.max()), strict=True)}
-    assert {(i, j) for i, group in before.items() for j in group} == best
-    assert collaborators(masks.words, 10, 9) == {}
 
 
 def test_a_device_without_critical_elements_is_alone() -> None:
@@ -155,19 +118,6 @@ def test_a_sample_errs_no_more_than_documented() -> None:
 # From round to round ------------------------------------------------------------------------------
 
 
-def test_groups_of_absent_devices_stay() -> None:
-    before = context(8, 3, x=("a",), a=("x",), b=("x",))
-    groups, arrays = regrouped(before, masks_of(8, a=[0, 1], c=[0, 2]), GROUPING)
-    assert groups == {"x": ("a",), "b": ("x",), "a": ("c",), "c": ("a",)}
-    assert arrays == {}
-
-
-def test_a_device_that_finds_nobody_loses_its_group() -> None:
-    masks = masks_of(8, a=[0, 1], b=[0, 1], c=[6, 7])
-    groups, _ = regrouped(context(8, 3, c=("a",)), masks, GROUPING)
-    assert groups == {"a": ("b",), "b": ("a",)}
-
-
 def test_after_beta_nobody_has_a_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1])
     last, _ = regrouped(context(8, 9, x=("a",)), masks, GROUPING)
@@ -198,43 +148,10 @@ def test_masks_of_absent_devices_count_while_they_are_fresh(size: int) -> None:
         assert array.dtype == np.float32
 
 
-def test_updates_are_noted_as_they_pass() -> None:
-    theta = np.zeros(4, np.float32)
-    sent = SparseVector(4, np.array([1, 3], np.uint32), np.ones(2, np.float32))
-    updates = [Update("a", 1, theta, None, sent), Update("b", 1, theta)]
-    masks = Masks(4, 64)
-    noted = Noted(updates, masks, lambda _, delta: places(delta))
-    for _ in range(2):
-        assert [update.device for update in noted] == ["a", "b"]
-    assert list(masks.words) == ["a"]
-    assert masks.words["a"].tolist() == [0b1010]
-
-
 # Group values -------------------------------------------------------------------------------------
-
-
-def test_the_mean_of_a_group() -> None:
-    one, two = np.arange(1, 5, dtype=np.float32), np.full(4, 10, np.float32)
-    critical = np.array([0, 2])
-    models = [(one, critical), (two, np.array([2, 3]))]
-    assert group_mean(critical, models, counted=False).tolist() == [0.5, 6.5]
-    assert group_mean(critical, models, counted=True).tolist() == [1, 6.5]
-    dense = [(one, critical), (two, None)]
-    assert group_mean(critical, dense, counted=True).tolist() == [5.5, 6.5]
-    alone = group_mean(critical, models[:1], counted=False)
-    assert alone.dtype == np.float32
-    assert alone.tolist() == [1, 3]
 
 
 def test_enormous_values_have_a_mean() -> None:
     most = np.full(3, np.finfo(np.float32).max)
     found = group_mean(np.arange(3), [(most, None), (most, None)], counted=False)
     np.testing.assert_array_equal(found, most)
-
-
-def test_a_device_that_is_forgotten_is_left_out() -> None:
-    theta = np.zeros(2, np.float32)
-    sent = SparseVector(2, None, theta)
-    assert list(known([ClientModel(), ClientModel(theta, sent=sent), ClientModel(theta)])) == [
-        (theta, sent)
-    ]

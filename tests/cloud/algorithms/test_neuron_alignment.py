@@ -98,48 +98,7 @@ def test_doubled_neurons_are_merged_and_the_function_stays(
     np.testing.assert_allclose(logits(large, wide.layout, split), said, rtol=1e-3, atol=1e-3)
 
 
-def test_splitting_keeps_the_function_whatever_the_target() -> None:
-    # Of four channels each gets two of the eight, whichever they are: copies share their outgoing weights.
-    large, small, axes, many, few = NETS[0]
-    wide, narrow = form(large, axes, many), form(small, axes, few)
-    rng = np.random.default_rng(8)
-    theta, target = random_theta(narrow.layout, rng), random_theta(wide.layout, rng)
-    split = Aligner("emd").align(theta, narrow, target, wide).theta
-    said = logits(small, narrow.layout, theta)
-    np.testing.assert_allclose(logits(large, wide.layout, split), said, rtol=1e-4, atol=1e-4)
-
-
 # One partner each.
-
-
-def test_assign_takes_a_true_sub_model_and_puts_it_back() -> None:
-    large, small, axes, many, few = NETS[1]
-    wide, narrow = form(large, axes, many), form(small, axes, few)
-    rng = np.random.default_rng(10)
-    theta = random_theta(wide.layout, rng)
-    choice = [
-        rng.permutation(count)[:kept].astype(np.intp) for count, kept in zip(many, few, strict=True)
-    ]
-    own = rearranged(theta, wide, choice, narrow)
-    taken = Aligner("assign").align(theta, wide, own, narrow)
-    np.testing.assert_array_equal(taken.theta, own)
-    assert taken.cover is None
-    back = Aligner("assign").align(own, narrow, theta, wide)
-    assert back.cover is not None
-    for tensor, dims in zip(wide.layout.tensors, axes.dims, strict=True):
-        expected = np.ones(tensor.shape, np.bool_)
-        for place, axis in enumerate(dims):
-            if axis != FIXED:
-                chosen = np.isin(np.arange(many[axis]), choice[axis])
-                shape = [1] * len(dims)
-                shape[place] = -1
-                expected = expected & chosen.reshape(shape)
-        cover = back.cover[tensor.slice].reshape(tensor.shape)
-        np.testing.assert_array_equal(cover, expected)
-        whole = theta[tensor.slice].reshape(tensor.shape)
-        np.testing.assert_array_equal(
-            back.theta[tensor.slice].reshape(tensor.shape), np.where(expected, whole, 0)
-        )
 
 
 def test_cover_counts_every_element_behind_a_flattened_image() -> None:

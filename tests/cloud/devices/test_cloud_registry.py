@@ -179,23 +179,6 @@ def test_a_broadcast_in_an_announced_coding(
     assert fleet.able(run) == ["a"]
 
 
-def test_who_is_present_is_counted(fleet: Fleet) -> None:
-    fleet.load([row("a"), row("b"), row("c")])
-    seen = fleet.changes
-    for name in "aca":
-        fleet.arrive(fleet[name], a_hello())
-    assert fleet.present == 2 and fleet.changes > seen
-    seen = fleet.changes
-    fleet.leave(fleet["a"])
-    fleet.leave(fleet["a"])
-    assert fleet.present == 1 and fleet.changes == seen + 1
-    fleet.load([row("c", revoked=True)])
-    assert fleet.present == 0
-    fleet.arrive(fleet["a"], a_hello())
-    fleet.lose()
-    assert fleet.present == 0
-
-
 def test_the_hello_of_a_device_outlives_our_own_start() -> None:
     fleet = Fleet(FLEET, 1)
     hello = a_hello(codecs=("int4",))

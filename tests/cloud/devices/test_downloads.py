@@ -38,17 +38,6 @@ def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now
     downloads.request(device, SHARED.transfer, bitmap, [Served(SHARED, expected)], now)
 
 
-def test_requests_are_gathered_and_answered_once(downloads: Downloads) -> None:
-    assert downloads.timer() is None and downloads.poll(0.0, 9) == []
-    ask(downloads, "a", {0, 1}, 3, now=10.0)
-    ask(downloads, "b", {1, 3}, 3, now=10.5)
-    assert downloads.timer() == 11.0 and downloads.poll(10.9, 9) == []
-    found = downloads.poll(11.0, 9)
-    parts = pieces(SHARED, BLOB)
-    assert found == [(None, SHARED.transfer, index, parts[index]) for index in (0, 1, 3)]
-    assert downloads.poll(99.0, 9) == [] and downloads.timer() is None
-
-
 def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
     """Devices drop what does not have its digest, and would ask for it for ever."""
     (path,) = tmp_path.glob(f"blobs/*/{SHARED.sha256.hex()}")
@@ -62,21 +51,6 @@ def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Pa
         downloads.poll(10.0, 9)
     ask(downloads, "a", {0}, 1, now=11.0)
     assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]
-
-
-def test_no_more_than_the_link_has_room_for(downloads: Downloads) -> None:
-    ask(downloads, "a", {0, 1, 2, 3}, 1, now=0.0)
-    assert downloads.poll(0.0, 0) == []
-    assert [index for _, _, index, _ in downloads.poll(0.0, 3)] == [0, 1, 2]
-    assert downloads.timer() is not None
-    assert [index for _, _, index, _ in downloads.poll(0.0, 3)] == [3]
-
-
-def test_the_room_is_for_all_blobs_together(downloads: Downloads) -> None:
-    ask(downloads, "a", {0, 1}, 1, now=0.0)
-    private(downloads, "a", "a", now=0.0)
-    assert len(downloads.poll(0.0, 2)) == 2
-    assert len(downloads.poll(0.0, 2)) == 1
 
 
 def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
@@ -151,14 +125,6 @@ def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> N
     with pytest.raises(FrameError, match="bitmap"):
         downloads.request("a", SHARED.transfer, bitmap, [Served(SHARED, 1)], 0.0)
     assert downloads.timer() is None
-
-
-def test_forgotten_requests_are_asked_again(downloads: Downloads) -> None:
-    ask(downloads, "a", {0}, 1, now=0.0)
-    downloads.clear()
-    assert downloads.timer() is None and downloads.poll(9.0, 9) == []
-    ask(downloads, "a", {0}, 1, now=9.0)
-    assert len(downloads.poll(9.0, 9)) == 1
 
 
 def get(cloud: Cloud, name: str, manifest: Manifest, number: int = 1) -> list[Message]:

@@ -129,10 +129,7 @@ def test_an_update_of_a_round_long_ago(tmp_path: Path, monkeypatch: pytest.Monke
     assert cloud.core.open[RUN].row.round == LATE_ROUNDS + 3
     answers: list[Message] = []
     for order in orders[1:]:  # the model of round 1 is the run's first, which is always kept
-        blob = small_update(order, seed=50)
-        manifest = describe(blob)
-        offered = Offer(RUN, order.round, manifest, 1, blob)
-        answers += cloud.say("c", offered, manifest.transfer)
+        answers += cloud.offer("c", small_update(order, seed=50), order=order)
     stale, *late, current = answers
     assert isinstance(stale, Reject)
     assert (stale.reason, stale.detail) == ("stale", "round 2 closed too long ago")
@@ -164,16 +161,13 @@ def test_a_late_update_of_a_strategy_with_arrays(
         differ(cloud)
     first, second = cloud.messages("c", Order)[:2]
     assert (first.round, second.round) == (1, 2)
-    blob = small_update(second)
-    manifest = describe(blob)
-    (answer,) = cloud.say("c", Offer(RUN, 2, manifest, 1, blob), manifest.transfer)
+    (answer,) = cloud.offer("c", small_update(second), order=second)
     assert isinstance(answer, Committed) and answer.late
     for _ in range(3):
         differ(cloud)
     # Round 1 has no arrays left, though its model, the run's first, is still there.
     assert cloud.store.blobs.has(first.model.sha256)
-    early = describe(small_update(first))
-    (answer,) = cloud.say("c", Offer(RUN, 1, early, 1, small_update(first)), early.transfer)
+    (answer,) = cloud.offer("c", small_update(first), order=first)
     assert isinstance(answer, Reject) and answer.reason == "stale"
     assert cloud.core.open[RUN].row.round == 6 and cloud.core.counters["storage_errors"] == 0
     found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "c")

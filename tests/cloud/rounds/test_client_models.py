@@ -23,8 +23,7 @@ from sedge_cloud.rounds.client_models import ClientModels
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.codec import decode
-from sedge_protocol.wire.messages import Committed, Hello, Offer
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.messages import Committed, Hello
 from sedge_protocol.wire.update import decode_update, encode_update
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
@@ -127,9 +126,7 @@ def test_nobody_is_in_a_group_whose_last_update_did_not_count_in_full(tmp_path: 
         cloud.upload(name, update(cloud.order(name), delta))
     cloud.poll()
     assert members() == ["a", "c", "d", "late"], "what it sent last was in time"
-    blob = small_update(missed)
-    manifest = describe(blob)
-    (answer,) = cloud.say("late", Offer(RUN, missed.round, manifest, 1, blob), manifest.transfer)
+    (answer,) = cloud.offer("late", small_update(missed), order=missed)
     assert isinstance(answer, Committed) and answer.late
     assert members() == ["a", "c", "d"]
     for name in names[1:]:

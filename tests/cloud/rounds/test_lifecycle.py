@@ -1,5 +1,6 @@
 """Rounds: who is drawn, when one closes, what it leaves, and how a run ends."""
 
+import hashlib
 import logging
 import shutil
 import sys
@@ -32,8 +33,7 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import Cancel, Committed, Decline, Offer, Order, Reject
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.messages import Cancel, Committed, Decline, Order, Reject
 from sedge_protocol.wire.update import encode_update
 
 NAMES = [f"d{i:02}" for i in range(40)]
@@ -98,27 +98,6 @@ def test_the_size_of_a_cohort(
 
 
 @pytest.mark.parametrize(
-    ("closed", "evaluate", "expected"),
-    [
-        (0, True, (1, "train")),
-        (1, True, (2, "train")),
-        (2, True, (3, "evaluate")),
-        (2, False, None),
-        (3, True, None),
-    ],
-)
-@pytest.mark.parametrize("fraction", [0.0, 0.1])
-def test_what_is_due(
-    run: Run, closed: int, evaluate: bool, expected: tuple[int, str] | None, fraction: float
-) -> None:
-    with_config(run, evaluate=evaluate, fraction_evaluate=fraction)
-    if fraction == 0 and expected == (3, "evaluate"):
-        expected = None
-    run.state = msgspec.structs.replace(run.state, round=closed)
-    assert coming_round(run) == expected
-
-
-@pytest.mark.parametrize(
     ("num_rounds", "every", "tasks"),
     [
         (4, 0, "TTTTE"),
@@ -140,6 +119,10 @@ def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str)
     assert run.config.rounds_in_all == len(tasks)
     counts = [run.config.trainings(number) for number in range(len(tasks) + 1)]
     assert counts == [tasks[:number].count("T") for number in range(len(tasks) + 1)]
+    for off in ({"evaluate": False}, {"fraction_evaluate": 0.0}):
+        with_config(run, num_rounds=num_rounds, **off)
+        run.state = msgspec.structs.replace(run.state, round=num_rounds)
+        assert coming_round(run) is None
 
 
 def test_seeds_are_pinned(run: Run) -> None:
@@ -283,31 +266,18 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_mode
     assert [summary.round for summary in cloud.summaries()] == [1]
     after_round_1 = cloud.state()
     blob = small_update(late_order, seed=77)
-    manifest = describe(blob)
-    answers = cloud.say("c", Offer(RUN, 1, manifest, 1, blob), manifest.transfer)
-    assert answers == [Committed(RUN, 1, manifest.sha256, late=True)]
+    sha256 = hashlib.sha256(blob).digest()
+    assert cloud.offer("c", blob, order=late_order) == [Committed(RUN, 1, sha256, late=True)]
     assert [event.late for event in cloud.events(UpdateReceived)] == [False, False, True]
     assert cloud.core.counters["late"] == 1
     known = cloud.store.client_model(RUN, "c")
-    assert known is not None and (known.round, known.blob) == (1, manifest.sha256)
+    assert known is not None and (known.round, known.blob) == (1, sha256)
     assert cloud.state() == after_round_1 and len(cloud.store.updates(RUN, 1)) == 2
     # It does not count as an answer to the open round.
     assert cloud.core.open[RUN].row.round == 2 and cloud.core.open[RUN].waiting_for("c")
     # After a newer one it is a receipt and nothing more.
     cloud.answer("c")
     assert cloud.store.client_model(RUN, "c") != known
-
-
-def test_the_deadline_closes_a_round_with_enough_updates(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(deadline_s=100.0))
-    cloud.hello()
-    assert cloud.order("a").deadline_ms == 100_000
-    cloud.answer("a")
-    cloud.poll(99.0)
-    assert not cloud.summaries()
-    cloud.poll(1.0)
-    (summary,) = cloud.summaries()
-    assert (summary.cohort, len(summary.devices), summary.failure) == (2, 1, "")
 
 
 def test_a_deadline_without_enough_updates_is_extended(tmp_path: Path) -> None:
@@ -384,16 +354,6 @@ def test_a_round_that_settles_with_too_few_updates_ends_the_run(
     assert len(cloud.events(RoundOpened)) == 1 and cloud.core.open == {}
 
 
-def test_an_evaluation_nobody_can_do_fails_the_run_and_keeps_its_model(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(num_rounds=1))
-    cloud.hello()
-    cloud.answer("a", "b")
-    trained = cloud.state()
-    decline(cloud, "a", "b")
-    assert cloud.run_row().status == "failed" and cloud.state() == trained
-    assert [bool(summary.failure) for summary in cloud.summaries()] == [False, True]
-
-
 def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
     """One device's finite but huge numbers must not stop the coordinator, now or after a restart."""
     config = replaced(broadcast=BroadcastConfig(ValueCoding.FP16))
@@ -454,8 +414,7 @@ def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
     # An update that was on its way gets its receipt, so that the device can forget it.
     orders = {name: cloud.order(name) for name in "bc"}
     for name, order in orders.items():
-        blob = small_update(order)
-        (answer,) = cloud.say(name, Offer(RUN, 1, describe(blob), 1, blob), describe(blob).transfer)
+        (answer,) = cloud.offer(name, small_update(order), order=order)
         assert isinstance(answer, Committed)
         cloud.restart()
         cloud.hello()
@@ -585,8 +544,8 @@ def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, coun
     cloud.hello()
     first = {name: cloud.order(name) for name in "abc"}
     cloud.answer("a", "b")
-    blob = small_update(first["c"], seed=100)  # while a round of evaluation is open
-    cloud.say("c", Offer(RUN, 1, describe(blob), 1, blob), describe(blob).transfer)
+    # while a round of evaluation is open
+    cloud.offer("c", small_update(first["c"], seed=100), order=first["c"])
     before = cloud.model(cloud.state().model)
     cloud.answer("a", "b", "c")
     cloud.answer("a", "b")  # the second round of training
@@ -600,7 +559,6 @@ def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, coun
     # with an update of its own, c's late one for round 3 does not count in round 5
     third = cloud.messages("c", Order)[-2]
     cloud.answer("a", "b", "c")
-    blob = small_update(third, seed=200)
-    cloud.say("c", Offer(RUN, 3, describe(blob), 1, blob), describe(blob).transfer)
+    cloud.offer("c", small_update(third, seed=200), order=third)
     cloud.answer("c", "a", "b")
     assert cloud.summaries()[-1].late == ()

@@ -11,7 +11,7 @@ from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 
 from sedge_cloud.store import vectors
 from sedge_cloud.store.runs import RunStore
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode
 
 
 def test_a_model_is_stored_whole_and_exact(tmp_path: Path) -> None:
@@ -28,16 +28,6 @@ def test_a_model_is_stored_whole_and_exact(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="read-only"):
             found[0] = 1.0
     theta[0] = 1.0  # the caller's own array stays the caller's
-
-
-def test_more_globals_than_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "CACHED_GLOBALS_BYTES", 4 * 200)
-    run_store = RunStore(Cloud(tmp_path, None, ()).store)
-    thetas = [random_theta(seed, 50) for seed in range(7)]
-    blobs = [run_store.write_model(theta, Compression.ZSTD)[0] for theta in thetas]
-    for _ in range(2):
-        for theta, blob in zip(thetas, blobs, strict=True):
-            assert np.array_equal(run_store.theta(blob, 50), theta)
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:
@@ -98,14 +88,3 @@ def test_a_lossy_model_is_what_its_receiver_decodes(tmp_path: Path) -> None:
     assert model_hash == vectors.hash_of(decoded)
     for reader in (RunStore(cloud.store), RunStore(cloud.store)):
         assert reader.theta(blob, theta.size).tobytes() == decoded.tobytes()
-
-
-def test_magnitudes_and_sizes() -> None:
-    values = np.array([-3, 2, 0], np.float32)
-    assert vectors.magnitude(values) == 3 and vectors.magnitude(-values) == 3
-    assert vectors.magnitude(values[:0]) == 0
-    places = np.array([1, 2, 9], np.uint32)
-    assert vectors.vector_bytes(SparseVector(10, places, values)) == 24
-    assert vectors.vector_bytes(SparseVector(3, None, values)) == 12
-    coded = encode(SparseVector(3, None, values), ValueCoding.FP32)
-    assert vectors.hash_of(decode(coded, 3).dense()) == hashlib.sha256(values.tobytes()).digest()

@@ -180,18 +180,6 @@ def test_nothing_is_planned_from_a_device_that_scores_for_itself() -> None:
 # Beyond the papers; whole runs are in paper/test_beyond_paper.py.
 
 
-def test_the_device_may_pick_how_many_are_personal() -> None:
-    strategy = FedOBP(quantile=0.5, prefixes=(0, 1, 3), holdout=0.25)
-    cold = plan(strategy, ClientModel())
-    assert (cold.patch, cold.levels, cold.holdout) == (None, None, 0.25)
-    found = plan(strategy, ClientModel(trained(i0=4.0, i6=99.0, i9=-2.0, i13=1.0, i14=0.5)))
-    assert personal(found) == {0: 4.0, 9: -2.0, 13: 1.0}
-    assert found.levels is not None
-    assert (found.levels.tolist(), found.holdout) == ([1, 2, 2], 0.25)
-    alike = plan(strategy, ClientModel(THETA))
-    assert (alike.patch, alike.levels, alike.holdout) == (None, None, 0.25)
-
-
 @pytest.mark.parametrize("more", [{}, {"norm": "layer"}, {"ema": 0.5}, {"classifier_only": True}])
 def test_one_size_is_the_quantile_that_keeps_as_many(more: dict[str, object]) -> None:
     """Of 12 elements 5, of 6 in the classifier 2; ties with the next one go in both."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta, rearranged
+from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
 
 from sedge_cloud.algorithms import optimal_transport as transport
 from sedge_cloud.algorithms.neuron_alignment import Aligner
@@ -111,32 +111,6 @@ def test_the_pull_grows_with_what_is_dropped() -> None:
 
 
 # How updates become the next global model.
-
-
-@pytest.mark.parametrize("solver", EXACT)
-def test_permuted_whole_models_are_averaged_in_the_globals_neurons(solver: Solver) -> None:
-    rng = np.random.default_rng(2)
-    steps = [np.float32(0.01) * random_theta(LAYOUT, rng) for _ in range(3)]
-    updates: list[Update] = []
-    for i, step in enumerate(steps):
-        order = [rng.permutation(count) for count in RESIDUAL.channels]
-        updates.append(
-            Update(
-                f"d{i}", 1, rearranged((THETA + step).astype(np.float32), FORMS[0], order, FORMS[0])
-            )
-        )
-    after = SubFLOT(solver=solver).apply(CONTEXT, updates)
-    expected = THETA + sum(steps) / np.float32(3)
-    np.testing.assert_allclose(after.theta[PARAMETER], expected[PARAMETER], atol=1e-6)
-    np.testing.assert_array_equal(after.theta[~PARAMETER], THETA[~PARAMETER])
-    assert not after.counts
-
-
-def test_with_assign_channels_that_nobody_has_keep_their_values() -> None:
-    start = start_of(SubFLOT(dropped=DROPPED, solver="assign", mix=1.0), a_past(3))
-    after = SubFLOT(solver="assign").apply(CONTEXT, [Update("d3", 5, start + 1, width=3)]).theta
-    changed = LAYOUT.views(after - THETA)["stem.weight"].reshape(8, -1).any(axis=1)
-    assert changed.sum() == 2
 
 
 # Its parts left out.

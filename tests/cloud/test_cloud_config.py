@@ -2,19 +2,23 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sedge_cloud.config import (
     BroadcastConfig,
     BrokerConfig,
     CloudConfig,
+    CodecConfig,
     PatchConfig,
     RobustConfig,
     RunConfig,
+    TrainingConfig,
     broker_settings,
     load_cloud,
     load_run,
 )
+from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 
@@ -193,10 +197,82 @@ error_feedback = false
     assert (config.codec.values, config.codec.fraction) == (ValueCoding.INT8, 0.1)
 
 
-def test_a_run_file_with_nothing_but_a_strategy(tmp_path: Path) -> None:
-    config = load_run(written(tmp_path, RUN))
-    assert config == RunConfig(strategy="fedobp")
-    assert config.broadcast.whole and config.rounds_in_all == 101
+# What a file need not say. Another default would train another model out of the same file.
+DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
+    (RunConfig(strategy="x"), {
+        "strategy": "x", "options": {}, "num_rounds": 100, "fraction_train": 1.0,
+        "min_train_devices": 2, "min_available_devices": 2, "quorum": 1.0, "min_updates": 1,
+        "deadline_s": 600.0, "grace_s": 0.0, "late_updates": "remember", "evaluate": True,
+        "fraction_evaluate": 1.0, "evaluate_every": 0, "seed": 42,
+        "broadcast": BroadcastConfig(), "patch": PatchConfig(), "robust": RobustConfig(),
+        "training": TrainingConfig(), "codec": CodecConfig(),
+    }),
+    (BroadcastConfig(), {
+        "values": ValueCoding.FP32, "fraction": 1.0, "compression": Compression.ZSTD,
+    }),
+    (PatchConfig(), {
+        "values": ValueCoding.FP32, "compression": Compression.ZSTD,
+    }),
+    (RobustConfig(), {
+        "clip": 3.0, "rule": "direction", "byzantine": 0.2, "equal_weights": False,
+        "max_weight": 4.0,
+    }),
+    (TrainingConfig(), {
+        "local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0, "prox": 0.0,
+        "last_batch": "pad", "freeze": (),
+    }),
+    (CodecConfig(), {
+        "values": ValueCoding.FP32, "fraction": 1.0, "threshold": 0.0,
+        "compression": Compression.ZSTD, "error_feedback": True,
+    }),
+    (CloudConfig("x"), {
+        "fleet": "x", "state_dir": "state", "broker": BrokerConfig(), "gather_ms": 1000,
+        "log_level": "info",
+    }),
+    (BrokerConfig(), {
+        "url": "mqtt://127.0.0.1:1883", "device_url": None, "username": None,
+        "password_file": None, "ca_file": None, "cert_file": None, "key_file": None,
+        "device_password_file": None,
+    }),
+]  # fmt: skip
+OPTIONS: dict[str, dict[str, object]] = {
+    "apfl": {"alpha": 0.5, "adaptive": True},
+    "ditto": {"lam": 0.1, "personal_epochs": 0},
+    "fedavg": {},
+    "fedbabu": {"head": (), "head_epochs": 1},
+    "fedbn": {"norms": "batch"},
+    "fedcac": {"fraction": 0.5, "beta": 100, "overlap_sample": 2**21, "stale_rounds": 0},
+    "fedobp": {
+        "quantile": 0.99993, "score": "squared", "norm": "none", "classifier_only": False,
+        "ema": 0.0, "cold_start": "global", "scoring": "cloud", "energy": 0.0, "most": 0.01,
+        "exclude_personal": False, "prefixes": False, "holdout": 0.1,
+    },
+    "fedper": {"head": ()},
+    "fedprox": {"mu": 0.01},
+    "fedpurin": {
+        "fraction": 0.5, "beta": 100, "gradient": "last", "hessian": False, "half": True,
+        "cutoff": 1e-10, "average": "shrunk", "overlap_sample": 2**21, "stale_rounds": 0,
+    },
+    "fedrep": {"head": (), "body_epochs": 1},
+    "fedrolex": {"dropped": (), "memory_mb": (), "step_s": (), "weighting": "uniform"},
+    "fedselect": {"rate": 0.05, "limit": 0.3},
+    "heterofl": {"dropped": (), "memory_mb": (), "step_s": (), "weighting": "uniform"},
+    "lg_fedavg": {"head": ()},
+    "local_only": {},
+    "scaffold": {"server_lr": 1.0},
+    "subflot": {
+        "dropped": (), "memory_mb": (), "step_s": (), "mix": 0.5, "lam": 1.0, "solver": "emd",
+        "reg": 0.01, "normalisation": "mass", "weighting": "examples", "otp": True, "sar": True,
+        "ota": True, "quantile": None,
+    },
+}  # fmt: skip
+
+
+def test_the_defaults() -> None:
+    for struct, expected in DEFAULTS:
+        assert msgspec.structs.asdict(struct) == expected
+    made = {name: make_strategy(name, {}) for name in STRATEGIES}
+    assert {name: msgspec.structs.asdict(strategy) for name, strategy in made.items()} == OPTIONS
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cloud import given
 from tests.cloud.helper import Cloud
 
 
@@ -17,6 +18,12 @@ def no_flush() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", nothing)
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    """No test hears of another's plans."""
+    given.clear()
 
 
 @pytest.fixture

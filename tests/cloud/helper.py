@@ -325,10 +325,10 @@ def a_hello(
     return Hello(padded, "bench", backends, compressions, codecs, num_train=10, num_test=10)
 
 
-def report_for(order: Order, layout: Layout = LAYOUT) -> Report:
-    """A report that fits an order."""
+def report_for(order: Order, layout: Layout = LAYOUT, **changes: object) -> Report:
+    """A report that fits an order, but for these fields."""
     metrics = Metrics(0.5, 0.25, 10)
-    return Report(
+    fitting = Report(
         run=order.run,
         round=order.round,
         task=order.task,
@@ -342,6 +342,7 @@ def report_for(order: Order, layout: Layout = LAYOUT) -> Report:
         steps=3,
         seconds=2.0,
     )
+    return msgspec.structs.replace(fitting, **changes)
 
 
 def update(order: Order, delta: Theta, values: ValueCoding = ValueCoding.FP32) -> bytes:

@@ -1,6 +1,5 @@
 """A patch of which the device picks a part: offered, reported, and what the cloud takes for its model."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,14 +31,6 @@ LARGE = np.flatnonzero(np.arange(N) % 6).astype(np.uint32)
 LEVELS = np.array([1, 3, 4], np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def nothing_said() -> Iterator[None]:
-    """No test hears of another's plans."""
-    given.clear()
-    yield
-    given.clear()
-
-
 def offers(places: NDArray[np.uint32], *devices: str) -> tuple[SparseVector, NDArray[np.uint8]]:
     """These devices may pick from a patch of these places; the patch, and its levels."""
     patch = SparseVector(N, places, random_theta(3, places.size))
@@ -57,7 +48,7 @@ def change(name: str) -> Theta:
 
 def answers(cloud: Cloud, name: str, level: int | None) -> Message:
     """A device's update, all of its elements sent, from a start that it says it has picked."""
-    report = msgspec.structs.replace(report_for(cloud.order(name)), level=level)
+    report = report_for(cloud.order(name), level=level)
     delta = SparseVector(N, None, change(name))
     (answer,) = cloud.upload(name, encode_update(report, encode(delta, ValueCoding.FP32)))
     return answer
@@ -151,7 +142,7 @@ def test_a_model_that_is_not_finite_only_with_what_was_picked(
     given.PLANS["a"] = lambda context, client: assignment
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello(codecs=CODECS)
-    report = msgspec.structs.replace(report_for(cloud.order("a")), level=level)
+    report = report_for(cloud.order("a"), level=level)
     coded = encode(SparseVector(N, None, delta), ValueCoding.FP32)
     (answer,) = cloud.upload("a", encode_update(report, coded))
     assert isinstance(answer, Committed if good else Reject)

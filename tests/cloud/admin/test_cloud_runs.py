@@ -89,14 +89,10 @@ def test_a_program_that_devices_refuse(store: Store, tmp_path: Path) -> None:
 
 def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path) -> None:
     """It is asked before the run is there: nobody wants to hear of it from the log."""
-    given.clear()
     given.PLANS[""] = lambda context, client: Assignment(width=len(context.widths))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
-    try:
-        with pytest.raises(ConfigError, match=r"strategy: .*width 1, the run has 1 bundles"):
-            start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
-    finally:
-        given.clear()
+    with pytest.raises(ConfigError, match=r"strategy: .*width 1, the run has 1 bundles"):
+        start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     assert store.runs() == []
 
 
@@ -141,10 +137,7 @@ def test_a_run_begins_with_the_model_that_its_strategy_makes(store: Store, tmp_p
     """Of the bundle's own nothing is left."""
     given.INITS.append(lambda context: context.replaced(context.theta * np.float32(2)))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
-    try:
-        start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
-    finally:
-        given.clear()
+    start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     run = Run(store.runs()[0], store)
     context, doubled = RunStore(store).context(run), random_theta(1) * np.float32(2)
     assert context.theta.tobytes() == context.initial.tobytes() == doubled.tobytes()

@@ -181,7 +181,7 @@ def test_a_payload_exactly_when_one_was_ordered(
     row = cloud.store.round(RUN, 1)
     assert row is not None
     round_ = msgspec.structs.replace(row, task=task)
-    report = msgspec.structs.replace(report_for(cloud.order("a")), task=task)
+    report = report_for(cloud.order("a"), task=task)
     blob = encode_update(report, payload_of(10) if payload else b"")
     ordered = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
     if fits:

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,20 @@ def large(cloud: Cloud, name: str = "a", seed: int = 3) -> bytes:
     return blob
 
 
+def cut(cloud: Cloud) -> tuple[bytes, Manifest, list[bytes]]:
+    """A large update, its manifest, and its chunks."""
+    blob = large(cloud)
+    manifest = describe(blob, CUT)
+    return blob, manifest, pieces(manifest, blob)
+
+
+def send(
+    cloud: Cloud, manifest: Manifest, data: list[bytes], places: Iterable[int]
+) -> list[Message]:
+    """Device a sends these chunks; what it is answered for the last."""
+    return [cloud.chunk("a", manifest.transfer, index, data[index]) for index in places][-1]
+
+
 def offer(
     cloud: Cloud, name: str, manifest: Manifest, number: int = 1, round_: int = 1, run: str = RUN
 ) -> Message:
@@ -64,16 +79,12 @@ def parts(cloud: Cloud) -> list[Path]:
 
 
 def test_a_large_update_chunk_by_chunk(cloud: Cloud) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
+    blob, manifest, data = cut(cloud)
     assert offer(cloud, "a", manifest, 5) == Have(5, to_bitmap([], manifest.count), CREDIT)
-    data = pieces(manifest, blob)
     order = list(range(manifest.count))[::-1]
     for sent, index in enumerate(order[:-1], 1):
-        assert cloud.chunk("a", manifest.transfer, index, data[index]) == []
-        assert (
-            cloud.chunk("a", manifest.transfer, index, data[index]) == []
-        )  # doubled by the broker
+        for _ in range(2):  # doubled by the broker
+            assert cloud.chunk("a", manifest.transfer, index, data[index]) == []
         reported = len(cloud.messages("a", Have))
         cloud.poll()
         if sent % (CREDIT // 2) == 0:
@@ -88,9 +99,9 @@ def test_a_large_update_chunk_by_chunk(cloud: Cloud) -> None:
 
 
 def test_progress_is_reported_after_a_silence(cloud: Cloud) -> None:
-    manifest = describe(large(cloud), CUT)
+    _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
-    cloud.chunk("a", manifest.transfer, 0, pieces(manifest, large(cloud))[0])
+    send(cloud, manifest, data, [0])
     before = len(cloud.messages("a", Have))
     cloud.poll(0.9)
     assert len(cloud.messages("a", Have)) == before
@@ -219,27 +230,21 @@ def test_another_update_for_the_same_round_is_a_duplicate(cloud: Cloud) -> None:
 
 
 def test_a_transfer_goes_on_after_a_restart(cloud: Cloud) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
-    data = pieces(manifest, blob)
+    _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
-    for index in (0, 2, manifest.count - 1):
-        cloud.chunk("a", manifest.transfer, index, data[index])
+    send(cloud, manifest, data, (0, 2, manifest.count - 1))
     cloud.restart()
     assert cloud.chunk("a", manifest.transfer, 1, data[1]) == []  # nobody has offered it yet
     held = {0, 2, manifest.count - 1}
     assert offer(cloud, "a", manifest, 2) == Have(2, to_bitmap(held, manifest.count), CREDIT)
-    for index in sorted(set(range(manifest.count)) - held):
-        cloud.chunk("a", manifest.transfer, index, data[index])
+    send(cloud, manifest, data, sorted(set(range(manifest.count)) - held))
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
 def test_a_part_torn_by_a_power_cut_is_asked_for_again(cloud: Cloud) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
+    _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
-    for index in range(4):
-        cloud.chunk("a", manifest.transfer, index, pieces(manifest, blob)[index])
+    send(cloud, manifest, data, range(4))
     (part,) = parts(cloud)
     whole = part.read_bytes()
     part.write_bytes(whole[:CUT] + bytes(CUT) + whole[2 * CUT : 3 * CUT + 100])
@@ -254,14 +259,12 @@ def test_a_blob_cut_anew_goes_on_from_the_same_part(cloud: Cloud, first: int, se
     assert old.transfer != new.transfer
     offer(cloud, "a", old)
     sent = 4 * 2**12
-    for index in range(sent // first):
-        cloud.chunk("a", old.transfer, index, pieces(old, blob)[index])
+    send(cloud, old, pieces(old, blob), range(sent // first))
     answer = offer(cloud, "a", new, 2)
     assert answer == Have(2, to_bitmap(range(sent // second), new.count), CREDIT)
     # What is still on its way in the old cut is left alone.
     assert cloud.chunk("a", old.transfer, old.count - 1, pieces(old, blob)[-1]) == []
-    for index in range(sent // second, new.count):
-        cloud.chunk("a", new.transfer, index, pieces(new, blob)[index])
+    send(cloud, new, pieces(new, blob), range(sent // second, new.count))
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, new.sha256)]
     assert parts(cloud) == []
 
@@ -320,9 +323,7 @@ def test_the_same_blob_for_another_round_is_judged_by_that_round(tmp_path: Path)
 
 
 def test_a_chunk_nobody_has_offered(cloud: Cloud) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
-    data = pieces(manifest, blob)
+    _, manifest, data = cut(cloud)
     assert cloud.chunk("a", manifest.transfer, 0, data[0]) == [] and parts(cloud) == []
     offer(cloud, "a", manifest)
     assert cloud.chunk("b", manifest.transfer, 0, data[0]) == [] and parts(cloud) == []
@@ -330,9 +331,7 @@ def test_a_chunk_nobody_has_offered(cloud: Cloud) -> None:
 
 
 def test_a_chunk_that_is_not_as_announced(cloud: Cloud) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
-    data = pieces(manifest, blob)
+    _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
     bad = {
         "digest": (0, data[1]),
@@ -349,8 +348,7 @@ def test_a_chunk_that_is_not_as_announced(cloud: Cloud) -> None:
         assert cloud.core.counters["refused"] == refused and parts(cloud) == []
     assert all("dropped a frame of a: chunk" in note for note in cloud.notes(logging.WARNING))
     assert len(cloud.notes(logging.WARNING)) == len(bad)
-    for index, piece in enumerate(data):
-        cloud.chunk("a", manifest.transfer, index, piece)
+    send(cloud, manifest, data, range(manifest.count))
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
@@ -376,16 +374,15 @@ def test_chunks_that_fit_a_manifest_that_lies_about_the_whole(cloud: Cloud) -> N
     blob = large(cloud)
     lie = msgspec.structs.replace(describe(blob, CUT), sha256=bytes(32))
     offer(cloud, "a", lie)
-    answers: list[Message] = []
-    for index, data in enumerate(pieces(lie, blob)):
-        answers = cloud.chunk("a", lie.transfer, index, data)
-    assert answers == [Have(0, to_bitmap([], lie.count), CREDIT)]
+    assert send(cloud, lie, pieces(lie, blob), range(lie.count)) == [
+        Have(0, to_bitmap([], lie.count), CREDIT)
+    ]
     assert cloud.store.update(RUN, 1, "a") is None and parts(cloud) == []
     assert not cloud.store.blobs.has(bytes(32))
 
 
 def test_a_long_reason_is_cut(cloud: Cloud) -> None:
-    report = msgspec.structs.replace(report_for(cloud.order("a")), run="x" * 48)
+    report = report_for(cloud.order("a"), run="x" * 48)
     (answer,) = cloud.offer("a", encode_update(report, b""))
     assert isinstance(answer, Reject) and len(answer.detail) <= 1000
 
@@ -452,12 +449,9 @@ def test_the_disk_fails_at_each_call(tmp_path: Path, kind: str, after: bool) -> 
 def test_a_disk_that_stays_full_loses_nothing(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
-    data = pieces(manifest, blob)
+    _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
-    for index in range(3):
-        cloud.chunk("a", manifest.transfer, index, data[index])
+    send(cloud, manifest, data, range(3))
     free = cloud.store.blobs.min_free_bytes
     cloud.store.blobs.min_free_bytes = 2**62
     assert cloud.chunk("a", manifest.transfer, 3, data[3]) == [Busy(RETRY_MS, "storage")]
@@ -467,16 +461,14 @@ def test_a_disk_that_stays_full_loses_nothing(
     assert all("disk full: " in note for note in cloud.notes(logging.ERROR))
     cloud.store.blobs.min_free_bytes = free
     assert offer(cloud, "a", manifest, 4) == Have(4, to_bitmap(range(3), manifest.count), CREDIT)
-    for index in range(3, manifest.count):
-        cloud.chunk("a", manifest.transfer, index, data[index])
+    send(cloud, manifest, data, range(3, manifest.count))
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
 def test_a_crash_between_the_blob_and_its_receipt(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
+    blob, manifest, _ = cut(cloud)
 
     def crash(*rows: object) -> None:
         raise KeyboardInterrupt
@@ -493,8 +485,7 @@ def test_a_crash_between_the_blob_and_its_receipt(
 
 
 def test_a_blob_of_another_is_not_had_for_its_hash(cloud: Cloud) -> None:
-    blob = large(cloud)
-    manifest = describe(blob, CUT)
+    blob, manifest, _ = cut(cloud)
     assert cloud.upload("a", blob, CUT) == [Committed(RUN, 1, manifest.sha256)]
     assert offer(cloud, "b", manifest) == Have(1, to_bitmap([], manifest.count), CREDIT)
     assert cloud.store.update(RUN, 1, "b") is None

@@ -1,6 +1,5 @@
 """What a plan is told of a device and of its group: as its last update left it, and made when asked for."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -29,14 +28,6 @@ from sedge_protocol.wire.update import decode_update, encode_update
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
 
 
-@pytest.fixture(autouse=True)
-def nothing_said() -> Iterator[None]:
-    """No test hears of another's plans."""
-    given.clear()
-    yield
-    given.clear()
-
-
 def silent(device: str) -> Hello | None:
     """Nobody has said anything."""
     return None
@@ -55,7 +46,7 @@ def test_everything_that_a_report_told(tmp_path: Path) -> None:
     assert seen()["a"].memory_mb == 512 and seen()["a"].trained is None
     blob = small_update(cloud.order("a"))
     payload = bytes(decode_update(blob)[1])
-    report = msgspec.structs.replace(report_for(cloud.order("a")), mix=0.25, seconds=6.0, steps=12)
+    report = report_for(cloud.order("a"), mix=0.25, seconds=6.0, steps=12)
     cloud.offer("a", encode_update(report, payload))
     cloud.answer("b")
     one, other = seen()["a"], seen()["b"]
@@ -70,7 +61,7 @@ def test_everything_that_a_report_told(tmp_path: Path) -> None:
 def test_nobody_knows_how_long_a_step_takes_that_was_not_taken(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello()
-    report = msgspec.structs.replace(report_for(cloud.order("a")), steps=0)
+    report = report_for(cloud.order("a"), steps=0)
     payload = bytes(decode_update(small_update(cloud.order("a")))[1])
     cloud.offer("a", encode_update(report, payload))
     assert cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").step_s == 0

@@ -1,7 +1,7 @@
 """Cohorts: one draw while everyone can do the work, and others for those who cannot."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +22,10 @@ GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, fraction_train=0.2)
 
 
 @pytest.fixture(autouse=True)
-def ditto() -> Generator[None]:
+def ditto() -> None:
     """Every device is to train a model of its own."""
     for name in NAMES:
         given.PLANS[name] = lambda context, client: given.assigned(own_model=OwnModel())
-    yield
-    given.clear()
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +42,6 @@ from sedge_protocol.wire.update import encode_update
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
 ALL = ("freeze", "phases", "own_model", "select", "scoring", "remember", "correction")
 HALF = AXES.layout(LAYOUT, AXES.narrowed(0.5))
-
-
-@pytest.fixture(autouse=True)
-def nothing_said() -> Iterator[None]:
-    """No test hears of another's plans."""
-    given.clear()
-    yield
-    given.clear()
 
 
 def gives(*devices: str, **fields: Any) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -84,14 +84,6 @@ class Giving(FedAvg, frozen=True):
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
         return replace(super().apply(context, updates), **self.fields)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said() -> Iterator[None]:
-    """No test hears of another's plans."""
-    given.clear()
-    yield
-    given.clear()
 
 
 @pytest.fixture

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.cloud import given
-from tests.cloud.helper import (
-    CONFIG,
-    LAYOUT,
-    RUN,
-    Cloud,
-    random_theta,
-    report_for,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.config import CodecConfig
 from sedge_cloud.store import runs as ledgers

@@ -506,10 +506,7 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     found = cloud.core.connected(cloud.now)
     assert [
         cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)
-    ] == [
-        WHO_IS_THERE,
-        WHO_IS_THERE,
-    ]
+    ] == [WHO_IS_THERE, WHO_IS_THERE]
     cloud.hello()
     assert len(cloud.messages("a", Order)) == 2
 

@@ -76,10 +76,7 @@ def largest_patch(cloud: Cloud, name: str) -> float:
     return float(np.abs(patch.values).max())
 
 
-@pytest.mark.parametrize(
-    ("strategy", "options"),
-    [("fedcac", {}), ("fedpurin", {})],
-)
+@pytest.mark.parametrize(("strategy", "options"), [("fedcac", {}), ("fedpurin", {})])
 def test_nobody_is_grouped_with_it(strategy: str, options: Options, tmp_path: Path) -> None:
     config = RunConfig(strategy=strategy, options=options, num_rounds=4)
     cloud = Cloud(tmp_path, config, NAMES)

@@ -14,13 +14,7 @@ from sedge_cloud.strategy import Assignment
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import (
-    MAX_INLINE_BYTES,
-    Committed,
-    Message,
-    Order,
-    Reject,
-)
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Committed, Message, Order, Reject
 from sedge_protocol.wire.update import encode_update
 
 N = LAYOUT.size

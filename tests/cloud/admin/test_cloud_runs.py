@@ -23,12 +23,7 @@ from tests.cloud.helper import (
 )
 
 from sedge_cloud.admin.runs import initialise, start_run
-from sedge_cloud.config import (
-    RobustConfig,
-    TrainingConfig,
-    broker_settings,
-    load_cloud,
-)
+from sedge_cloud.config import RobustConfig, TrainingConfig, broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import Assignment

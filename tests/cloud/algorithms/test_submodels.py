@@ -6,14 +6,7 @@ from numpy.typing import NDArray
 from tests.cloud.forms import PLAIN, RESIDUAL, Plain, Residual, context_of, layout_of, random_theta
 
 from sedge_cloud.algorithms.averaging import mean_change
-from sedge_cloud.algorithms.submodels import (
-    WHOLE,
-    Tally,
-    form_of,
-    places_of,
-    prefix,
-    rolled,
-)
+from sedge_cloud.algorithms.submodels import WHOLE, Tally, form_of, places_of, prefix, rolled
 from sedge_cloud.strategy import Update
 from sedge_protocol.axes import FIXED
 from sedge_protocol.codec import SparseVector

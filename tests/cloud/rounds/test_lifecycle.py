@@ -99,13 +99,7 @@ def test_the_size_of_a_cohort(
 
 @pytest.mark.parametrize(
     ("num_rounds", "every", "tasks"),
-    [
-        (4, 0, "TTTTE"),
-        (4, 2, "TTETTE"),
-        (5, 2, "TTETTETE"),
-        (3, 1, "TETETE"),
-        (3, 9, "TTTE"),
-    ],
+    [(4, 0, "TTTTE"), (4, 2, "TTETTE"), (5, 2, "TTETTETE"), (3, 1, "TETETE"), (3, 9, "TTTE")],
 )
 def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str) -> None:
     with_config(run, num_rounds=num_rounds, evaluate_every=every, evaluate=True)

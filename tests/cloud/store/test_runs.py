@@ -6,14 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    RUN,
-    Cloud,
-    random_theta,
-    small_update,
-    update,
-)
+from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store import runs as ledgers

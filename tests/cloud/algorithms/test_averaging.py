@@ -118,27 +118,6 @@ def test_holds_one_vector_at_a_time() -> None:
     assert most_alive <= 2  # the one just made, and the last, still bound in the loop
 
 
-def test_shared_mean_leaves_out_whose_own_it_is() -> None:
-    """Of each element the exact mean over the devices whose patch lacks it."""
-    rng = np.random.default_rng(0)
-    old = rng.normal(size=12).astype(np.float32)
-    sent = [
-        Update(f"d{i}", int(rng.integers(1, 9)), old, coded(rng, 12, 6), coded(rng, 12, 12))
-        for i in range(4)
-    ]
-    sent.append(Update("dense", 0, old, SparseVector(12, None, old + 1), None))
-    found = shared_mean_change(sent, old)
-    for k in range(12):
-        sharing = [u for u in sent if u.patch is not None and at(u.patch, k) is None]
-        if not sharing:
-            assert found[k] == 0
-            continue
-        exact = sum(u.num_examples * Fraction(float(u.trained[k])) for u in sharing)
-        mean = float(exact / sum(u.num_examples for u in sharing))
-        assert old[k] + found[k] == pytest.approx(mean, rel=1e-6, abs=1e-6)
-    assert not shared_mean_change([], old).any()
-
-
 def by_median(updates: Iterable[Update], theta: Theta) -> Change:
     return robust_change(updates, theta, Robust(rule="median"))
 

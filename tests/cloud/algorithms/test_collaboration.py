@@ -100,21 +100,6 @@ def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> No
     assert drawn(sample, sample) is None
 
 
-def test_a_sample_errs_no_more_than_documented() -> None:
-    share = 0.1
-    # 72 pairs of random masks: their root mean square error is below the stated one.
-    rng = np.random.default_rng(1)
-    size, sample = 50_000, 4096
-    whole, some = Masks(size, size), Masks(size, sample)
-    for i in range(9):
-        elements = np.flatnonzero(rng.random(size) < share)
-        whole.add(str(i), elements)
-        some.add(str(i), elements)
-    error = overlaps(list(some.words.values())) - overlaps(list(whole.words.values()))
-    pairs = error[~np.eye(9, dtype=np.bool_)]
-    assert 0 < np.sqrt(np.square(pairs).mean()) < 1 / (2 * share * np.sqrt(sample))
-
-
 # From round to round ------------------------------------------------------------------------------
 
 
@@ -124,28 +109,6 @@ def test_after_beta_nobody_has_a_group() -> None:
     assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
     after, arrays = regrouped(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
     assert after == arrays == {}
-
-
-@pytest.mark.parametrize("size", [5, 1000])
-def test_masks_of_absent_devices_count_while_they_are_fresh(size: int) -> None:
-    grouping = replace(GROUPING, stale_rounds=2)
-    high = list(range(size - 2, size))
-    current = context(size)
-    seen: list[dict[str, tuple[str, ...]]] = []
-    for critical in ({"a": [0, 1], "z": high}, {"b": [0, 1]}, {"c": high}, {"d": [0, 1]}):
-        groups, arrays = regrouped(current, masks_of(size, **critical), grouping)
-        seen.append(dict(groups))
-        current = replace(current, round=current.round + 1, groups=groups, arrays=arrays)
-    # The round of a and z: they share nothing, but the one overlap there is is the largest.
-    assert seen[0] == {"a": ("z",), "z": ("a",)}
-    assert seen[1]["b"] == ("a",)
-    assert seen[2]["c"] == ("z",)
-    # In round 4 those of round 1 are three rounds old.
-    assert seen[3]["d"] == ("b",)
-    assert seen[3]["a"] == ("z",)
-    assert sorted(current.arrays) == ["mask b", "mask c", "mask d"]
-    for array in current.arrays.values():
-        assert array.dtype == np.float32
 
 
 # Group values -------------------------------------------------------------------------------------

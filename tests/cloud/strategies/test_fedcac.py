@@ -4,7 +4,6 @@ The algorithm itself is in paper/test_cac_paper.py.
 """
 
 import numpy as np
-import pytest
 from tests.cloud.contexts import context_of, follow
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
@@ -64,26 +63,6 @@ def test_a_long_model_is_compared_by_a_sample() -> None:
     ]
     after = FedCAC(overlap_sample=64, beta=1).apply(context_of(layout, theta), sent)
     assert after.groups == {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("c",)}
-
-
-@pytest.mark.parametrize(
-    ("steps", "critical"),
-    [
-        ([5, 4, 3, 2, 1, 1], [0, 1, 2]),
-        ([5, 4, 3, 3, 3, 1], [0, 1, 2, 3, 4]),  # ties with the third
-        ([5, 4, 0, 0, 0, 0], [0, 1]),  # no threshold: all that changed
-        ([5, 4, 1e-11, 1e-12, 0, 0], [0, 1, 2, 3]),
-        ([5, 4, 2e-10, 1e-12, 0, 0], [0, 1, 2]),
-        ([1e-12, 1e-21, 0, 0, 0, 0], [0]),
-        ([0, 0, 0, 0, 0, 0], []),
-        ([-1, 1, -1, 1, -1, 0.5], [0, 1, 2, 3, 4]),
-    ],
-)
-def test_the_authors_thresholds(steps: list[float], critical: list[int]) -> None:
-    layout = Layout.of([("fc.weight", (6,), Role.PARAMETER)])
-    delta = SparseVector(6, None, np.array(steps, np.float32))
-    found = critical_places(layout, delta, np.ones(6, np.float32), 0.5)
-    assert found.tolist() == critical
 
 
 def test_what_a_codec_left_out_did_not_change() -> None:

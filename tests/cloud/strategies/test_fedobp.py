@@ -180,20 +180,6 @@ def test_nothing_is_planned_from_a_device_that_scores_for_itself() -> None:
 # Beyond the papers; whole runs are in paper/test_beyond_paper.py.
 
 
-@pytest.mark.parametrize("more", [{}, {"norm": "layer"}, {"ema": 0.5}, {"classifier_only": True}])
-def test_one_size_is_the_quantile_that_keeps_as_many(more: dict[str, object]) -> None:
-    """Of 12 elements 5, of 6 in the classifier 2; ties with the next one go in both."""
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        client = ClientModel(rng.integers(-3, 4, N).astype(np.float32))
-        count = 2 if more.get("classifier_only") else 5
-        plain = plan(FedOBP(quantile=0.6, **more), client)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        one = plan(FedOBP(prefixes=(count,), **more), client)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        assert personal(one) == personal(plain)
-        assert one.levels is None or not one.levels.any()
-        assert one.arrays.keys() == plain.arrays.keys()
-
-
 def test_a_rule_that_is_not_followed_is_refused() -> None:
     config = RunConfig(strategy="fedobp", robust=RobustConfig(rule="median"))
     config.check()

@@ -163,23 +163,3 @@ def test_bytes_as_the_paper_counts_them() -> None:
     before = replace(CONTEXT, theta=theta, round=3)
     assert accounted_bytes(before, own, given, beta=3) == (2 * 4 + 14 / 8, 4 * (7 + 1 - 1))
     assert accounted_bytes(before, own, given, beta=2) == (2 * 4 + 14 / 8, 4 * (7 - 1))
-
-
-def test_bytes_of_a_sparse_upload() -> None:
-    # ALGORITHMS' 2.485 MiB: half of 1,226,314 scored elements and a bit for each of 1,229,002.
-    layout = Layout.of(
-        [
-            ("conv.weight", (1_226_314,), Role.PARAMETER),
-            ("norm.weight", (2_688,), Role.PARAMETER),
-            ("norm.running_mean", (2_688,), Role.STATISTIC),
-        ]
-    )
-    theta = np.ones(layout.size, np.float32)
-    half = np.arange(613_157, dtype=np.uint32)
-    sent = SparseVector(layout.size, half, theta[half])
-    given = Assignment(sent, Work(keep=layout.normalisation))
-    found = accounted_bytes(
-        context_of(layout, theta, round=1), ClientModel(theta, sent=sent), given, 100
-    )
-    assert round(found.up / 2**20, 3) == 2.486
-    assert round(found.down / 2**20, 2) == 4.68

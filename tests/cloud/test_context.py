@@ -14,7 +14,6 @@ from sedge_cloud.config import CodecConfig
 from sedge_cloud.store import runs as ledgers
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
-from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Committed, Order, Reject
 from sedge_protocol.wire.update import decode_update, encode_update
 
@@ -89,29 +88,6 @@ def test_the_next_order_names_the_mask_of_the_last_update(tmp_path: Path) -> Non
         row = cloud.store.client_model(RUN, "a")
         assert row is not None
         assert (row.mask, row.context) == (name_of(held["a"]), name_of(masks["a"]))
-
-
-def test_histories_and_means_are_those_without_a_context(tmp_path: Path) -> None:
-    """Bit for bit, from memory and from the disk alone."""
-    ends: list[Theta] = []
-    for kind in ("with", "without"):
-        config = SPARSE if kind == "with" else msgspec.structs.replace(SPARSE, strategy="fedavg")
-        cloud = Cloud(tmp_path / kind, config)
-        say_hello(cloud)
-        held: dict[str, bytes] = {}
-        for drift in (0, 20, 40):
-            play(cloud, drift, held)
-            if drift == 20:
-                cloud.restart()
-                say_hello(cloud)
-        ends.append(cloud.model(cloud.state().model))
-        for _ in range(2):
-            found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
-            assert found is not None
-            ends.append(found)
-            cloud.restart()
-    for one, other in zip(ends[:3], ends[3:], strict=True):
-        assert one.tobytes() == other.tobytes()
 
 
 def test_orders_that_select_nothing_have_no_context(tmp_path: Path) -> None:

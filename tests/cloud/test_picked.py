@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from tests.cloud import given
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
 
-from sedge_cloud.config import PatchConfig
 from sedge_cloud.strategy import Assignment
-from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Committed, Message, Order, Reject
@@ -116,15 +115,6 @@ def test_what_was_not_offered_cannot_be_picked(tmp_path: Path, level: int | None
     assert answer.detail == f"update.level: {level}, expected 0 or 1 or 3 or 4"
 
 
-def test_nothing_can_be_picked_where_nothing_was_offered(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=CODECS)
-    assert cloud.order("a").work.choice is None
-    answer = answers(cloud, "a", 0)
-    assert isinstance(answer, Reject)
-    assert answer.detail == "update.level: 0, expected None"
-
-
 @pytest.mark.parametrize(("level", "good"), [(0, True), (1, False)])
 def test_a_model_that_is_not_finite_only_with_what_was_picked(
     tmp_path: Path, level: int, good: bool
@@ -174,16 +164,3 @@ def test_a_device_without_a_patch_holds_out_all_the_same(tmp_path: Path) -> None
     choice = cloud.order("a").work.choice
     assert choice is not None and (choice.holdout, choice.levels) == (0.5, b"")
     assert isinstance(answers(cloud, "a", 1), Reject)
-
-
-def test_a_patch_whose_values_are_rounded_is_what_the_device_has(tmp_path: Path) -> None:
-    patch, levels = offers(LARGE[:99], "a")
-    coding = PatchConfig(ValueCoding.BF16)
-    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=coding))
-    cloud.hello(codecs=CODECS)
-    there = decode(cloud.order("a").patch, N)
-    assert there.values.tobytes() != patch.values.tobytes()
-    assert isinstance(answers(cloud, "a", 3), Committed)
-    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
-    assert found is not None
-    np.testing.assert_array_equal(found, trained(there, levels, 3))

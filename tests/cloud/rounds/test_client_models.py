@@ -17,9 +17,7 @@ from tests.cloud.helper import (
     update,
 )
 
-from sedge_cloud.rounds import client_models as memories
 from sedge_cloud.rounds.client_models import ClientModels
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.codec import decode
 from sedge_protocol.wire.messages import Committed, Hello
@@ -135,37 +133,6 @@ def test_a_client_model_cannot_be_written_to(tmp_path: Path) -> None:
     assert trained is not None
     with pytest.raises(ValueError, match="read-only"):
         trained[0] = 1.0
-
-
-def test_members_are_made_when_they_are_asked_for_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c"))
-    given.GROUPS.update(dict.fromkeys("abc", ("a", "b", "c")))
-    cloud.hello()
-    cloud.answer("a", "b", "c")
-    made: list[str] = []
-    whole = RunStore.client_model
-
-    def counted(run_store: RunStore, run: Run, device: str) -> ClientModel:
-        made.append(device)
-        return whole(run_store, run, device)
-
-    monkeypatch.setattr(RunStore, "client_model", counted)
-    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-    found = ClientModels(run, run_store, given.GROUPS, silent)
-    first = found.of("b")
-    assert made == ["b"]
-    assert [member.device for member in first.group] == ["a", "b", "c"] and made == ["b", "a", "c"]
-    for name in "abc":
-        assert len(list(found.of(name).group)) == 3
-    assert made == ["b", "a", "c"]
-    monkeypatch.setattr(memories, "CACHED_MEMBERS_BYTES", 0)
-    small = ClientModels(run, run_store, given.GROUPS, silent)
-    for name in "abc":
-        for one, other in zip(small.of(name).group, found.of(name).group, strict=True):
-            np.testing.assert_array_equal(one.trained, other.trained)
-    assert len(made) == 3 + 3 + 9
 
 
 def test_models_beyond_the_store_are_theirs(tmp_path: Path) -> None:

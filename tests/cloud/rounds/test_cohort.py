@@ -63,22 +63,6 @@ def devices(found: Planned) -> list[str]:
     return [order.device for order in found.orders]
 
 
-def test_while_nobody_lacks_anything_there_is_one_draw(tmp_path: Path) -> None:
-    cloud = a_cloud(tmp_path, GIVEN)
-    draw = Drawn()
-    found = planned(cloud, draw)
-    assert devices(found) == draw_cohort(cloud.core.runs[RUN], 1, "train", NAMES)
-    assert draw.online == [NAMES] and found.left_out == {}
-
-
-def test_a_cohort_with_enough_left_is_not_drawn_again(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(GIVEN, fraction_train=1.0, min_updates=2)
-    draw = Drawn()
-    found = planned(a_cloud(tmp_path, config, *NAMES[2:]), draw)
-    assert devices(found) == NAMES[:2] and set(found.left_out) == set(NAMES[2:])
-    assert len(draw.online) == 1
-
-
 def test_others_are_drawn_for_those_who_lack_a_feature(tmp_path: Path) -> None:
     config = msgspec.structs.replace(GIVEN, min_updates=2)
     cloud = a_cloud(tmp_path, config, *NAMES[:7])
@@ -101,13 +85,6 @@ def test_a_round_waits_when_nobody_is_left(tmp_path: Path) -> None:
     assert found.orders == [] and set(found.left_out) == set(NAMES)
     found = planned(a_cloud(tmp_path / "one", config, *NAMES[1:]), Drawn())
     assert len(found.orders) < 2 and set(found.left_out) == set(NAMES[1:])
-
-
-def test_nobody_is_drawn_before_enough_are_able(tmp_path: Path) -> None:
-    cloud, draw = a_cloud(tmp_path, GIVEN), Drawn()
-    cloud.core.runs[RUN].config = msgspec.structs.replace(GIVEN, min_available_devices=11)
-    assert planned(cloud, draw) == Planned([], {})
-    assert draw.online == []
 
 
 def test_a_draw_that_names_the_same_devices_again_is_not_asked_for_ever(tmp_path: Path) -> None:

@@ -62,16 +62,6 @@ def test_the_draw_depends_on_who_is_online_and_on_nothing_else(run: Run) -> None
     assert draw_cohort(run, 4, "train", NAMES) != drawn
 
 
-def test_every_device_has_the_same_chance(run: Run) -> None:
-    with_config(run, fraction_train=0.25)
-    count = np.zeros(len(NAMES))
-    for number in range(1, 2001):
-        for name in draw_cohort(run, number, "train", NAMES):
-            count[NAMES.index(name)] += 1
-    # 2000 draws at 1/4: mean 500, standard deviation 19.4; five of them.
-    assert count.sum() == 2000 * 10 and abs(count - 500).max() < 97
-
-
 @pytest.mark.parametrize(
     ("config", "online", "task", "size"),
     [

@@ -195,17 +195,6 @@ def test_who_cannot_correct_its_gradients_is_left_out(tmp_path: Path) -> None:
     assert note == "run run, round 1: left out: b lacks correction"
 
 
-def test_a_round_waits_while_too_few_are_able(tmp_path: Path) -> None:
-    gives("a", "b", own_model=OwnModel())
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello()
-    cloud.poll(1000.0)
-    assert cloud.core.open == {} and len(cloud.notes(logging.WARNING)) == 1
-    assert cloud.run_row().status == "running"
-    cloud.hello("b", codecs=ALL)
-    assert set(cloud.core.open[RUN].orders) == {"b"}
-
-
 @pytest.mark.parametrize("error", [None, ConfigError("x", 1, "something else")])
 def test_a_plan_that_cannot_be_given_ends_the_run(
     tmp_path: Path, error: ConfigError | None
@@ -479,19 +468,3 @@ def test_a_width_of_its_own(tmp_path: Path) -> None:
     assert cloud.order("b").bundle == whole.bundle and cloud.order("b").context == b""
     cloud.answer("a", "b")
     assert known(cloud, "b").width == 0
-
-
-def test_a_mask_of_another_width_is_no_context(tmp_path: Path) -> None:
-    gives("b", start=random_theta(4, HALF.size), width=1, select=UpdateSelection())
-    cloud = Cloud(tmp_path, GIVEN, widths=(0.5,))
-    cloud.hello(codecs=ALL)
-    sends(cloud, "b", part(100, size=HALF.size))
-    row = cloud.store.client_model(RUN, "b")
-    assert row is not None and row.mask
-    gives("b", select=UpdateSelection(), patch=part(11_000))
-    cloud.answer("a")
-    order = cloud.order("b")
-    assert order.round == 2 and order.context == b"" and order.patch_context is None
-    sends(cloud, "b", part(100))
-    cloud.answer("a")
-    assert cloud.order("b").context

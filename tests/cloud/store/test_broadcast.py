@@ -173,24 +173,6 @@ def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:
     assert cloud.state().owed == b"" and cloud.state().steps == ()
 
 
-def test_the_cloud_computes_with_the_models_that_the_devices_hold(tmp_path: Path) -> None:
-    """Two rounds by hand: the mean of the updates on the adopted model, and what is owed."""
-    broadcast = BroadcastConfig(ValueCoding.BF16, 0.05)
-    cloud = Cloud(tmp_path, config_of(broadcast))
-    cloud.hello()
-    theta, owed = random_theta(1), None
-    for number in range(3):
-        deltas = [random_change(100 * number + i, LAYOUT.size) for i in range(2)]
-        for name, delta in zip("ab", deltas, strict=True):
-            cloud.upload(name, update(cloud.order(name), delta))
-        cloud.poll()
-        mean = (theta + sum(d.astype(np.float64) for d in deltas) / 2).astype(np.float32)
-        version = next_version(mean, theta, owed, broadcast)
-        theta, owed = version.theta, version.owed
-        assert cloud.model(cloud.state().model).tobytes() == theta.tobytes()
-        assert cloud.store.blobs.read(cloud.state().owed) == owed.tobytes()
-
-
 def test_a_change_that_underflows_is_owed(tmp_path: Path) -> None:
     """The model stays the same version, and no step leads from it to itself."""
     cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.FP16, 0.05)))

@@ -219,22 +219,6 @@ def test_only_a_durable_store_flushes(
     store.close()
 
 
-def test_each_run_has_its_own_late_rounds(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    for run, rounds in (("old", 1), ("new", 9)):
-        store.add_run(msgspec.structs.replace(RUN, run=run, bundle=run.encode()))
-        for number in range(1, rounds + 1):
-            row = RoundRow(run, number, "train", True, f"{run}{number}".encode(), b"", None)
-            store.open_round(row, [])
-            store.close_round(run, number, b"", b"", "running")
-    assert store.named_blobs() == {
-        b"old",
-        b"new",
-        b"old1",
-        *(f"new{n}".encode() for n in range(7, 10)),
-    }
-
-
 def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
     """It would leave no number for the starts after it: a frame has 4 bytes for them."""
     store = open_store(tmp_path)

@@ -26,18 +26,6 @@ def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
     assert cloud.state().steps == () and cloud.state().owed == b""
 
 
-def test_rounds_that_only_measure_do_not_make_a_client_model_older(tmp_path: Path) -> None:
-    """A client model's round counts trainings, as the state's does."""
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9, evaluate_every=1))
-    cloud.hello()
-    ages: list[tuple[int, int]] = []
-    for _ in range(6):  # three trainings, and a measurement after each
-        cloud.answer("a", "b")
-        run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-        ages.append((run_store.context(run).round, run_store.client_model(run, "a").round))
-    assert ages == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
-
-
 def test_collect_keeps_what_states_and_rows_name(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:

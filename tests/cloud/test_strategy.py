@@ -69,22 +69,6 @@ def coded(rng: np.random.Generator, count: int | None) -> SparseVector:
     return SparseVector(50, indices, values)
 
 
-def test_trained_is_what_the_device_holds() -> None:
-    """Patch over the global, then one float32 addition."""
-    rng = np.random.default_rng(4)
-    old = rng.normal(size=50).astype(np.float32)
-    patch, delta = coded(rng, 9), coded(rng, 20)
-    before = old.copy()
-    update = Update("d", 3, old, patch, delta)
-    expected = old.copy()
-    assert patch.indices is not None and delta.indices is not None
-    expected[patch.indices] = patch.values
-    expected[delta.indices] += delta.values
-    assert update.trained.tobytes() == expected.tobytes() and update.trained is update.trained
-    np.testing.assert_array_equal(old, before)
-    assert Update("d", 3, old).trained is old
-
-
 def test_only_what_was_sent_is_touched() -> None:
     """A sum that is NaN elsewhere stays so: nothing reads or writes there."""
     old = np.ones(50, np.float32)
@@ -117,15 +101,3 @@ def test_a_change_is_the_way_to_the_trained_model(
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, (update.trained - theta)[part], atol=2e-6)
         assert not np.shares_memory(found, update.trained)
-
-
-def test_a_scaled_update_goes_part_of_the_way() -> None:
-    rng = np.random.default_rng(7)
-    old = rng.normal(size=50).astype(np.float32)
-    update = Update("d", 3, old, coded(rng, 9), coded(rng, 20))
-    way = update.trained - old
-    scaled = update.scaled(0.25)
-    np.testing.assert_allclose(scaled.trained - old, way / 4, atol=1e-6)
-    assert (scaled.num_examples, scaled.base) == (3, update.base)
-    np.testing.assert_allclose(update.trained - old, way)
-    assert Update("d", 3, old).scaled(0.5).trained is old

@@ -167,7 +167,7 @@ def fast_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
 
 
 @pytest.mark.parametrize("sizes", [(0, 2, 5, 10), (0, 4), (1, 3, 6), (7,)], ids=str)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_is_as_in_plain_loops(seed: int, sizes: tuple[int, ...]) -> None:
     problem = Problem.of(seed)
     expected, found = twin_run(problem, sizes), fast_run(problem, sizes)

@@ -107,7 +107,7 @@ def fleet_of(rng: np.random.Generator, count: int, theta: Theta) -> list[Update]
 @pytest.mark.parametrize("byzantine", ["0", "0.1", "0.3", "0.49"])
 def test_coordinate_wise_rules(count: int, byzantine: str) -> None:
     rng = np.random.default_rng(count)
-    for _ in range(8):
+    for _ in range(3):
         theta = (rng.integers(-8, 9, N) / 4).astype(np.float32)
         updates = fleet_of(rng, count, theta)
         columns = [
@@ -129,7 +129,7 @@ def test_direction(count: int) -> None:
     """In full from half the median on, less in proportion, not at all below 0."""
     rng = np.random.default_rng(count)
     shortened = 0
-    for _ in range(8):
+    for _ in range(3):
         theta = np.zeros(N, np.float32)
         values = (1.5 + rng.integers(-8, 9, (count, N)) / 4).astype(np.float32)
         values[0] *= -1
@@ -141,14 +141,14 @@ def test_direction(count: int) -> None:
         found = filter_outliers(updates, Robust(clip=0)).factors
         assert enough > 0 and found == pytest.approx(expected, rel=1e-9)
         shortened += sum(factor < 1 for factor in found)
-    assert shortened >= 8
+    assert shortened >= 3
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 7, 10, 12])
 @pytest.mark.parametrize("byzantine", ["0", "0.1", "0.2", "0.49"])
 def test_krum(count: int, byzantine: str) -> None:
     rng = np.random.default_rng(count)
-    for _ in range(8):
+    for _ in range(3):
         theta = (rng.integers(-8, 9, N) / 4).astype(np.float32)
         updates = fleet_of(rng, count, theta)
         changes = [exactly(u.trained - theta) for u in updates]
@@ -224,7 +224,7 @@ def learned(fleet: Fleet, robust: Robust, attacked: bool) -> float:
     return fleet.accuracy(context.theta)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_of_ten_destroy_the_mean(seed: int) -> None:
     fleet = Fleet(seed)
     honest = learned(fleet, OFF, attacked=False)
@@ -236,7 +236,7 @@ OFF = Robust(clip=0, rule="mean", max_weight=0)
 RULES: tuple[Rule, ...] = ("direction", "trimmed_mean", "median", "krum", "multi_krum")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "robust", [Robust(clip=2, rule="mean"), *(Robust(clip=0, rule=rule) for rule in RULES)]
 )
@@ -246,7 +246,7 @@ def test_two_of_ten_do_not_turn_the_others(robust: Robust, seed: int) -> None:
     assert learned(fleet, robust, attacked=True) > honest - 0.05
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_default_leaves_honest_devices_alone(seed: int) -> None:
     fleet = Fleet(seed)
     honest = learned(fleet, OFF, attacked=False)

@@ -56,8 +56,8 @@ class Store:
             self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
         try:
             with self._errors():
-                self._use_wal()
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+                self._use_wal()
                 self._open_schema()
         except BaseException:
             self._db.close()

@@ -177,23 +177,15 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
         "broker",
         "broker.password_file: found",
     ),
-    "no certificates": (
-        change("mqtt://", "mqtts://"),
-        "broker",
-        "cannot reach mqtts://",
-    ),
-    "bad authority": (
-        change("[broker]", '[broker]\nca_file = "none.crt"'),
-        "broker",
-        "",
-    ),
+    "no certificates": (change("mqtt://", "mqtts://"), "broker", "cannot reach mqtts://"),
+    "bad authority": (change("[broker]", '[broker]\nca_file = "none.crt"'), "broker", ""),
     "damaged": (damage, "store", "file is not a database"),
     "another schema": (another_schema, "store", "schema 9, this version uses 1"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),
     "state is a file": (lambda home: (home / "state").write_text(""), "disk", "File exists"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

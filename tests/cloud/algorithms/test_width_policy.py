@@ -47,10 +47,7 @@ def test_rates_are_dealt_out_by_the_devices_number() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("memory_mb", "expected"),
-    [(0, 0), (255, 3), (256, 2), (1024, 0)],
-)
+@pytest.mark.parametrize(("memory_mb", "expected"), [(0, 0), (255, 3), (256, 2), (1024, 0)])
 def test_memory_decides(memory_mb: int, expected: int) -> None:
     sized = WidthPolicy(memory_mb=(1024, 512, 256))
     found, arrays = sized.width_of(CONTEXT, ClientModel(memory_mb=memory_mb))

@@ -73,8 +73,7 @@ def test_room_is_made_after_an_error_but_not_after_each(
     assert len(collected) == 2 and house.timer() is None
 
 
-def test_a_full_disk_does_not_hold_a_round_for_ever(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_full_disk_does_not_hold_a_round_for_ever(cloud: Cloud) -> None:
     cloud.hello()
     orphan = cloud.store.blobs.write(b"of a round that has closed")
     os.utime(path_of(cloud, orphan), (1.0, 1.0))

@@ -135,11 +135,6 @@ def test_refuses(name: str, options: dict[str, object], key: str, expected: str)
     assert caught.value.expected.startswith(expected)
 
 
-def test_unknown_name_lists_the_names() -> None:
-    with pytest.raises(ConfigError, match=", ".join(sorted(STRATEGIES)) + ", or module:Class"):
-        make_strategy("fedsgd", {})
-
-
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_plays_a_round_without_updates(name: str) -> None:
     layout = Layout.of(

@@ -29,7 +29,7 @@ from tests.cloud.helper import (
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import WHO_IS_THERE
+from sedge_cloud.devices.registry import HELLO_REQUEST
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import RESEND_S
@@ -66,7 +66,7 @@ from sedge_protocol.wire.update import encode_update
 
 
 def test_a_hello_is_welcomed_and_kept(cloud: Cloud) -> None:
-    assert cloud.messages("a", Welcome) == [WHO_IS_THERE]  # the coordinator's own start
+    assert cloud.messages("a", Welcome) == [HELLO_REQUEST]  # the coordinator's own start
     hello = a_hello("one")
     (welcome,) = cloud.say("a", hello)
     assert welcome == Welcome(hello.nonce, HELLO_REQUEST.version)
@@ -506,7 +506,7 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     found = cloud.core.connected(cloud.now)
     assert [
         cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)
-    ] == [WHO_IS_THERE, WHO_IS_THERE]
+    ] == [HELLO_REQUEST, HELLO_REQUEST]
     cloud.hello()
     assert len(cloud.messages("a", Order)) == 2
 

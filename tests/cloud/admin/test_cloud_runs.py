@@ -22,12 +22,13 @@ from tests.cloud.helper import (
     random_theta,
 )
 
-from sedge_cloud.admin.runs import initialise, start_run
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RobustConfig, TrainingConfig, broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import Assignment
-from sedge_protocol.errors import CodecError, ConfigError, LocalError, StorageError
+from sedge_protocol.errors import CodecError, ConfigError, StorageError, Unencodable
 from sedge_protocol.layout import Layout, Role
 
 

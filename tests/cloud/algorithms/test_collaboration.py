@@ -9,15 +9,14 @@ from tests.cloud.contexts import context_of
 
 from sedge_cloud.algorithms.collaboration import (
     Grouping,
-    MaskRecorder,
     Masks,
     collaborators,
     group_mean,
+    next_groups,
     overlaps,
     packed,
-    regrouped,
+    sampled_places,
     threshold,
-    trained_models,
 )
 from sedge_cloud.strategy import Context
 from sedge_protocol.layout import Layout, Role

@@ -5,10 +5,10 @@ import pytest
 from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
 
 from sedge_cloud.algorithms.averaging import mean_change
-from sedge_cloud.algorithms.submodels import WHOLE, Tally, form_of, places_of, prefix
+from sedge_cloud.algorithms.submodels import WHOLE, ElementMean, form_of, places_of, prefix
 from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 
 LAYOUT = layout_of(Residual())
 THETA = random_theta(LAYOUT, np.random.default_rng(0))

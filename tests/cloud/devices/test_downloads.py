@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
 
-from sedge_cloud.devices.downloads import Downloads, Served
+from sedge_cloud.devices.downloads import Downloads, NamedBlob
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder

@@ -106,7 +106,7 @@ def test_measuring_in_between(run: Run, num_rounds: int, every: int, tasks: str)
     for off in ({"evaluate": False}, {"fraction_evaluate": 0.0}):
         with_config(run, num_rounds=num_rounds, **off)
         run.state = msgspec.structs.replace(run.state, round=num_rounds)
-        assert coming_round(run) is None
+        assert next_round(run) is None
 
 
 def test_seeds_are_pinned(run: Run) -> None:

@@ -19,7 +19,14 @@ from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
-from sedge_protocol.errors import CodecError, ConfigError, LocalError, SedgeError, StorageError
+from sedge_protocol.errors import (
+    CodecError,
+    ConfigError,
+    LocalError,
+    SedgeError,
+    StorageError,
+    StrategyError,
+)
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import OwnModel, Training
 

@@ -8,7 +8,7 @@ from tests.cloud.contexts import context_of
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
 from sedge_cloud.strategy import Assignment, ClientModel
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, LocalError, StrategyError
 from sedge_protocol.importance import Score
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import DeviceScoring, Work

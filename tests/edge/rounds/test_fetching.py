@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.desk import DOWN, KEYS, UP, only
+from tests.edge.harness import DOWN, KEYS, UP, only
 
 from sedge_edge.rounds.fetching import OWNER, Fetches
 from sedge_edge.rounds.state import DISK_RETRY_S

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.desk import KEYS, UP, only
+from tests.edge.harness import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Memory, Pending

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from tests.edge.desk import DOWN, KEYS, UP
+from tests.edge.harness import DOWN, KEYS, UP
 
 from sedge_edge.rounds.presence import UNHEARD, Greeting
 from sedge_protocol.wire.effects import Effect, Note, Send

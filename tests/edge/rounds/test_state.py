@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.edge.desk import FullDisk
+from tests.edge.harness import FullDisk
 
 from sedge_edge.rounds.state import (
     MAX_RUNS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.desk import LAYOUT, Desk, N, hash_of, theta_of
+from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
 
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
@@ -25,11 +25,11 @@ def vectors(blobs: BlobFolder) -> FolderVectors:
 
 def test_what_a_device_uses_is_what_the_cores_ask_for(tmp_path: Path) -> None:
     """For the type checkers; and the agent takes each."""
-    desk = Desk(tmp_path)
+    device = Harness(tmp_path)
     kept: tuple[Blobs, Vectors, Record[AgentState]]
-    kept = desk.blobs(), FolderVectors(desk.blobs()), desk.journal()
-    assert kept[2].load() == desk.agent.state
-    assert desk.agent.vectors.has(kept[1].keep(theta_of(1)))
+    kept = device.blobs(), FolderVectors(device.blobs()), device.journal()
+    assert kept[2].load() == device.agent.state
+    assert device.agent.vectors.has(kept[1].keep(theta_of(1)))
 
 
 def test_a_vector_comes_back_bit_for_bit(vectors: FolderVectors, blobs: BlobFolder) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.edge.desk import LAYOUT, N, drift, examples, hash_of, theta_of
+from tests.edge.harness import LAYOUT, N, drift, examples, hash_of, theta_of
 from tests.orders import changed
 
 from sedge_edge.training.critical_elements import critical, sparsified

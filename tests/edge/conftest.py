@@ -5,6 +5,15 @@ from pathlib import Path
 
 import pytest
 from tests.edge.harness import Harness
+from tests.edge.home import make_bundle
+
+from sedge_protocol.layout import Theta
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
+    """The packed bundle of a small network, and its first theta (n,)."""
+    return make_bundle(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.harness import DriftTrainer, Harness, N, drift, make_bundle
+from tests.edge.harness import DriftTrainer, Harness, N, drift
 
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
@@ -92,11 +92,3 @@ def test_a_mask_survives_a_power_cut_and_an_evaluation(device: Harness) -> None:
     assert kept(device) == name
     given(device, 3, name)
     assert decode(payload(device, 3), N, mask).count == SENT
-
-
-def test_another_bundle_begins_without_a_mask(device: Harness) -> None:
-    """A run that has the name of an older one."""
-    _, name = bitmap(decode(payload(device, 1), N))
-    order = device.order(2, bundle=device.serve(make_bundle(1)), select=SELECT, context=name)
-    device.give(order)
-    assert decode(payload(device, 2), N).count == SENT

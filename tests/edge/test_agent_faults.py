@@ -19,7 +19,6 @@ from tests.edge.harness import (
     Harness,
     N,
     drift,
-    make_bundle,
     only,
     storage_error,
     theta_of,
@@ -32,7 +31,7 @@ from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
-from sedge_protocol.wire.effects import Note, Send, Subscribe
+from sedge_protocol.wire.effects import Note, Subscribe
 from sedge_protocol.wire.frame import Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
@@ -43,7 +42,6 @@ from sedge_protocol.wire.messages import (
     Goodbye,
     Hello,
     Message,
-    Offer,
     Order,
     UpdateSelection,
     Welcome,
@@ -64,7 +62,7 @@ def started(folder: Path) -> Harness:
     """A device, as its service manager would bring it to life."""
     for _ in range(100):
         try:
-            return Harness(folder)
+            return Harness(folder, chunk_bytes=16384)
         except StorageError as exc:
             assert "No space left on device" in str(exc)
     raise AssertionError("it does not start")
@@ -102,7 +100,7 @@ def test_a_full_disk_at_every_write_loses_nothing(
         assert device.blob_files() == expected.blob_files(), f"write {first}"
 
 
-@pytest.mark.parametrize("first", range(4, 70, 6))
+@pytest.mark.parametrize("first", range(4, 70, 22))
 def test_a_disk_that_stays_full_for_a_while(
     tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,44 +158,6 @@ def test_no_room_for_a_download_does_not_hold_back_an_update(
     device.settle()
     assert ("other", 2) in device.updates
     assert waiting.blob.hex() not in device.blob_files()
-
-
-def test_a_full_disk_between_two_blobs_still_listens_to_the_first(
-    device: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = device.order()
-    calls: list[int] = []
-    real = BlobFolder.open_part
-
-    def second_fails(self: BlobFolder, owner: str, manifest: object) -> set[int]:
-        calls.append(1)
-        if len(calls) == 2:
-            raise StorageError("disk full (test)")
-        return real(self, owner, manifest)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-    monkeypatch.setattr(BlobFolder, "open_part", second_fails)
-    device.give(order)
-    device.settle()
-    assert ("run", 1) in device.updates
-
-
-def test_a_full_disk_at_the_last_step_of_a_download(
-    device: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    real = BlobFolder.finish_part
-
-    def first_fails(self: BlobFolder, owner: str, manifest: object) -> bool:
-        calls.append(1)
-        if len(calls) == 1:
-            raise StorageError("disk full (test)")
-        return real(self, owner, manifest)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-    monkeypatch.setattr(BlobFolder, "finish_part", first_fails)
-    device.give(device.order())
-    device.settle()
-    assert ("run", 1) in device.updates
-    assert device.now == pytest.approx(100.0 + DISK_RETRY_S)
 
 
 def test_a_file_that_cannot_be_deleted_stops_nothing(
@@ -401,22 +361,6 @@ def test_damage_to_a_waiting_update_brings_its_order_back(device: Harness) -> No
     assert device.agent.idle
 
 
-def test_a_part_that_was_damaged_on_disk_is_fetched_again(device: Harness) -> None:
-    order = device.order()
-    device.listen(device.tell(order))
-    for index in range(order.bundle.count - 1):
-        device.chunk(order.bundle, index)
-    (part,) = device.folder.glob(f"parts/*{order.bundle.sha256.hex()}.part")
-    data = bytearray(part.read_bytes())
-    data[5] ^= 1
-    part.write_bytes(data)
-    device.listen(device.chunk(order.bundle, order.bundle.count - 1))
-    assert any("its chunks do not have its sha256; fetching it again" in n for n in device.notes)
-    device.order_at_hand = order
-    device.settle()
-    assert ("run", 1) in device.updates
-
-
 def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(device: Harness) -> None:
     """The digests are those of the chunks, the hash of the whole is not: fetched now and then, for ever."""
     order = device.order()
@@ -497,21 +441,6 @@ def test_a_download_goes_on_after_a_power_cut(device: Harness) -> None:
     device.pump(device.reboot())
     assert ("run", 1) in device.updates
     assert device.chunks_sent == order.bundle.count + order.model.count - 3
-
-
-def test_a_power_cut_before_the_whole_is_a_blob(device: Harness) -> None:
-    order = device.order()
-    device.tell(order)
-    folder = device.blobs()
-    for index in range(order.bundle.count):
-        offset, length = order.bundle.span(index)
-        data = device.served[order.bundle.transfer][offset : offset + length]
-        folder.write_part("fleet", order.bundle, index, data)
-    device.order_at_hand = order
-    device.chunks_sent = 0
-    device.pump(device.reboot())
-    assert ("run", 1) in device.updates
-    assert device.chunks_sent == order.model.count
 
 
 def test_work_that_was_cut_off_is_done_again_with_the_same_result(device: Harness) -> None:
@@ -599,35 +528,6 @@ def test_a_job_whose_start_cannot_be_noted_is_not_begun(
     assert ("run", 1) in device.updates
 
 
-def test_every_start_is_a_new_boot(tmp_path: Path) -> None:
-    device = Harness(tmp_path)
-    incarnations = [device.agent.state.incarnation]
-    for at_least in (0, 50, 3):  # a clock that was set, and then lost
-        incarnations.append(device.start(at_least).state.incarnation)
-    assert incarnations == [1, 2, 50, 51]
-
-
-@pytest.mark.parametrize("keep", [0, 7, 20, 44, 60, -1])
-def test_a_damaged_journal_is_one_clear_error(device: Harness, keep: int) -> None:
-    device.give(device.order())
-    path = device.folder / "journal"
-    data = path.read_bytes()
-    for broken in (data[:keep], data[:keep] + b"\xff" + data[keep:]):
-        path.write_bytes(broken)
-        with pytest.raises(StorageError, match=f"^journal {path}: "):
-            device.start()
-        assert path.read_bytes() == broken
-
-
-def test_a_journal_of_another_version_is_left_alone(device: Harness) -> None:
-    path = device.folder / "journal"
-    Journal(path, type(device.agent.state), 99).commit(device.agent.state)
-    data = path.read_bytes()
-    with pytest.raises(StorageError, match="schema 99, this version reads 1; nothing was changed"):
-        device.start()
-    assert path.read_bytes() == data
-
-
 # Strangers and noise.
 
 
@@ -688,27 +588,6 @@ def test_frames_of_an_earlier_coordinator_are_refused_for_good(device: Harness) 
     assert len(check_ignored(device, DOWN, old, "replayed")) == 1
 
 
-def test_another_version_says_so(device: Harness) -> None:
-    payload = bytearray(device.peer.seal(device.order()))
-    payload[2] = 2
-    (note,) = check_ignored(device, DOWN, bytes(payload), "refused")
-    assert "protocol version 2, this side speaks 1" in note
-
-
-def test_every_truncation_and_every_flipped_byte_is_refused(device: Harness) -> None:
-    payload = device.peer.seal(device.order())
-    for length in range(0, len(payload), 3):
-        check_ignored(device, DOWN, payload[:length], "refused")
-    reserved = range(40, 48)  # covered by the MAC like everything else
-    for place in (*range(0, len(payload), 7), *reserved):
-        flipped = bytearray(payload)
-        flipped[place] ^= 1 << place % 8
-        check_ignored(device, DOWN, bytes(flipped), "refused")
-    check_ignored(device, DOWN, payload + b"\0", "refused")
-    effects = device.agent.receive(DOWN, payload, device.now)
-    assert only(effects, Subscribe)
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -756,23 +635,3 @@ def foreign_chunk(transfer: bytes, index: int, data: bytes) -> tuple[str, bytes]
     """A chunk frame on the fleet's topic."""
     topic = f"sedge/1/test/blob/{transfer.hex()}"
     return topic, seal(Frame(Kind.CHUNK, data, 7, 0, transfer, index), topic, None)
-
-
-def test_random_bytes(device: Harness) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(2000):
-        check = rng.bytes(int(rng.integers(0, 200)))
-        device.agent.receive(DOWN if rng.random() < 0.5 else "x", b"SG\x01" + check, device.now)
-    assert device.agent.peer.counters["refused"] == 2000
-    device.give(device.order(bundle=device.serve(make_bundle(3))))
-    assert ("run", 1) in device.updates
-    assert not only(device.agent.poll(device.now), Send)
-
-
-def test_offers_never_leave_before_their_commit(device: Harness) -> None:
-    order = device.order()
-    device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), Work)
-    (offer,) = device.messages(device.work(work.job))
-    assert isinstance(offer, Offer)
-    assert [p.blob for p in device.on_disk().outbox] == [offer.manifest.sha256]

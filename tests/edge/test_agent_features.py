@@ -4,10 +4,8 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import pytest
 from msgspec.structs import replace
 from tests.edge.harness import (
-    LAYOUT,
     Harness,
     N,
     coded,
@@ -16,7 +14,6 @@ from tests.edge.harness import (
     make_bundle,
     theta_of,
 )
-from tests.orders import changed
 
 from sedge_edge.rounds.state import RunState
 from sedge_edge.training.local_training import mixture, phase_seed
@@ -27,12 +24,10 @@ from sedge_protocol.codec import (
     decode,
     encode,
     mask_bitmap,
-    top_k,
 )
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import (
     Codec,
-    DeviceScoring,
     Order,
     OwnModel,
     Training,
@@ -100,36 +95,6 @@ def test_apfls_mixture_is_what_the_device_predicts_with(device: Harness) -> None
         np.testing.assert_array_equal(device.own(), expected)
     # Only the last of each is still there.
     assert len(device.blob_files()) == 4  # bundle, version, model, part
-
-
-def test_a_damaged_part_begins_anew(device: Harness) -> None:
-    given(device, 1, own_model=OwnModel(mix=0.5))
-    name = run_of(device).part
-    assert name is not None
-    (path,) = device.folder.glob(f"blobs/*/{name.hex()}")
-    path.write_bytes(b"rot")
-    device.give(device.order(2, own_model=OwnModel(mix=0.5)))
-    device.settle()
-    assert any("part is damaged" in note for note in device.notes)
-    kept = run_of(device).part
-    assert kept is not None
-    np.testing.assert_array_equal(device.stored(kept), theta_of(2) + 2 * drift(2))
-
-
-def test_a_gradient_is_kept_for_the_next_rounds_scores(device: Harness) -> None:
-    own = DeviceScoring(0.99, "gradient")
-    given(device, 1, scoring=own)
-    assert (
-        device.delta(1).astype(np.float32).tolist()
-        == ((theta_of(1) + drift(1)) - theta_of(1)).tolist()
-    )
-    given(device, 2, scoring=own)
-    personal = np.flatnonzero(np.abs(device.delta(2)) > 0.05)
-    scores = np.abs(drift(1))
-    scores[LAYOUT.mask(["norm.mean"])] = 0
-    wanted = np.argsort(-scores)[:26]
-    assert set(personal) <= set(wanted)
-    assert len(personal) > 13
 
 
 # What was sent, remembered.
@@ -255,43 +220,3 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     given(device, 4, codec=codec, own_model=OwnModel(mix=0.5))
     assert device.declines == []
     assert device.residual() is not None
-
-
-# What cannot be done.
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"training": Training(freeze=("tail",))}, "training.freeze: no tensor named 'tail'"),
-        (
-            {"scoring": DeviceScoring(0.5, tensors=("tail",))},
-            "scoring.tensors: no parameter named 'tail'",
-        ),
-        (
-            {"scoring": DeviceScoring(0.5), "own_model": DITTO},
-            "scoring: found together with a patch",
-        ),
-        (
-            {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},
-            "select: a mixture's training gives no gradient",
-        ),
-    ],
-)
-def test_an_order_that_no_device_can_do_is_declined(
-    device: Harness, changes: dict[str, Any], text: str
-) -> None:
-    given(device, 1)
-    before = run_of(device)
-    device.give(device.order(2, **changes))
-    (decline,) = device.declines
-    assert (decline.round, decline.reason) == (2, "CodecError")
-    assert text in decline.detail
-    assert run_of(device) == before
-    given(device, 3)
-
-
-def test_own_elements_and_a_patch_exclude_each_other(device: Harness) -> None:
-    vector = top_k(drift(1), 3)
-    device.give(changed(device.patched(1, encode(vector)), scoring=DeviceScoring(0.5)))
-    assert "scoring: found together with a patch" in device.declines[0].detail

@@ -38,7 +38,7 @@ class Deaf(Harness):
         return super().send_chunks(transfer, get) if transfer in self.manifests else []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_device_survives_absurd_orders(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     device = Deaf(tmp_path)

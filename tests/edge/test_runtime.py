@@ -211,16 +211,6 @@ class Raising(DriftTrainer):
         raise self.error
 
 
-def test_a_job_that_cannot_be_done_is_declined(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(CodecError("program 'train' failed: no")))
-        bench.start_job()
-        bench.wait()
-        (decline,) = bench.happen()
-        assert "program 'train' failed: no" in str(decline)
-        assert bench.device.agent.idle
-
-
 def test_a_job_that_needs_too_much_memory_is_declined(tmp_path: Path) -> None:
     with Gated(1) as pool:
         bench = bench_with(tmp_path, pool, Raising(MemoryError("Unable to allocate 1.00 GiB")))
@@ -435,22 +425,3 @@ def test_a_bundle_that_cannot_be_opened_is_tried_again(
         programs.open(blobs, name)
     with pytest.raises(StorageError):
         programs.open(blobs, bytes(32))
-
-
-def test_wake_is_called_from_the_pool(tmp_path: Path) -> None:
-    class Later(Gated):
-        """A pool whose job ends when the test says so."""
-
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            self.future: Future[Any] = Future()
-            self.call: Callable[[], None] = lambda: self.future.set_result(fn(*args, **kwargs))
-            return self.future
-
-    pool = Later(1)
-    bench = bench_with(tmp_path, pool)
-    bench.start_job()
-    assert not bench.wakes.acquire(blocking=False)
-    assert bench.happen() == []
-    pool.call()
-    assert bench.wakes.acquire(blocking=False)
-    assert len(bench.happen()) == 1

@@ -119,7 +119,7 @@ def test_select(scores: list[float], quantile: float, indices: list[int]) -> Non
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 5000, 9999])
+@pytest.mark.parametrize("place", [0, 9999])
 def test_select_refuses_scores_that_are_not_finite(bad: float, place: int) -> None:
     scores = np.ones(10_000, np.float32)
     scores[place] = bad
@@ -132,7 +132,7 @@ def by_sorting(scores: NDArray[np.float32], k: int) -> list[int]:
     return np.flatnonzero(scores > np.sort(scores)[scores.size - 1 - k]).tolist()
 
 
-@pytest.mark.parametrize("size", [4095, 4096, 4097, 20_011, 65_536])
+@pytest.mark.parametrize("size", [4095, 4096, 20_011])
 @pytest.mark.parametrize("values", ["continuous", "ties", "rising", "falling", "periodic", "spike"])
 def test_select_takes_the_same_by_groups_and_by_sorting(size: int, values: str) -> None:
     # From 4,096 scores on, and while 32 k <= size, the threshold is found among group maxima.

@@ -202,8 +202,8 @@ def twin(
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
-@pytest.mark.parametrize("count", [2, 8, 11])
-@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.5), (0.5, 0.1)])
+@pytest.mark.parametrize("count", [2, 11])
+@pytest.mark.parametrize(("momentum", "prox"), [(0.9, 0.0), (0.0, 0.5)])
 def test_training_agrees_with_the_twin(
     trainer: OnnxTrainer, last_batch: LastBatch, count: int, momentum: float, prox: float
 ) -> None:
@@ -259,7 +259,7 @@ def test_frozen_tensors_and_an_anchor(trainer: OnnxTrainer) -> None:
         trainer.train(start(), data, training, 7, never, anchor=anchor[:-1])
 
 
-@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.1)])
+@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.5, 0.1)])
 def test_the_last_batchs_gradient(trainer: OnnxTrainer, momentum: float, prox: float) -> None:
     data = examples(8)  # two whole batches
     training = Training(1, 0.1, momentum, prox)
@@ -445,12 +445,6 @@ def test_a_program_cannot_take_the_devices_memory(tmp_path: Path) -> None:
     said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     assert said.startswith("CodecError bundle 'softmax': program 'predict' failed: ")
     assert "Available memory" in said
-
-
-def test_a_missing_program_is_refused_when_needed() -> None:
-    trainer = OnnxTrainer(bundle({"train": FILES["train"]}), threads=1)
-    with pytest.raises(CodecError, match="no program 'train_prox'"):
-        trainer.train(start(), examples(4), Training(prox=1.0), 0, never)
 
 
 def test_wrong_arrays_are_refused(trainer: OnnxTrainer) -> None:

@@ -61,11 +61,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_nothing_waits(bench: Bench) -> None:
-    assert bench.connect(0.0) == []
-    assert bench.outbox.timer() is None
-
-
 @pytest.mark.parametrize(
     ("size", "room", "chunk_bytes", "inline"),
     [
@@ -87,25 +82,6 @@ def test_an_offer_fits_the_link(
     assert (offer.manifest.size, offer.manifest.chunk_bytes) == (size, chunk_bytes)
     assert bool(offer.data) is inline
     assert (offer.run, offer.round, offer.number) == ("run", 1, 1)
-
-
-def test_chunk_after_chunk(bench: Bench) -> None:
-    waiting = bench.add(10 * 4096 + 5)
-    (offer,) = bench.offers(bench.connect(0.0, 5_000))
-    manifest = offer.manifest
-    received: dict[int, bytes] = {}
-    answer = offer.number
-    while len(received) < manifest.count:
-        bitmap = to_bitmap(received, manifest.count)
-        bench.outbox.have(manifest.transfer, Have(answer, bitmap, 3), 1.0)
-        answer = 0
-        frames = [frame for frame, _ in bench.frames(bench.outbox.poll(1.0))]
-        assert 0 < len(frames) <= 3
-        for frame in frames:
-            manifest.check(frame.index, frame.body)
-            assert frame.transfer == manifest.transfer
-            received[frame.index] = frame.body
-    assert b"".join(received[i] for i in range(manifest.count)) == bench.blobs.read(waiting.blob)
 
 
 def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
@@ -140,25 +116,6 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     bench.memory.deliver(old)
     sent = bench.frames(bench.outbox.poll(3.0))
     assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
-
-
-def test_a_receipt_ends_it(bench: Bench) -> None:
-    waiting = bench.add(100)
-    bench.connect(0.0)
-    bench.memory.deliver(waiting)
-    assert bench.outbox.poll(100.0) == []
-    assert bench.outbox.timer() is None
-
-
-def test_without_a_link_it_waits(bench: Bench) -> None:
-    bench.add(100)
-    assert bench.outbox.poll(0.0) == []
-    assert bench.outbox.timer() is None
-    assert len(bench.offers(bench.connect(5.0))) == 1
-    bench.outbox.disconnected()
-    assert bench.outbox.timer() is None
-    assert bench.outbox.poll(1000.0) == []
-    assert len(bench.offers(bench.connect(2000.0))) == 1
 
 
 def test_busy_and_have_reach_their_own_transfer(bench: Bench) -> None:

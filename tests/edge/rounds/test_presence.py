@@ -8,7 +8,7 @@ from tests.edge.harness import DOWN, KEYS, UP
 
 from sedge_edge.rounds.presence import UNHEARD, Greeting
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.messages import Goodbye, Hello, Message, Welcome
+from sedge_protocol.wire.messages import Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S
 
@@ -37,20 +37,6 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def test_a_session_has_one_nonce(bench: Bench) -> None:
-    greeting = bench.greeting
-    nonces: list[bytes] = []
-    for _ in range(2):
-        will = bench.read(greeting.will()[1])
-        greeting.begin(0.0)
-        (hello,) = bench.said(greeting.poll(0.0))
-        goodbye = bench.read(greeting.goodbye().payload)
-        assert isinstance(will, Goodbye) and will == goodbye
-        assert hello.nonce == will.nonce
-        nonces.append(hello.nonce)
-    assert nonces[0] != nonces[1]
 
 
 def test_it_is_said_until_it_is_welcomed(bench: Bench) -> None:

@@ -82,11 +82,6 @@ def memory(path: Path) -> Memory:
     return Memory(Journal(path, AgentState, SCHEMA))
 
 
-def test_a_new_device_knows_nothing(path: Path) -> None:
-    assert memory(path).state == AgentState(chunk_bytes=DEFAULT_CHUNK_BYTES)
-    assert AgentState().blobs() == set()
-
-
 def test_every_change_survives(path: Path) -> None:
     now = memory(path)
     now.start(5, KEY)
@@ -141,16 +136,6 @@ def test_counts_belong_to_a_key(path: Path) -> None:
     now.start(1_800_000_000, b"another")
     assert (now.state.incarnation, now.state.coordinator_incarnation) == (1_800_000_000, 0)
     assert now.state.orders == {"a": order("a", 1)} and memory(path).state == now.state
-
-
-def test_a_journal_from_before_keys_were_noted_keeps_its_counts(path: Path) -> None:
-    Journal(path, AgentState, SCHEMA).commit(
-        AgentState(incarnation=2_000_000_000, coordinator_incarnation=9)
-    )
-    now = memory(path)
-    now.start(1_800_000_000, KEY)
-    assert (now.state.incarnation, now.state.coordinator_incarnation) == (2_000_000_001, 9)
-    assert now.state.key == KEY
 
 
 def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
@@ -228,15 +213,6 @@ def test_counted_starts_do_not_pile_up(path: Path) -> None:
     assert len(now.state.attempts) == MAX_RUNS
 
 
-def test_a_newer_order_takes_the_place_of_its_runs_older_one(path: Path) -> None:
-    now = memory(path)
-    for given in (order("a", 1), order("b", 1), order("a", 2)):
-        now.accept(given)
-    assert now.state.orders == {"a": order("a", 2), "b": order("b", 1)}
-    now.drop("nobody")
-    assert set(now.state.orders) == {"a", "b"}
-
-
 def test_a_round_has_one_update(path: Path) -> None:
     """Work that was done twice, because a crash hid the first time, is sent once."""
     now = memory(path)
@@ -251,14 +227,6 @@ def test_a_round_has_one_update(path: Path) -> None:
     assert now.state.pending("a", 1) == now.state.outbox[1]
     assert now.state.pending("a", 3) is None
     assert now.state.pending("b", 1) is None
-
-
-def test_finishing_one_run_leaves_the_others_order(path: Path) -> None:
-    now = memory(path)
-    now.accept(order("a", 1))
-    now.accept(order("b", 1))
-    now.finish(order("a", 1), outcome("a", 1))
-    assert now.state.orders == {"b": order("b", 1)}
 
 
 def work(now: Memory, run: str, number: int) -> str | None:
@@ -325,22 +293,6 @@ def test_what_is_refused_counts_as_heard_of(path: Path) -> None:
     assert len(now.state.recent) == MAX_RUNS
 
 
-def test_an_evaluation_with_another_bundle_leaves_what_training_left(path: Path) -> None:
-    now = memory(path)
-    work(now, "a", 1)
-    known = now.state.runs["a"]
-    other = msgspec.structs.replace(order("a", 2), task="evaluate", bundle=describe(b"narrow"))
-    now.accept(other)
-    now.finish(other, Outcome("a", 2, blob("metrics"), None, None, outcome("a", 2).report))
-    assert now.state.runs == {"a": msgspec.structs.replace(known, round=2)}
-    assert now.state.pending("a", 2) == Pending("a", 2, blob("metrics"))
-    assert now.state.kept_for(order("a", 3)) == known.kept
-    # Training is another matter: what it leaves is the run's.
-    train = msgspec.structs.replace(other, task="train", round=3)
-    now.finish(train, outcome("a", 3))
-    assert now.state.runs["a"].bundle == blob("narrow")
-
-
 def test_everything_that_is_needed_is_named(path: Path) -> None:
     now = memory(path)
     now.accept(order("a", 3, patch="patch", steps=2))
@@ -352,34 +304,6 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     assert now.state.blobs() == {blob(name) for name in names}
     now.finish(order("c", 1), Outcome("c", 1, blob("u"), None, None, outcome("c", 1).report))
     assert None not in now.state.blobs()
-
-
-class OldRun(msgspec.Struct, frozen=True):
-    """A run as agents without versions and masks wrote it."""
-
-    bundle: bytes
-    base: bytes
-    model: bytes | None = None
-    residual: bytes | None = None
-    round: int = 0
-
-
-class OldState(msgspec.Struct, frozen=True):
-    """Their state, as far as it matters here."""
-
-    runs: dict[str, OldRun]
-    incarnation: int = 3
-
-
-def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
-    old = OldRun(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4)
-    Journal(path, OldState, SCHEMA).commit(OldState({"a": old}))
-    now = memory(path)
-    known = RunState(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4, None)
-    assert now.state == AgentState(incarnation=3, runs={"a": known})
-    assert set(known.kept.values()) == {blob("own"), blob("residual"), None}
-    now.finish(order("a", 5), outcome("a", 5))
-    assert memory(path).state.runs["a"].mask == blob("mask a 5")
 
 
 def test_a_run_keeps_what_its_outcome_left_under_the_names_of_a_job(path: Path) -> None:

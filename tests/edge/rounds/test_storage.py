@@ -1,11 +1,9 @@
 """Vectors and masks among the blobs: what comes back, and what is no longer there."""
 
-import hashlib
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
+from tests.edge.harness import LAYOUT, Harness, N, theta_of
 
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
@@ -30,33 +28,6 @@ def test_what_a_device_uses_is_what_the_cores_ask_for(tmp_path: Path) -> None:
     kept = device.blobs(), FolderVectors(device.blobs()), device.journal()
     assert kept[2].load() == device.agent.state
     assert device.agent.vectors.has(kept[1].keep(theta_of(1)))
-
-
-def test_a_vector_comes_back_bit_for_bit(vectors: FolderVectors, blobs: BlobFolder) -> None:
-    theta = theta_of(1)
-    theta[:3] = -0.0, 1e-45, 3.4e38
-    name = vectors.keep(theta)
-    assert name == hash_of(theta)
-    assert vectors.has(name)
-    assert vectors.read(name, LAYOUT).tobytes() == theta.tobytes()
-    assert blobs.read(name) == theta.astype("<f4").tobytes()
-    LAYOUT.check(vectors.read(name, LAYOUT))
-
-
-def test_a_version_is_found_by_its_hash(vectors: FolderVectors) -> None:
-    name = hash_of(theta_of(2))
-    assert not vectors.has(name)
-    vectors.keep_version(theta_of(2), name)
-    assert vectors.has(name)
-    np.testing.assert_array_equal(vectors.read(name, LAYOUT), theta_of(2))
-
-
-def test_a_mask_comes_back(vectors: FolderVectors) -> None:
-    bitmap = np.random.default_rng(0).bytes(-(-N // 8))
-    name = vectors.keep_mask(bitmap)
-    assert name == hashlib.sha256(bitmap).digest()
-    assert vectors.has(name)
-    assert vectors.read_mask(name) == bitmap
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(4 * N - 4), bytes(4 * N + 1), bytes(8 * N)])
@@ -86,9 +57,3 @@ def test_what_is_not_there_or_damaged_is_a_storage_error(
         vectors.read_mask(mask)
     assert not vectors.has(model)
     assert not vectors.has(mask)
-
-
-def test_vectors_are_collected_with_the_blobs(vectors: FolderVectors, blobs: BlobFolder) -> None:
-    names = [vectors.keep(theta_of(1)), vectors.keep(theta_of(2)), vectors.keep_mask(b"mask")]
-    blobs.collect({names[0], names[2]}, 0.0)
-    assert [vectors.has(name) for name in names] == [True, False, True]

@@ -35,7 +35,7 @@ from sedge_edge.training.job import (
     perform,
     prepare,
 )
-from sedge_edge.training.local_training import FEATURES, Learned, mixture, phase_seed
+from sedge_edge.training.local_training import FEATURES, Learned
 from sedge_edge.training.start_vector import own_elements
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.codec import (
@@ -49,7 +49,6 @@ from sedge_protocol.codec import (
     top_k,
 )
 from sedge_protocol.codec.patch_levels import encode_levels
-from sedge_protocol.errors import CodecError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
@@ -58,7 +57,6 @@ from sedge_protocol.wire.messages import (
     Codec,
     DeviceScoring,
     Order,
-    OwnModel,
     PatchChoice,
     Training,
     UpdateSelection,
@@ -123,45 +121,6 @@ def test_the_start_is_global_then_patch_then_kept_tensors(device: Harness) -> No
     np.testing.assert_array_equal(start_of(device, keeping, name), expected)
     without = start_of(device, keeping)
     assert without[kept] == 9.0  # a device that has nothing of its own yet takes the fleet's
-
-
-def test_a_patch_as_a_blob_is_the_same_patch(device: Harness) -> None:
-    patch = patch_of(list(range(0, N, 2)), [0.25] * len(range(0, N, 2)))
-    digest = hashlib.sha256(patch).digest()
-    inline = device.order(1, patch=patch, patch_hash=digest)
-    blob = device.order(1, patch_blob=device.serve(patch), patch_hash=digest)
-    found = [start_of(device, order) for order in (inline, blob)]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert (found[0][::2] == 0.25).all()
-
-
-def test_the_start_is_the_jobs_own(device: Harness) -> None:
-    """Neither the patch nor a trainer that writes into it changes the version that is held."""
-    order = device.patched(1, patch_of([7], [0.5]))
-    start = start_of(device, order)
-    start[:] = 1.0
-    held = FolderVectors(device.blobs()).read(order.model_hash, LAYOUT)
-    np.testing.assert_array_equal(held, theta_of(1))
-
-
-def test_a_tensor_to_keep_that_there_is_not_is_found_before_the_training(
-    device: Harness,
-) -> None:
-    with pytest.raises(CodecError, match="no tensor named 'tail'"):
-        start_of(device, device.order(1, keep=("head.bias", "tail")))
-
-
-def test_a_blob_that_is_not_there_is_a_storage_error(device: Harness) -> None:
-    device.blobs().write(device.served[device.bundle.transfer])
-    with pytest.raises(StorageError):
-        prepare(Job(device.order(1)), device.place(), manifest_of(device))
-    stored(device)
-    with pytest.raises(StorageError):
-        prepare(
-            Job(device.order(1, keep=("norm.mean",)), bytes(32)),
-            device.place(),
-            manifest_of(device),
-        )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +192,7 @@ def test_what_is_sent_and_what_is_owed_are_the_delta_exactly(device: Harness, co
     assert (owed is None) is lossless
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
+@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
 def test_what_is_owed_is_carried_from_round_to_round(device: Harness, codec: Codec) -> None:
     """After any number of rounds all that was sent and the last residual make up all deltas."""
     total, arrived, owed = np.zeros(N), np.zeros(N), None
@@ -268,7 +227,7 @@ def test_without_error_feedback_nothing_is_owed(device: Harness) -> None:
     assert payload == sent(device, order, start, trained)[0]
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
+@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
 def test_kept_tensors_are_neither_sent_nor_owed(device: Harness, codec: Codec) -> None:
     # From before they were kept.
     old = device.blobs().write(np.full(N, 0.5, np.float32).tobytes())
@@ -331,42 +290,6 @@ def test_what_the_agent_announces_is_what_its_codec_has() -> None:
 SELECT = UpdateSelection(0.25)
 
 
-def selected(number: int) -> NDArray[np.uint32]:
-    """The elements (k,) of a training; those of any two are nearly, but not quite, the same."""
-    chosen = top_k(20 * drift(1) + drift(number), round(0.4 * N)).indices
-    assert chosen is not None
-    return chosen
-
-
-def test_a_mask_is_kept_and_the_next_one_coded_against_it(device: Harness) -> None:
-    ends, chosen = theta_of(2) + drift(2), selected(2)
-    payload, _, mask = sent(
-        device, device.order(2, select=SELECT), theta_of(2), ends, chosen=chosen
-    )
-    bitmap = mask_bitmap(decode(payload, N))
-    assert mask is not None
-    assert mask == hashlib.sha256(bitmap).digest()
-    assert FolderVectors(device.blobs()).read_mask(mask) == bitmap
-
-    order, start, chosen = device.order(3, select=SELECT, context=mask), theta_of(3), selected(3)
-    plain, _, first = sent(device, order, start, ends, chosen=chosen)
-    short, _, second = sent(device, order, start, ends, chosen=chosen, context=bitmap)
-    assert len(short) < len(plain) - N // 16
-    assert first == second
-    with pytest.raises(CodecError, match="context"):
-        decode(short, N)
-    expected, found = decode(plain, N), decode(short, N, bitmap)
-    np.testing.assert_array_equal(found.dense(), expected.dense())
-    assert mask_bitmap(found) != bitmap
-
-
-def test_without_a_selection_the_last_mask_stays(device: Harness) -> None:
-    order = device.order(2, codec=Codec(fraction=0.4))
-    for old in (None, b"m" * 32):
-        _, _, mask = sent(device, order, theta_of(2), theta_of(2) + drift(2), mask=old)
-        assert mask == old
-
-
 @pytest.mark.parametrize(
     ("selects", "named", "held", "used"),
     [
@@ -385,23 +308,6 @@ def test_a_context_is_used_where_both_sides_hold_it(
     stored(device)
     job = Job(order, mask=mask if held else bytes(32))
     assert prepare(job, device.place(), manifest_of(device)).context == (bitmap if used else None)
-
-
-def test_a_damaged_mask_is_found_before_the_training(device: Harness) -> None:
-    mask = device.blobs().write(bytes(-(-N // 8)))
-    (path,) = device.folder.glob(f"blobs/*/{mask.hex()}")
-    path.write_bytes(b"rot")
-    order = device.order(2, select=SELECT, context=mask)
-    stored(device)
-    with pytest.raises(StorageError, match="do not have its sha256"):
-        prepare(Job(order, mask=mask), device.place(), manifest_of(device))
-    assert not device.blobs().has(mask)
-
-
-def test_a_training_that_changed_nothing_is_an_update(device: Harness) -> None:
-    for codec in CODECS:
-        payload, _, _ = sent(device, device.order(codec=codec), theta_of(1), theta_of(1))
-        assert not decode(payload, N).dense().any()
 
 
 # The elements that an order selects.
@@ -474,7 +380,7 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(
 # What it remembers.
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
+@pytest.mark.parametrize("codec", CODECS[::5], ids=lambda c: f"{c.values}-{c.fraction}")
 def test_what_is_remembered_is_the_coordinators_own_patch(device: Harness, codec: Codec) -> None:
     """Made from the update alone, as the coordinator does: the same name."""
     start, trained = theta_of(1), theta_of(1) + drift(1)
@@ -555,59 +461,12 @@ def test_a_device_finds_its_elements_again_from_round_to_round(device: Harness) 
 # Models of the device's own.
 
 
-def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(device: Harness) -> None:
-    personal = OwnModel(Training(prox=0.5))
-    first, blobs = job(device, device.order(1, own_model=personal))
-    vectors = FolderVectors(blobs)
-    assert first.model is not None
-    assert first.part is None
-    own = vectors.read(first.model, LAYOUT)
-    np.testing.assert_array_equal(own, theta_of(1) + drift(phase_seed(1, 1)))
-    again = device.order(2, own_model=personal)
-    stored(device)
-    second = perform(Job(again, first.model), device.place())
-    assert second.model is not None
-    expected = own + drift(phase_seed(2, 1))
-    np.testing.assert_array_equal(vectors.read(second.model, LAYOUT), expected)
-    report, payload = decode_update(device.blobs().read(second.update))
-    sent = decode(payload, N).dense()
-    np.testing.assert_allclose(sent, drift(2), rtol=0, atol=1e-7)
-    assert report.mix is None
-    assert report.steps == 6
-
-
-def test_apfls_part_is_kept_beside_the_mixture(device: Harness) -> None:
-    personal = OwnModel(mix=0.25, adaptive=True)
-    first, blobs = job(device, device.order(1, own_model=personal))
-    vectors = FolderVectors(blobs)
-    assert first.model is not None
-    assert first.part is not None
-    part = vectors.read(first.part, LAYOUT)
-    np.testing.assert_array_equal(part, theta_of(1) + 2 * drift(1))
-    expected = mixture(0.375, part, theta_of(1) + drift(1))
-    np.testing.assert_array_equal(vectors.read(first.model, LAYOUT), expected)
-    assert first.report.mix == 0.375
-    again = device.order(2, own_model=OwnModel(mix=0.375))
-    stored(device)
-    second = perform(Job(again, first.model, part=first.part), device.place())
-    assert second.part is not None
-    np.testing.assert_array_equal(vectors.read(second.part, LAYOUT), part + 2 * drift(2))
-    assert second.report.mix == 0.375
-
-
 def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
     names = [device.blobs().write(theta_of(i).tobytes()) for i in range(6)]
     stored(device)
     outcome = perform(Job(device.order(1), *names), device.place())
     assert (outcome.part, outcome.gradient, outcome.patch) == (None, None, None)
-
-
-def test_an_order_that_cannot_be_done_is_found_before_the_training(device: Harness) -> None:
-    order = device.order(1, training=Training(freeze=("tail",)))
-    stored(device)
-    with pytest.raises(CodecError, match=r"training.freeze: no tensor named 'tail'"):
-        prepare(Job(order), device.place(), manifest_of(device))
 
 
 # The whole job.
@@ -705,13 +564,6 @@ def test_a_job_that_is_stopped_leaves_no_result(device: Harness) -> None:
     assert device.blob_files() == before | {order.model_hash.hex()}
 
 
-def test_the_same_job_twice_is_the_same_bytes(device: Harness) -> None:
-    order = device.order(1, codec=Codec(values=ValueCoding.INT8, fraction=0.2))
-    first, _ = job(device, order)
-    second, _ = job(device, order)
-    assert first == second
-
-
 # A start that the device picks itself.
 
 
@@ -770,7 +622,7 @@ def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(
         assert trainer.seen[place + 4][1] == trained
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
+@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
 def test_what_is_owed_counts_from_the_start_that_was_picked(device: Harness, codec: Codec) -> None:
     device.trainer = Valuing()
     outcome, blobs = job(device, picking(device, 3, codec=codec))
@@ -783,19 +635,3 @@ def test_what_is_owed_counts_from_the_start_that_was_picked(device: Harness, cod
     np.testing.assert_allclose(
         decode(payload, N).dense() + owed, start + drift(3) - start, rtol=0, atol=1e-7
     )
-
-
-def test_what_is_remembered_is_what_was_picked_and_sent(device: Harness) -> None:
-    device.trainer = Valuing()
-    outcome, blobs = job(device, picking(device, 3, remember=True))
-    assert outcome.patch is not None
-    start = theta_of(3)
-    start[[5, 9]] = [0.9, 1]
-    np.testing.assert_array_equal(
-        decode(blobs.read(outcome.patch), N).dense(), start + (start + drift(3) - start)
-    )
-
-
-def test_one_example_cannot_be_held_out_and_trained_on(device: Harness) -> None:
-    with pytest.raises(DataError, match="1 examples cannot be split"):
-        job(device, picking(device, 3), train=examples(1))

@@ -22,7 +22,6 @@ from sedge_edge.training.local_training import (
     follow,
     lesson,
     mixture,
-    phase_seed,
 )
 from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
@@ -137,13 +136,6 @@ def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     assert first.correction is second.correction is added and own.correction is None
 
 
-def test_seeds_of_phases() -> None:
-    seeds = [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
-    assert len(set(seeds)) == 9
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert seeds == [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
-
-
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
 def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> None:
     learned, teacher = done(order_of(own_model=OwnModel(THIRD), then=(SECOND,)), own)
@@ -176,17 +168,6 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
     assert learned.before == worth(mixture(0.25, began, START))
     assert learned.after == worth(learned.model)
     assert learned.trained.steps == 10
-
-
-def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
-    learned, teacher = done(order_of(own_model=OwnModel(mix=0.25), then=(SECOND,)), OWN)
-    (further,) = teacher.asked_to_train()
-    np.testing.assert_array_equal(further.theta, START + drift(SEED))
-    np.testing.assert_array_equal(learned.trained.theta, further.theta + drift(further.seed))
-    np.testing.assert_array_equal(
-        learned.model, mixture(0.75, OWN - drift(SEED), learned.trained.theta)
-    )
-    assert learned.trained.steps == 20
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -279,14 +260,6 @@ def misled(wrong: Answer) -> Callable[[Request], Answer]:
 def test_a_wrong_answer_is_our_bug(wrong: Answer, text: str) -> None:
     with pytest.raises(LocalError, match=text):
         follow(lesson(order_of(select=UpdateSelection()), LAYOUT, START, None), misled(wrong))
-
-
-def test_what_answering_raises_ends_the_lesson() -> None:
-    def answer(request: Request) -> Answer:
-        raise TrainingDiverged("the loss is nan")
-
-    with pytest.raises(TrainingDiverged, match="the loss is nan"):
-        follow(lesson(order_of(), LAYOUT, START, None), answer)
 
 
 FROZEN = Training(freeze=("body.weight", "tail"))

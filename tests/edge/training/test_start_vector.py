@@ -10,7 +10,7 @@ from tests.edge.harness import LAYOUT, Harness, N, drift, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.start_vector import Parts, Start, assemble, own_elements
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode, mask_bitmap, top_k
+from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap, top_k
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.importance import importance, min_max, positions, select
@@ -91,12 +91,6 @@ def test_a_device_that_lost_its_gradient_starts_from_the_fleets(device: Harness)
     assert found.personal.size > 0
 
 
-def test_without_own_elements_the_update_is_counted_from_the_start(device: Harness) -> None:
-    found = start_of(device, device.order(1, keep=("norm.mean",)), OWN)
-    assert found.base is found.theta
-    assert found.personal.size == 0
-
-
 def test_an_own_model_that_nobody_needs_is_not_read(device: Harness) -> None:
     blobs = device.blobs()
     order = device.order(1)
@@ -133,22 +127,6 @@ def named(device: Harness, coded: bytes, bitmap: bytes | None) -> Order:
     )
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "fetched"])
-def test_a_patch_coded_against_the_devices_own_mask(device: Harness, kept: bool) -> None:
-    coded, bitmap = patch_of(1)
-    order = named(device, coded, bitmap)
-    blobs = device.blobs()
-    blobs.write(coded)
-    if kept:
-        FolderVectors(blobs).keep_mask(bitmap)
-    else:
-        blobs.write(bitmap)
-    theta = start_of(device, order).theta
-    expected = theta_of(1)
-    later(1).scatter_into(expected)
-    np.testing.assert_array_equal(theta, expected)
-
-
 def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
     coded, bitmap = patch_of(1)
     blobs = device.blobs()
@@ -162,21 +140,6 @@ def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
         start_of(device, named(device, coded, wrong))
     with pytest.raises(CodecError, match="context"):
         start_of(device, named(device, coded, None))
-
-
-def test_a_patch_that_the_device_remembers_is_read_among_its_own(device: Harness) -> None:
-    vector = SparseVector(N, np.array([3, 9], np.uint32), np.array([0.5, 2.0], np.float32))
-    coded = encode(vector, ValueCoding.FP32, Compression.NONE)
-    FolderVectors(device.blobs()).keep_mask(coded)
-    theta = start_of(device, named(device, coded, None)).theta
-    assert (theta[3], theta[9]) == (0.5, 2.0)
-
-
-def test_a_patch_that_is_not_the_orders(device: Harness) -> None:
-    coded, _ = patch_of(1)
-    order = device.order(1, patch=coded, patch_hash=bytes(32))
-    with pytest.raises(CodecError, match="run run, round 1: patch_hash does not match"):
-        start_of(device, order)
 
 
 # Parts of a patch that the device picks from.

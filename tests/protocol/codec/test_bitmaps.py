@@ -15,7 +15,7 @@ from sedge_protocol.codec.bitmaps import (
 from sedge_protocol.codec.blockwise import BLOCK
 from sedge_protocol.errors import CodecError
 
-SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 64, 300, 5000]
+SIZES = [1, 7, 8, 9, 300]
 # They are gone through a block at a time.
 LONG = [BLOCK, BLOCK + 9]
 

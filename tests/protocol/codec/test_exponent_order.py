@@ -16,7 +16,7 @@ def _planes(size: int, exponents: int = 5) -> tuple[Plane, Plane]:
     return (np.arange(size) % 251).astype(np.uint8), highest
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 255, 256, 257, 3000, BLOCK, 2 * BLOCK + 1])
+@pytest.mark.parametrize("size", [0, 1, 257, 2 * BLOCK + 1])
 @pytest.mark.parametrize("exponents", [5, 40])
 def test_bytes_come_exponent_by_exponent_and_go_back(size: int, exponents: int) -> None:
     plane, highest = _planes(size, exponents)
@@ -36,7 +36,7 @@ def test_cuts_lie_where_the_exponent_changes_and_leave_no_small_part() -> None:
     assert min(np.diff([0, *cuts])) >= 256
 
 
-@pytest.mark.parametrize("size", [1, 256, 3000])
+@pytest.mark.parametrize("size", [1, 3000])
 def test_one_exponent_has_no_cuts(size: int) -> None:
     plane, highest = _planes(size, exponents=1)
     found, cuts = ordered(plane, highest)

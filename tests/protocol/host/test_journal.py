@@ -56,12 +56,11 @@ def test_every_damage_is_refused(path: Path) -> None:
         with pytest.raises(StorageError, match=r"agent\.journal"):
             journal.load()
     for position in range(len(good)):
-        for bit in range(8):
-            flipped = bytearray(good)
-            flipped[position] ^= 1 << bit
-            path.write_bytes(flipped)
-            with pytest.raises(StorageError, match=r"agent\.journal"):
-                journal.load()
+        flipped = bytearray(good)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        with pytest.raises(StorageError, match=r"agent\.journal"):
+            journal.load()
     path.write_bytes(good + b"\0")
     with pytest.raises(StorageError, match="sha256"):
         journal.load()

@@ -278,11 +278,11 @@ def test_lengths_that_are_not_there_take_no_memory(key: bytes, bomb: bytes) -> N
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CHUNK}))
 def test_random_bodies_are_refused(kind: Kind) -> None:
-    """2,000 of each kind: wild bytes, and sound messages with a few bytes changed."""
+    """Of each kind: wild bytes, and sound messages with a few bytes changed."""
     rng = random.Random(int(kind))
     sound = [encode_body(message) for message in TABLE if KINDS[type(message)] is kind]
     sound = [body for body in sound if len(body) < 5000]
-    for attempt in range(2000):
+    for attempt in range(400):
         if attempt % 2:
             body = bytearray(rng.randbytes(rng.randrange(60)))
             body[:1] = bytes([0x80 | rng.randrange(16)])

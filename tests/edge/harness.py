@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from tests.orders import changed
 
@@ -126,11 +127,9 @@ def hash_of(theta: Theta) -> bytes:
     return hashlib.sha256(theta.astype("<f4").tobytes()).digest()
 
 
-def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
-    """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
-    program = program or np.random.default_rng(seed).bytes(20_000)
-    sha256 = hashlib.sha256(program).hexdigest()
-    manifest = BundleManifest(
+def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleManifest:
+    """The manifest of a classifier of rows of three numbers, with other values in these fields."""
+    plain = BundleManifest(
         format=bundles.FORMAT,
         name="drift",
         layout=layout,
@@ -140,9 +139,17 @@ def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") ->
         num_classes=4,
         optimizer="sgd",
         uses_batch_statistics=False,
-        programs=(Program("train", "onnxruntime", "train.onnx", sha256),),
+        programs=programs,
         verification=Verification(0.0, 0.0, 1e-4, {}),
     )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
+    """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
+    program = program or np.random.default_rng(seed).bytes(20_000)
+    listed = Program("train", "onnxruntime", "train.onnx", hashlib.sha256(program).hexdigest())
+    manifest = manifest_of(layout, listed)
     return bundles.pack(Bundle(manifest, {"train.onnx": program}))
 
 

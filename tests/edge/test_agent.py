@@ -99,14 +99,6 @@ def test_a_hello_is_repeated_until_it_is_welcomed(tmp_path: Path) -> None:
     assert device.tell(Welcome(nonce, "9")) == []
 
 
-def test_a_welcome_to_nobody_asks_for_a_new_hello(device: Harness) -> None:
-    assert device.agent.welcomed
-    (hello,) = hellos(device, [*device.tell(Welcome(bytes(16), "0"))])
-    assert not device.agent.welcomed
-    device.tell(Welcome(hello.nonce, "0"))
-    assert device.agent.welcomed
-
-
 # Orders.
 
 
@@ -219,9 +211,7 @@ def test_a_job_that_fails_after_a_newer_order_came_leaves_that_one_alone(device:
     assert device.messages(effects) == [] and device.on_disk().orders == {"run": second}
 
 
-def test_a_job_for_another_bundle_than_the_newer_order_leaves_nothing(
-    device: Harness,
-) -> None:
+def test_a_job_for_another_bundle_than_the_newer_order_leaves_nothing(device: Harness) -> None:
     first = device.order(1)
     device.tell(first)
     (old,) = only(device.feed(first.bundle, first.model), Work)
@@ -322,11 +312,7 @@ def test_only_its_own_receipt_settles_an_update(device: Harness, kind: str) -> N
         return Reject(run, number, blob, "stale", "too old")
 
     before = device.on_disk()
-    for run, number, blob in (
-        ("run", 1, b"x" * 32),
-        ("run", 2, sha256),
-        ("other", 1, sha256),
-    ):
+    for run, number, blob in (("run", 1, b"x" * 32), ("run", 2, sha256), ("other", 1, sha256)):
         assert device.tell(receipt(run, number, blob)) == []
         assert device.on_disk() == before
     (note,) = device.tell(receipt("run", 1, sha256))

@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.edge.harness import (
-    DriftTrainer,
-    Harness,
-    N,
-    drift,
-    examples,
-    make_bundle,
-    theta_of,
-)
+from tests.edge.harness import DriftTrainer, Harness, N, drift, examples, make_bundle, theta_of
 
 from sedge_edge.runtime import Programs
 from sedge_edge.training.job import Workplace
@@ -101,21 +93,13 @@ BAD: dict[str, tuple[Change, str, str]] = {
         "CodecError",
         f"n={N + 1}, expected {N}",
     ),
-    "an index past the end": (
-        lambda d: d.patched(2, past_the_end(d)),
-        "CodecError",
-        "",
-    ),
+    "an index past the end": (lambda d: d.patched(2, past_the_end(d)), "CodecError", ""),
     "NaN in a patch": (
         lambda d: d.patched(2, with_nan(patch(3, 5), 2)),
         "CodecError",
         "value[1]: nan is not finite",
     ),
-    "a truncated patch": (
-        lambda d: d.patched(2, patch(3, 5)[:-1]),
-        "CodecError",
-        "coded vector",
-    ),
+    "a truncated patch": (lambda d: d.patched(2, patch(3, 5)[:-1]), "CodecError", "coded vector"),
     "a tensor to keep that there is not": (
         lambda d: d.order(2, keep=("head.weight",)),
         "CodecError",

@@ -52,7 +52,6 @@ from sedge_protocol.wire.topics import down
 
 # Everything by which the product changes a disk.
 WRITES = ("pwrite", "fsync", "replace", "mkdir", "utime", "unlink")
-NAMES = tuple(LAYOUT.by_name)
 
 
 # A full disk.
@@ -174,19 +173,6 @@ def test_a_file_that_cannot_be_deleted_stops_nothing(
     device.now += DISK_RETRY_S
     device.pump([])
     assert len(device.blob_files()) == 3
-
-
-def test_no_room_for_one_run_does_not_stop_another(
-    device: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BlobFolder, "open_part", storage_error)
-    device.tell(device.order(5, run="other"))
-    device.now += DISK_RETRY_S
-    here = device.order(1)
-    for manifest in (here.bundle, here.model):
-        device.blobs().write(device.served[manifest.transfer])
-    effects = [*device.tell(here), *device.agent.poll(device.now)]
-    assert [work.job.order for work in only(effects, Work)] == [here]
 
 
 def test_jobs_that_fail_again_and_again_leave_no_orphans(
@@ -443,18 +429,6 @@ def test_a_download_goes_on_after_a_power_cut(device: Harness) -> None:
     assert device.chunks_sent == order.bundle.count + order.model.count - 3
 
 
-def test_work_that_was_cut_off_is_done_again_with_the_same_result(device: Harness) -> None:
-    device.give(device.order(1, keep=NAMES, upload=False))
-    order = device.order(2, keep=NAMES, upload=False)
-    device.tell(order)
-    assert only(device.feed(order.model), Work)
-    for _ in range(MAX_STARTS - 2):
-        assert only([*device.reboot(), *device.agent.poll(device.now)], Work)
-    device.order_at_hand = order
-    device.pump(device.reboot())
-    np.testing.assert_array_equal(device.own(), theta_of(1) + drift(1) + drift(2))
-
-
 def kill(device: Harness, order: Order) -> None:
     """Every start there may be is cut off at the order's job."""
     device.tell(order)
@@ -464,9 +438,7 @@ def kill(device: Harness, order: Order) -> None:
         (work,) = only(device.reboot(), Work)
 
 
-def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(
-    device: Harness,
-) -> None:
+def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(device: Harness) -> None:
     bad, good = device.order(1, run="too-large"), device.order(2, run="fine")
     device.tell(bad)  # the oldest goes first, each time
     device.tell(good)
@@ -590,12 +562,7 @@ def test_frames_of_an_earlier_coordinator_are_refused_for_good(device: Harness) 
 
 @pytest.mark.parametrize(
     "message",
-    [
-        Hello(bytes(16), "0"),
-        Goodbye(bytes(16)),
-        Get("run", 1, b"\x01"),
-        Decline("run", 1, "no"),
-    ],
+    [Hello(bytes(16), "0"), Goodbye(bytes(16)), Get("run", 1, b"\x01"), Decline("run", 1, "no")],
     ids=lambda message: type(message).__name__,
 )
 def test_messages_that_are_not_for_a_device(device: Harness, message: Message) -> None:

@@ -5,34 +5,13 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from tests.edge.harness import (
-    Harness,
-    N,
-    coded,
-    drift,
-    hash_of,
-    make_bundle,
-    theta_of,
-)
+from tests.edge.harness import Harness, N, coded, drift, hash_of, make_bundle, theta_of
 
 from sedge_edge.rounds.state import RunState
 from sedge_edge.training.local_training import mixture, phase_seed
-from sedge_protocol.codec import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    encode,
-    mask_bitmap,
-)
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import (
-    Codec,
-    Order,
-    OwnModel,
-    Training,
-    UpdateSelection,
-)
+from sedge_protocol.wire.messages import Codec, Order, OwnModel, Training, UpdateSelection
 from sedge_protocol.wire.update import decode_update
 
 DITTO = OwnModel(Training(prox=0.5))

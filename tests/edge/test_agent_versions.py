@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.harness import DriftTrainer, FullDisk, Harness, drift, only, theta_of
+from tests.edge.harness import DriftTrainer, Harness, drift, only, theta_of
 from tests.orders import changed
 
 from sedge_edge.agent import Work
@@ -119,24 +119,6 @@ def test_steps_that_lead_elsewhere_cost_a_snapshot_and_nothing_else(
     assert device.report(2).model_hash == order.model_hash
     # The next round's steps are believed again.
     assert sent_for(device, orders[2]) == chunks(orders[2].steps[-1].blob)
-
-
-def test_wrong_steps_and_a_full_disk(
-    device: Harness, orders: list[Order], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That the steps are wrong could not be noted: it is found again when the disk is back."""
-    device.give(orders[0])
-    order = wrong(orders[1], device)
-    device.tell(order)
-    (work,) = only(device.feed(order.steps[0].blob), Work)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", FullDisk(0, 10**9).wrap(os.pwrite))
-        device.work(work.job)
-    assert device.on_disk().orders["run"] == order
-    device.order_at_hand = order
-    device.settle()
-    assert device.declines == []
-    assert device.report(2).model_hash == order.model_hash
 
 
 def test_a_snapshot_that_is_wrong_too_is_declined(device: Harness, orders: list[Order]) -> None:

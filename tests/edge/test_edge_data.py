@@ -12,13 +12,14 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
+from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import load_data, load_source
 from sedge_edge.training.examples import Examples, check, set_aside, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.bundle import FORMAT, BundleManifest, TensorSpec, Verification
+from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -27,19 +28,8 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def manifest(
     dtype: str = "float32", shape: tuple[int, ...] = (2,), classes: int = 3
 ) -> BundleManifest:
-    return BundleManifest(
-        format=FORMAT,
-        name="test",
-        layout=Layout.of([("w", (6,), Role.PARAMETER)]),
-        batch_size=4,
-        input=TensorSpec(dtype, shape),
-        target=TensorSpec("int64", ()),
-        num_classes=classes,
-        optimizer="sgd",
-        uses_batch_statistics=False,
-        programs=(),
-        verification=Verification(0.0, 0.0, 1.0, {}),
-    )
+    layout = Layout.of([("w", (6,), Role.PARAMETER)])
+    return manifest_of(layout, input=TensorSpec(dtype, shape), num_classes=classes)
 
 
 def write_npz(folder: Path, **arrays: NDArray[Any]) -> str:

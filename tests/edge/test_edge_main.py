@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from tests.edge.home import make_home, put_models
 
-from sedge_edge import VERSION
 from sedge_edge import __main__ as command
 from sedge_edge.__main__ import main
 from sedge_edge.agent import Agent
@@ -46,12 +45,6 @@ def test_bad_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
     assert "usage: sedge-edge" in capsys.readouterr().err
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert capsys.readouterr().out == f"sedge-edge {VERSION}\n"
-
-
 def damaged_journal(config: Path) -> None:
     state = config.parent / "state"
     Journal(state / "journal", AgentState, SCHEMA).commit(AgentState(incarnation=3))
@@ -68,10 +61,7 @@ def damaged_journal(config: Path) -> None:
     ],
 )
 def test_an_agent_that_cannot_start_says_why_in_one_line(
-    config: Path,
-    break_it: Callable[[Path], object],
-    text: str,
-    capsys: pytest.CaptureFixture[str],
+    config: Path, break_it: Callable[[Path], object], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_it(config)
     assert run(config, "run") == 2

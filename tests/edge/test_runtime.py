@@ -14,12 +14,12 @@ from sedge_edge import runtime as runtime_module
 from sedge_edge.runtime import Programs, Runtime, in_pool
 from sedge_edge.training.job import Job, Outcome, perform
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
-from sedge_protocol.errors import CodecError, LocalError, StorageError
+from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.messages import Decline, Goodbye, Hello, Message, Offer, Welcome
+from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.transfer import Manifest
@@ -201,51 +201,6 @@ def feed(bench: Bench, manifest: Manifest) -> None:
         bench.runtime._do(bench.device.chunk(manifest, index))
 
 
-class Raising(DriftTrainer):
-    """A trainer that fails as told."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def train(self, *args: Any, **kwargs: Any) -> Trained:
-        raise self.error
-
-
-def test_a_job_that_needs_too_much_memory_is_declined(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(MemoryError("Unable to allocate 1.00 GiB")))
-        bench.start_job()
-        bench.wait()
-        (decline,) = bench.happen()
-        assert isinstance(decline, Decline)
-        assert decline.reason == "OutOfMemory"
-        assert "Unable to allocate 1.00 GiB" in decline.detail
-        assert bench.device.agent.idle
-
-
-def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(StorageError("full")))
-        bench.start_job()
-        bench.wait()
-        assert bench.happen() == []
-        assert not bench.device.agent.idle
-        assert bench.runtime.timer() > 0.0
-
-
-@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug")])
-def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(error))
-        bench.start_job()
-        bench.wait()
-        with pytest.raises(type(error)):
-            bench.runtime.step()
-        bench.runtime.close()  # still says goodbye
-        assert bench.link.closed
-        assert bench.device.on_disk().attempts["run"].starts == 1  # and does not take it for a stop
-
-
 class Patient(DriftTrainer):
     """A trainer that works until it is told to stop."""
 
@@ -307,6 +262,19 @@ def test_jobs_may_be_done_elsewhere(tmp_path: Path) -> None:
     elsewhere.runtime.step()
     assert [waiting.round for waiting in device.on_disk().outbox] == [1]
     assert len(elsewhere.jobs) == 1
+
+
+@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug")])
+def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
+    elsewhere = Elsewhere(device := Harness(tmp_path))
+    elsewhere.start_job()
+    elsewhere.jobs[0][1].set_exception(error)
+    with pytest.raises(type(error)):
+        elsewhere.runtime.step()
+    elsewhere.runtime.close()  # still says goodbye
+    link: Any = elsewhere.runtime.link
+    assert link.closed
+    assert device.on_disk().attempts["run"].starts == 1  # and does not take it for a stop
 
 
 def test_close_does_not_wait_for_a_job_that_has_not_begun(tmp_path: Path) -> None:
@@ -407,21 +375,3 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
     assert programs.open(blobs, names[0]) is not first
     assert len(opened) == 4
     assert {(backend, threads) for _, backend, threads in opened} == {("auto", 3)}
-
-
-def test_a_bundle_that_cannot_be_opened_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*args: object) -> DriftTrainer:
-        raise CodecError("broken")
-
-    blobs, (name,) = shelf_of(tmp_path, 1)
-    programs = Programs("auto", threads=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(runtime_module, "open_trainer", broken)
-        with pytest.raises(CodecError, match="broken"):
-            programs.open(blobs, name)
-    with pytest.raises(CodecError, match="cannot be loaded"):
-        programs.open(blobs, name)
-    with pytest.raises(StorageError):
-        programs.open(blobs, bytes(32))

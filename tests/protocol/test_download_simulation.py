@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, SLOW, Faults, Wire, World
 
-from sedge_protocol.wire.transfer import (
-    CREDIT,
-    Fetch,
-    Serving,
-    describe,
-)
+from sedge_protocol.wire.transfer import CREDIT, Fetch, Serving, describe
 
 
 class Device:

@@ -5,14 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import LocalError
-from sedge_protocol.importance import (
-    Score,
-    importance,
-    kept,
-    min_max,
-    positions,
-    select,
-)
+from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
 from sedge_protocol.layout import Layout, Role
 
 LAYOUT = Layout.of(

@@ -143,9 +143,3 @@ def test_a_chunk_asked_for_again_and_again_keeps_no_other_back() -> None:
         serving.request("a", to_bitmap(ALL, 10), 1, 0.0)
         sent += serving.poll(0.0, 1)
     assert sent == list(ALL)
-
-
-def test_a_request_says_how_many_chunks_it_adds() -> None:
-    serving = Serving(MANIFEST, 0.0)
-    asked = [bitmap(0, 1, 2), bitmap(2, 3), bitmap(), bitmap(3)]
-    assert [serving.request("a", one, 1, 0.0) for one in asked] == [3, 1, 0, 0]

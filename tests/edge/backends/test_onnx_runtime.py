@@ -25,6 +25,7 @@ from onnx import (
     numpy_helper,
     parser,
 )
+from tests.edge.harness import manifest_of
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
 from sedge_edge.training.batches import batches
@@ -33,12 +34,9 @@ from sedge_edge.training.trainer import TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.bundle import (
-    FORMAT,
     Bundle,
-    BundleManifest,
     Program,
     TensorSpec,
-    Verification,
     pack,
 )
 from sedge_protocol.wire.messages import LastBatch, Training
@@ -125,27 +123,21 @@ FILES = {
 
 
 def bundle(files: dict[str, bytes], uses_batch_statistics: bool = False) -> Bundle:
-    listed = tuple(
+    listed = [
         Program(name, "onnxruntime", name, hashlib.sha256(data).hexdigest())
         for name, data in files.items()
+    ]
+    layout = Layout.of([("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)])
+    manifest = manifest_of(
+        layout,
+        *listed,
+        name="softmax",
+        batch_size=B,
+        input=TensorSpec("float32", (F,)),
+        num_classes=C,
+        uses_batch_statistics=uses_batch_statistics,
     )
-    shapes = [("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)]
-    return Bundle(
-        BundleManifest(
-            format=FORMAT,
-            name="softmax",
-            layout=Layout.of(shapes),
-            batch_size=B,
-            input=TensorSpec("float32", (F,)),
-            target=TensorSpec("int64", ()),
-            num_classes=C,
-            optimizer="sgd",
-            uses_batch_statistics=uses_batch_statistics,
-            programs=listed,
-            verification=Verification(0.0, 0.0, 1.0, {}),
-        ),
-        files,
-    )
+    return Bundle(manifest, files)
 
 
 @pytest.fixture(scope="module")

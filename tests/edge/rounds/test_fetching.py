@@ -84,19 +84,6 @@ def test_it_fetches_what_the_orders_need_and_nothing_else(bench: Bench) -> None:
     assert bench.fetches.timer() is None
 
 
-def test_a_cut_asks_again_for_what_is_missing(bench: Bench) -> None:
-    bench.blobs.write(BLOBS["b"])
-    bench.fetches.sync([order()], 0.0)
-    bench.chunk("m", 1, 0.1)
-    bench.fetches.disconnected()
-    assert bench.fetches.timer() is None
-    assert bench.fetches.poll([order()], 10.0) == []
-    assert topics(bench.fetches.connected(20.0), Subscribe) == ["m"]
-    (asked,) = bench.asked(bench.fetches.poll([order()], 20.0)).values()
-    assert asked <= {0, 2}
-    assert asked
-
-
 def test_a_chunk_that_does_not_fit_raises_and_changes_nothing(bench: Bench) -> None:
     bench.fetches.sync([order()], 0.0)
     transfer = MANIFESTS["m"].transfer

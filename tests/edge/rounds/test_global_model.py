@@ -58,15 +58,7 @@ def hold(device: Harness, theta: Theta) -> None:
 # Which way.
 
 
-@pytest.mark.parametrize(
-    ("held", "left"),
-    [
-        ([], None),
-        ([0], 3),
-        ([0, 2], 1),
-        ([0, 3], 0),
-    ],
-)
+@pytest.mark.parametrize(("held", "left"), [([], None), ([0], 3), ([0, 2], 1), ([0, 3], 0)])
 def test_the_way_is_the_shortest_from_what_is_held(
     orders: list[Order], held: list[int], left: int | None
 ) -> None:

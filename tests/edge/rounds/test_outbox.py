@@ -8,12 +8,12 @@ from tests.edge.harness import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Memory, Pending
-from sedge_protocol.errors import FrameError, StorageError
+from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import Frame, open_frame
-from sedge_protocol.wire.messages import Busy, Have, Message, Offer, decode_body
+from sedge_protocol.wire.messages import Have, Message, Offer, decode_body
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, to_bitmap
 
@@ -118,19 +118,6 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
 
 
-def test_busy_and_have_reach_their_own_transfer(bench: Bench) -> None:
-    for number in (1, 2):
-        bench.add(50_000, number)
-    first, second = bench.offers(bench.connect(0.0))
-    bench.outbox.busy(first.manifest.transfer, Busy(60_000), 0.0)
-    have = Have(second.number, to_bitmap([], second.manifest.count), 4)
-    bench.outbox.have(second.manifest.transfer, have, 0.0)
-    frames = bench.frames(bench.outbox.poll(0.0))
-    assert {frame.transfer for frame, _ in frames} == {second.manifest.transfer}
-    with pytest.raises(FrameError, match="bitmap"):
-        bench.outbox.have(first.manifest.transfer, Have(1, b"", 4), 0.0)
-
-
 def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:
     """Fault N7. The size that went through is remembered over a reboot."""
     bench.add(100_000)
@@ -211,23 +198,6 @@ def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) ->
     assert not bench.frames(effects)
     assert "the update is lost" in only(effects, Note)[-1].text
     assert bench.memory.state.outbox == ()
-
-
-def test_giving_up_needs_a_disk_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = bench.add(100)
-    (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")
-    path.unlink()
-
-    def refuse(waiting: Pending) -> None:
-        raise StorageError("write journal: No space left on device (test)")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "deliver", refuse)
-        assert len(only(bench.connect(0.0), Note)) == 2
-    assert bench.memory.state.outbox == (lost,)
-    assert bench.outbox.timer() == DISK_RETRY_S
-    bench.outbox.poll(DISK_RETRY_S)
-    assert not bench.memory.state.outbox
 
 
 def test_a_journal_that_refuses_smaller_chunks(

@@ -4,13 +4,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.edge.harness import FullDisk
 
 from sedge_edge.rounds.state import (
     MAX_RUNS,
-    MAX_STARTS,
     SCHEMA,
     AgentState,
     Memory,
@@ -18,7 +16,7 @@ from sedge_edge.rounds.state import (
     RunState,
     TooManyRuns,
 )
-from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.job import Outcome
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
@@ -167,43 +165,6 @@ def test_a_boot_that_no_frame_can_carry_is_mended(path: Path) -> None:
     assert now.state.incarnation == MAX_INCARNATION
 
 
-def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: Path) -> None:
-    coming = order("a", 1)
-    memory(path).accept(coming)
-    for starts in range(1, MAX_STARTS + 1):
-        now = memory(path)
-        now.start(0, KEY)
-        assert not now.state.hopeless(coming)
-        now.begin(coming)
-        now.begin(coming)  # the disk was full, and it is done again
-        assert now.state.attempts["a"].starts == starts
-        assert not now.state.hopeless(coming)
-    now = memory(path)
-    now.start(0, KEY)
-    assert now.state.hopeless(coming)
-    assert not now.state.hopeless(order("a", 2))
-    assert not now.state.hopeless(msgspec.structs.replace(coming, model_hash=bytes(32)))
-    assert not now.state.hopeless(order("b", 1))
-    now.refuse("a")
-    assert now.state.orders == {}
-    assert memory(path).state.hopeless(coming)
-
-
-def test_an_order_that_came_to_an_end_is_counted_anew(path: Path) -> None:
-    now = memory(path)
-    ends: list[Callable[[], None]] = [
-        lambda: now.interrupt("a"),
-        lambda: now.drop("a"),
-        lambda: now.finish(order("a", 1), outcome("a", 1)),
-    ]
-    for end in ends:
-        now.accept(order("a", 1))
-        now.begin(order("a", 1))
-        assert memory(path).state.attempts
-        end()
-        assert memory(path).state.attempts == {}
-
-
 def test_counted_starts_do_not_pile_up(path: Path) -> None:
     now = memory(path)
     for number in range(MAX_RUNS + 2):
@@ -220,10 +181,7 @@ def test_a_round_has_one_update(path: Path) -> None:
     now.finish(order("a", 2), outcome("a", 2))
     again = Outcome("a", 1, blob("other"), None, None, outcome("a", 1).report)
     now.finish(order("a", 1), again)
-    assert now.state.outbox == (
-        Pending("a", 2, blob("update a 2")),
-        Pending("a", 1, blob("other")),
-    )
+    assert now.state.outbox == (Pending("a", 2, blob("update a 2")), Pending("a", 1, blob("other")))
     assert now.state.pending("a", 1) == now.state.outbox[1]
     assert now.state.pending("a", 3) is None
     assert now.state.pending("b", 1) is None
@@ -237,19 +195,6 @@ def work(now: Memory, run: str, number: int) -> str | None:
 
 
 MANY = [f"r{number}" for number in range(1, MAX_RUNS + 1)]
-
-
-def test_runs_in_turn_lose_nothing_and_one_too_many_is_refused(path: Path) -> None:
-    now = memory(path)
-    for number in range(1, 4):
-        for run in MANY:
-            assert work(now, run, number) is None
-        kept = now.state
-        with pytest.raises(TooManyRuns, match=f"run new, round {number}: found {MAX_RUNS} other"):
-            now.accept(order("new", number))
-        assert (now.state.runs, now.state.orders) == (kept.runs, kept.orders)
-        now = memory(path)  # who is in use is known after a power cut
-    assert [known.model for known in now.state.runs.values()] == [blob(f"own {r} 3") for r in MANY]
 
 
 def test_a_run_that_seems_to_be_over_makes_room(path: Path) -> None:
@@ -306,17 +251,6 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     assert None not in now.state.blobs()
 
 
-def test_a_run_keeps_what_its_outcome_left_under_the_names_of_a_job(path: Path) -> None:
-    now = memory(path)
-    done = outcome("a", 1)
-    now.finish(order("a", 1), done)
-    job = Job(order("a", 2), **now.state.runs["a"].kept)
-    assert tuple(now.state.runs["a"].kept.values()) == done.kept
-    left = (done.model, done.residual, done.mask, done.part, done.gradient, done.patch)
-    found = (job.model, job.residual, job.mask, job.part, job.gradient, job.patch)
-    assert found == left == done.kept
-
-
 def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = memory(path)
     now.accept(order("a", 1))
@@ -351,14 +285,3 @@ def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
     now.heard(9)
     now.cut(DEFAULT_CHUNK_BYTES)
-
-
-def test_what_is_kept_belongs_to_the_runs_bundle() -> None:
-    coming = order("a", 2)
-    run = RunState(coming.bundle.sha256, bytes(32), model=blob("model"), mask=blob("mask"))
-    state = AgentState(runs={"a": run})
-    assert state.kept_for(coming) == run.kept
-    assert state.kept_for(coming)["model"] == blob("model")
-    other = msgspec.structs.replace(run, bundle=blob("another"))
-    assert AgentState(runs={"a": other}).kept_for(coming) == {}
-    assert AgentState().kept_for(coming) == {}

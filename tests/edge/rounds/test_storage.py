@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.edge.harness import LAYOUT, Harness, N, theta_of
+from tests.edge.harness import LAYOUT, N, theta_of
 
-from sedge_edge.rounds.state import AgentState
-from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
+from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 
@@ -19,15 +18,6 @@ def blobs(tmp_path: Path) -> BlobFolder:
 @pytest.fixture
 def vectors(blobs: BlobFolder) -> FolderVectors:
     return FolderVectors(blobs)
-
-
-def test_what_a_device_uses_is_what_the_cores_ask_for(tmp_path: Path) -> None:
-    """For the type checkers; and the agent takes each."""
-    device = Harness(tmp_path)
-    kept: tuple[Blobs, Vectors, Record[AgentState]]
-    kept = device.blobs(), FolderVectors(device.blobs()), device.journal()
-    assert kept[2].load() == device.agent.state
-    assert device.agent.vectors.has(kept[1].keep(theta_of(1)))
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(4 * N - 4), bytes(4 * N + 1), bytes(8 * N)])

@@ -59,16 +59,6 @@ def test_fill_takes_from_the_start_of_the_same_shuffle() -> None:
     np.testing.assert_array_equal(last.indices[2:], shuffled[:2])
 
 
-def test_epochs_differ_and_the_seed_decides() -> None:
-    def order(seed: int) -> list[list[int]]:
-        return [batch.indices.tolist() for batch in batches(40, 8, 2, "pad", seed, True)]
-
-    assert order(1) == order(1)
-    assert order(1) != order(2)
-    assert order(1)[:5] != order(1)[5:]
-    assert order(2**63 - 1)
-
-
 def test_the_order_is_numpys_pcg64() -> None:
     """The emulator and other implementations rely on it."""
     rng = np.random.Generator(np.random.PCG64(5))

@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.edge.harness import (
-    LAYOUT,
-    DriftTrainer,
-    Harness,
-    N,
-    drift,
-    examples,
-    theta_of,
-)
+from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.critical_elements import critical
@@ -261,14 +253,7 @@ def test_how_much_is_chosen(fraction: float, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("threshold", "fraction", "count"),
-    [
-        (0.5, 1.0, 6),
-        (0.5, 0.4, 4),
-        (0.5, 0.9, 6),
-        (1.0, 1.0, 2),
-        (1.1, 1.0, 0),
-        (0.1, 1.0, 10),
-    ],
+    [(0.5, 1.0, 6), (0.5, 0.4, 4), (0.5, 0.9, 6), (1.0, 1.0, 2), (1.1, 1.0, 0), (0.1, 1.0, 10)],
 )
 def test_a_threshold_and_a_fraction_both_bound_what_is_sent(
     threshold: float, fraction: float, count: int
@@ -357,9 +342,7 @@ def test_no_element_or_all_may_be_critical(device: Harness, count: int) -> None:
     assert coded.mask is None
 
 
-def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(
-    device: Harness,
-) -> None:
+def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Harness) -> None:
     class Weighing(DriftTrainer):
         def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
             return Metrics(float(np.count_nonzero(theta)), 0.5, len(examples.targets))
@@ -420,9 +403,7 @@ def test_a_model_that_float32_cannot_hold_is_not_remembered(device: Harness) -> 
 # Elements that are the device's own.
 
 
-def test_with_own_elements_the_delta_is_counted_from_the_global_model(
-    device: Harness,
-) -> None:
+def test_with_own_elements_the_delta_is_counted_from_the_global_model(device: Harness) -> None:
     shared, start = theta_of(1), theta_of(1)
     personal = np.array([4, 8], np.uint32)
     start[personal] += 1
@@ -596,9 +577,7 @@ def picking(device: Harness, number: int, **changes: Any) -> Order:
     )
 
 
-def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(
-    device: Harness,
-) -> None:
+def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(device: Harness) -> None:
     trainer = device.trainer = Valuing()
     rng = np.random.default_rng(0)
     numbered = Examples(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 4)

@@ -55,12 +55,6 @@ def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: A
     assert not LAYOUT.mask(["norm.mean"])[found].any()
 
 
-def test_own_elements_of_some_tensors() -> None:
-    found = own_elements(OWN, theta_of(1), LAYOUT, DeviceScoring(0.0, tensors=("head.bias",)), None)
-    assert found.size == 3
-    assert LAYOUT.mask(["head.bias"])[found].all()
-
-
 def test_a_start_with_own_elements(device: Harness) -> None:
     own = DeviceScoring(0.99)
     found = start_of(device, device.order(1, scoring=own, keep=("norm.mean",)), OWN)
@@ -71,13 +65,6 @@ def test_a_start_with_own_elements(device: Harness) -> None:
     expected[found.personal] = OWN[found.personal]
     expected[MEAN] = OWN[MEAN]
     np.testing.assert_array_equal(found.theta, expected)
-
-
-def test_a_device_without_a_model_starts_from_the_fleets(device: Harness) -> None:
-    found = start_of(device, device.order(1, scoring=DeviceScoring(0.99)))
-    np.testing.assert_array_equal(found.theta, theta_of(1))
-    np.testing.assert_array_equal(found.base, theta_of(1))
-    assert found.personal.size == 0
 
 
 def test_a_device_that_lost_its_gradient_starts_from_the_fleets(device: Harness) -> None:
@@ -183,9 +170,7 @@ def test_an_element_that_the_device_keeps_is_its_own_in_every_part(device: Harne
         assert found.parts.start(level)[N - 1] == OWN[N - 1]
 
 
-def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(
-    device: Harness,
-) -> None:
+def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(device: Harness) -> None:
     found = start_of(device, offering(device, b"")).parts
     assert found is not None and found.offered == (0,)
     np.testing.assert_array_equal(found.start(0), found.whole)

@@ -47,12 +47,6 @@ def test_one_byte_over_the_limit_is_refused(compression: Compression) -> None:
         grow(packed, compression, 0)
 
 
-def test_plain_bytes_over_the_limit_are_refused() -> None:
-    assert grow(memoryview(b"abc"), Compression.NONE, 3) == b"abc"
-    with pytest.raises(CodecError, match="limit"):
-        grow(memoryview(b"abc"), Compression.NONE, 2)
-
-
 @pytest.mark.parametrize("compression", BOTH)
 def test_every_prefix_and_every_extension_is_refused(compression: Compression) -> None:
     packed = shrink(_text(500), compression)

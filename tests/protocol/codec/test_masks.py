@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from sedge_protocol.codec import Compression
 from sedge_protocol.codec.bitmaps import to_bitmap
-from sedge_protocol.codec.gaps import to_varints
 from sedge_protocol.codec.masks import (
     MaskForm,
     decode_positions,
@@ -57,14 +56,6 @@ def test_small_masks_round_trip(compression: Compression) -> None:
             if 0 < count < size:
                 indices = _random(int(rng.integers(2**32)), size, count)
                 assert _coded_bytes(indices, size, compression) <= size / 8 + 1
-
-
-@pytest.mark.parametrize("position", [0, 2**28 - 1])
-def test_one_position_of_the_largest_vector(position: int) -> None:
-    """Decoded only: encoding would make the 32 MiB bitmap first."""
-    section = memoryview(to_varints(np.array([position], np.uint32)))
-    found = decode_positions(MaskForm.GAPS, Compression.NONE, section, 2**28, 1)
-    assert found.tolist() == [position]
 
 
 # The density of a random mask, and how many times its entropy the mask takes at most.

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from sedge_protocol.codec import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    encode,
-    mask_bitmap,
-)
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.codec.bitmaps import to_bitmap, with_changes
 from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.errors import CodecError

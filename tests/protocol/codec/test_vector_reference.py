@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sedge_protocol.codec import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    encode,
-    mask_bitmap,
-)
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.codec.compression import decompress_zstd
 from sedge_protocol.errors import CodecError
 

@@ -59,12 +59,6 @@ def test_a_window_over_the_limit_is_refused() -> None:
         decompress_zstd(raw, 2**20)
 
 
-def test_a_window_no_larger_than_the_content_is_taken() -> None:
-    data = bytes(2**24)
-    coded = with_window(data, 24)
-    assert decompress_zstd(coded, len(data)) == data
-
-
 def test_a_frame_that_needs_a_dictionary_is_refused() -> None:
     samples = [DATA[i : i + 200] for i in range(0, len(DATA), 50)]
     dictionary = zstandard.ZstdCompressionDict(b"".join(samples), zstandard.DICT_TYPE_RAWCONTENT)

@@ -88,16 +88,6 @@ def test_a_part_grows_in_any_order_and_becomes_a_blob(folder: BlobFolder, tmp_pa
     assert len(files(tmp_path / "state")) == 1
 
 
-def test_smaller_chunks_go_on_with_the_same_part(folder: BlobFolder) -> None:
-    coarse, fine = describe(DATA, 8192), describe(DATA, 4096)
-    assert coarse.transfer != fine.transfer
-    folder.write_part("pi-1", coarse, 1, chunk(coarse, 1))
-    folder.write_part("pi-1", coarse, 6, chunk(coarse, 6))
-    assert folder.open_part("pi-1", fine) == {2, 3, 12}
-    folder.write_part("pi-1", fine, 1, chunk(fine, 1))
-    assert folder.open_part("pi-1", coarse) == {1, 6}
-
-
 def test_a_damaged_part_never_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
     for index in range(MANIFEST.count):
         folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
@@ -240,14 +230,6 @@ def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path)
     assert folder.collect(set(), 10) == 0
 
 
-def test_an_age_of_0_protects_nothing(folder: BlobFolder, tmp_path: Path) -> None:
-    """Not even what was written before the clock jumped back."""
-    sha256 = folder.write(DATA)
-    age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), -86_400)
-    assert folder.collect(set(), 1) == 0
-    assert folder.collect(set(), 0) == len(DATA)
-
-
 def test_the_free_space_floor(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path)
     available = free.f_bavail * free.f_frsize
@@ -263,12 +245,6 @@ def test_the_free_space_floor(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"disk full: .* needs \d+ bytes"):
             call()
     assert len(files(tmp_path)) == 1
-
-
-def test_the_default_floor_is_a_twentieth_up_to_64_mib(tmp_path: Path) -> None:
-    disk = os.statvfs(tmp_path)
-    expected = min(64 * 2**20, disk.f_blocks * disk.f_frsize // 20)
-    assert abs(BlobFolder(tmp_path).min_free_bytes - expected) <= 1
 
 
 def test_a_root_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

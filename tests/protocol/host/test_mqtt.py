@@ -14,11 +14,7 @@ from tests.protocol.driven import V5, V311, Driven, connected, drive, fresh, set
 from sedge_emulate.amqtt_broker import AmqttBroker
 from sedge_emulate.broker import Broker, find_mosquitto
 from sedge_protocol.host import mqtt
-from sedge_protocol.host.mqtt import (
-    DEFAULT_MAX_PACKET,
-    MqttLink,
-    Received,
-)
+from sedge_protocol.host.mqtt import DEFAULT_MAX_PACKET, MqttLink, Received
 
 
 @pytest.fixture(autouse=True)
@@ -79,10 +75,7 @@ def test_every_connection_begins_afresh(shared: Broker, version: MQTTProtocolVer
 
 def test_two_of_one_name_do_not_push_each_other_out(shared: Broker) -> None:
     name, topic = fresh(), fresh()
-    with (
-        connected(shared.url, name, topic) as first,
-        connected(shared.url, name, topic) as second,
-    ):
+    with connected(shared.url, name, topic) as first, connected(shared.url, name, topic) as second:
         first.link.send(topic, b"to both")
         drive(lambda: bool(first.received() and second.received()), first, second)
         assert not first.losses() and not second.losses()
@@ -162,10 +155,7 @@ def test_a_payload_too_large_is_counted_and_not_sent(shared: Broker) -> None:
 
 
 def test_nobody_can_send_us_a_packet_that_is_too_large(shared: Broker) -> None:
-    with (
-        connected(shared.url, fresh(), "size") as driven,
-        connected(shared.url, fresh()) as sender,
-    ):
+    with connected(shared.url, fresh(), "size") as driven, connected(shared.url, fresh()) as sender:
         sender.link._max_packet = 400_000
         sender.link.send("size", bytes(DEFAULT_MAX_PACKET))
         sender.link.send("size", b"behind it")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import zstandard
 
-from sedge_protocol.axes import Axes
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
@@ -85,12 +84,6 @@ def with_axes(channels: list[object], dims: list[list[int]]) -> Fields:
     return {**fields(), "axes": {"channels": channels, "dims": dims}}
 
 
-def test_axes_and_rate_go_both_ways() -> None:
-    axes = Axes((4,), ((-1, 0), (-1,)))
-    narrower = msgspec.structs.replace(MANIFEST, axes=axes, dropped=0.25)
-    assert unpack(pack(Bundle(narrower, FILES))).manifest == narrower
-
-
 def test_a_file_larger_than_a_bundle_is_not_read(folder: Path) -> None:
     for name in ("manifest.json", "train.onnx"):
         kept = (folder / name).read_bytes()
@@ -115,20 +108,6 @@ def test_a_blob_goes_both_ways_and_is_always_the_same() -> None:
     reordered = Bundle(MANIFEST, dict(reversed(FILES.items())))
     assert pack(reordered) == blob
     assert pack(unpack(blob)) == blob
-
-
-def test_programs_by_name_and_backend() -> None:
-    assert BUNDLE.program("train", "onnxruntime") == FILES["train.onnx"]
-    assert BUNDLE.backends() == ("onnxruntime",)
-    for name, backend in (("train", "torch"), ("evaluate", "onnxruntime")):
-        with pytest.raises(CodecError, match=f"no program '{name}' for {backend}"):
-            BUNDLE.program(name, backend)
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"bundle .*file/bundle"):
-        save(tmp_path / "file" / "bundle", BUNDLE, INIT)
 
 
 @pytest.mark.parametrize("name", [MANIFEST_NAME, INIT_NAME, "train.onnx"])

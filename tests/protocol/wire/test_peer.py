@@ -45,16 +45,6 @@ def test_messages_arrive_once_and_in_any_order() -> None:
     assert receiver.counters["hello"] == 2
 
 
-def test_chunks_are_idempotent_and_unnumbered() -> None:
-    sender, receiver = device(), coordinator()
-    send = sender.chunk(BLOB.transfer, 3, b"data")
-    assert send.topic == UP
-    for _ in range(3):
-        opened = receiver.open(send.payload, UP)
-        assert opened == (Frame(Kind.CHUNK, b"data", 1, 0, BLOB.transfer, 3), None)
-    assert receiver.counters == {"chunk": 3}
-
-
 def test_nothing_can_be_played_back_to_its_sender() -> None:
     sender = device()
     payload = sender.message(messages.Goodbye(NONCE)).payload

@@ -56,14 +56,6 @@ def test_a_manifest_describes_every_byte_once(size: int) -> None:
         manifest.check(index, blob[offset : offset + length])
 
 
-def test_chunks_grow_with_the_blob() -> None:
-    blob = bytes(MAX_CHUNKS * MIN_CHUNK_BYTES + 1)
-    manifest = describe(blob, MIN_CHUNK_BYTES)
-    assert manifest.chunk_bytes == 2 * MIN_CHUNK_BYTES
-    assert manifest.count == MAX_CHUNKS // 2 + 1
-    assert describe(blob[:-1], MIN_CHUNK_BYTES).count == MAX_CHUNKS
-
-
 class Huge(bytes):
     """A blob that is said to be larger than it is, so that the test needs no gigabyte."""
 

@@ -17,11 +17,11 @@ from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.store.database import Store
-from sedge_edge.agent import Agent, Identity, Work
+from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import Programs
+from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import Workplace, perform
+from sedge_edge.training.job import WorkerContext, run_job
 from sedge_emulate.data import digits
 from sedge_export import export
 from sedge_export.models import mlp
@@ -31,10 +31,10 @@ from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
-PROGRAMS = Programs("auto", threads=1)
+PROGRAMS = OpenBundles("auto", threads=1)
 
 
-def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[Agent, Workplace]:
+def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[Agent, WorkerContext]:
     """A device that knows only the digits in ``labels``."""
     dataset = digits()
     mine = np.isin(dataset.targets, labels)
@@ -43,7 +43,7 @@ def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[
     identity = Identity(name, "home", DeviceKeys.of(secret), hello)
     blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
     agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
-    place = Workplace(
+    place = WorkerContext(
         blobs,
         agent.vectors,
         train,
@@ -55,11 +55,11 @@ def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[
     return agent, place
 
 
-def act(agent: Agent, place: Workplace, effects: Sequence[object], now: float) -> Iterator[Send]:
+def act(agent: Agent, place: WorkerContext, effects: Sequence[object], now: float) -> Iterator[Send]:
     """What an agent sends; work is done on the spot, where a real device has a worker thread."""
     for effect in effects:
-        if isinstance(effect, Work):
-            yield from act(agent, place, agent.finished(perform(effect.job, place), now), now)
+        if isinstance(effect, StartJob):
+            yield from act(agent, place, agent.finished(run_job(effect.job, place), now), now)
         elif isinstance(effect, Send):
             yield effect
 
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
     training = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
     config = RunConfig(strategy="fedobp", options=options, num_rounds=1, training=training)
     start_run(store, "run", folder / "bundle", config)
-    devices: dict[str, tuple[Agent, Workplace]] = {}
+    devices: dict[str, tuple[Agent, WorkerContext]] = {}
     for name, labels in (("left", range(5)), ("right", range(5, 10))):
         secret = name.encode().ljust(32)
         store.add_device(name, secret)

@@ -21,7 +21,7 @@ from sedge_edge.doctor import examine, installed_backends
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import Programs, in_pool
+from sedge_edge.runtime import OpenBundles, pooled_runtime
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -133,10 +133,10 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
     journal = Journal(folder / "journal", AgentState, SCHEMA)
     blobs = BlobFolder(folder)
     agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
-    programs = Programs(config.backend.name, config.backend.threads)
+    programs = OpenBundles(config.backend.name, config.backend.threads)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
-        runtime = in_pool(agent, settings, examples, programs, pool, loop.wake)
+        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake)
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))

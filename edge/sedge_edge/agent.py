@@ -20,19 +20,19 @@ import msgspec
 import numpy as np
 
 from sedge_edge.rounds.fetching import Fetches
-from sedge_edge.rounds.global_model import BrokenSteps, needed
+from sedge_edge.rounds.global_model import BrokenSteps, needed_blobs
 from sedge_edge.rounds.outbox import Outbox
-from sedge_edge.rounds.presence import Greeting
+from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.state import (
     DISK_RETRY_S,
     MAX_RUNS,
     MAX_STARTS,
     AgentState,
-    Memory,
+    StateStore,
     TooManyRuns,
     TooManyStarts,
 )
-from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
+from sedge_edge.rounds.storage import Blobs, FolderVectors, DurableValue, Vectors
 from sedge_edge.training.job import Job, Outcome
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import effects, messages, topics
@@ -52,13 +52,13 @@ LONGEST_REST_S = 1800.0
 
 
 @dataclass(frozen=True)
-class Work:
+class StartJob:
     """Do this job in the worker, then call ``finished`` or ``failed``."""
 
     job: Job
 
 
-AgentEffect: TypeAlias = effects.Effect | Work
+AgentEffect: TypeAlias = effects.Effect | StartJob
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Agent:
         self,
         identity: Identity,
         blobs: Blobs,
-        journal: Record[AgentState],
+        journal: DurableValue[AgentState],
         rng: np.random.Generator,
         incarnation: int,
         vectors: Vectors | None = None,
@@ -89,7 +89,7 @@ class Agent:
         self.identity = identity
         self.blobs = blobs
         self.vectors: Vectors = FolderVectors(blobs) if vectors is None else vectors
-        self._memory = Memory(journal)
+        self._memory = StateStore(journal)
         self._memory.start(incarnation, identity.keys.fingerprint)
         fleet, device = identity.fleet, identity.device
         self.peer = Peer(
@@ -102,7 +102,7 @@ class Agent:
         self._down = topics.down(fleet, device)
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng)
         self._outbox = Outbox(self._memory, blobs, self.peer, rng)
-        self._greeting = Greeting(identity.hello, self.peer, rng)
+        self._greeting = Handshake(identity.hello, self.peer, rng)
         self._connected = False
         self._working: Order | None = None
         self._not_before = self._warn_at = 0.0
@@ -295,7 +295,7 @@ class Agent:
         done = self.state.pending(order.run, order.round)
         if done is not None or (known is not None and known.round == order.round):
             return []  # the coordinator asks again; the upload's own retries answer it
-        if self.state.hopeless(order):  # it has not heard our decline
+        if self.state.attempts_exhausted(order):  # it has not heard our decline
             return self._refuse(order)
         try:
             gone = self._memory.accept(order)
@@ -344,7 +344,7 @@ class Agent:
             self._collect_after = now + DISK_RETRY_S
             self.peer.counters["storage_errors"] += 1
             return [Note(logging.ERROR, str(exc))]
-        self._needed = needed
+        self._needed = needed_blobs
         return []
 
     def _start_work(self, orders: list[Order], now: float) -> list[AgentEffect]:
@@ -354,9 +354,9 @@ class Agent:
         self._work_at = None
         found: list[AgentEffect] = []
         for order in orders:
-            if self.state.hopeless(order):
+            if self.state.attempts_exhausted(order):
                 found += self._refuse(order)
-            elif all(self.blobs.has(m.sha256) for m in needed(order, self.vectors.has)):
+            elif all(self.blobs.has(m.sha256) for m in needed_blobs(order, self.vectors.has)):
                 self._memory.begin(order)
                 self._working = order
                 return [*found, *self._job(order)]
@@ -380,7 +380,7 @@ class Agent:
                 kept[what] = None
                 text = f"run {order.run}: the device's own {what} is damaged; going on without it"
                 found.append(Note(logging.ERROR, text))
-        return [*found, Work(Job(order, **kept))]
+        return [*found, StartJob(Job(order, **kept))]
 
     def _rest(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused what a job has left, or what it needs: the job was for nothing."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
-from sedge_edge.training.examples import Examples, Inputs, check_inputs, parts
+from sedge_edge.training.examples import Examples, Inputs, check_inputs, split_rows
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest
 
@@ -45,7 +45,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
     raw = _source(data.train, base)
-    train, test = parts(len(raw.y), data.test_fraction, data.split_seed)
+    train, test = split_rows(len(raw.y), data.test_fraction, data.split_seed)
     return raw.examples(train), raw.examples(test)
 
 

@@ -7,11 +7,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from threading import Event, Lock
 
-from sedge_edge.agent import Agent, AgentEffect, Work
+from sedge_edge.agent import Agent, AgentEffect, StartJob
 from sedge_edge.backends import open_trainer
-from sedge_edge.rounds.storage import Shelf
+from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, Outcome, Workplace, perform
+from sedge_edge.training.job import Job, Outcome, WorkerContext, run_job
 from sedge_edge.training.trainer import Trainer, TrainingStopped
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
@@ -21,7 +21,7 @@ from sedge_protocol.wire.topics import down
 
 
 @dataclass
-class Programs:
+class OpenBundles:
     """Opened bundles by hash. Devices that live in one process share them."""
 
     backend: str
@@ -32,7 +32,7 @@ class Programs:
     )
     _lock: Lock = field(default_factory=Lock)
 
-    def open(self, blobs: Shelf, sha256: bytes) -> tuple[Bundle, Trainer]:
+    def open(self, blobs: WholeBlobs, sha256: bytes) -> tuple[Bundle, Trainer]:
         """A bundle that lies among the blobs, ready to run."""
         with self._lock:
             if sha256 not in self._open:
@@ -133,26 +133,26 @@ class Runtime:
                     self.link.subscribe(effect.topic)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
-                case Work() if self._closing:  # the order is still on disk
+                case StartJob() if self._closing:  # the order is still on disk
                     self._do(self.agent.interrupted())
-                case Work():
+                case StartJob():
                     self._job = self._work(effect.job)
                     self._job.add_done_callback(lambda _: self._wake())
                 case _:
                     self.link.unsubscribe(effect.topic)
 
 
-def in_pool(
+def pooled_runtime(
     agent: Agent,
     settings: BrokerSettings,
     examples: tuple[Examples, Examples],
-    programs: Programs,
+    programs: OpenBundles,
     pool: Executor,
     wake: Callable[[], None],
 ) -> Runtime:
     """A device that does its jobs itself, with its data and opened bundles, in a thread of ``pool``."""
     stopping = Event()
-    place = Workplace(
+    place = WorkerContext(
         agent.blobs,
         agent.vectors,
         *examples,
@@ -162,7 +162,7 @@ def in_pool(
     )
 
     def work(job: Job) -> Future[Outcome]:
-        return pool.submit(perform, job, place)
+        return pool.submit(run_job, job, place)
 
     return Runtime(agent, settings, work, wake, stopping.set)
 

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from tests.orders import changed
 
-from sedge_edge.agent import Agent, AgentEffect, Identity, Work
+from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.job import Job, Workplace, perform
+from sedge_edge.training.job import Job, WorkerContext, run_job
 from sedge_edge.training.trainer import Mixed, Trained, Trainer
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LocalError, SedgeError, StorageError
@@ -277,9 +277,9 @@ class Harness:
         self.agent = self.start()
         return self.connect()
 
-    def place(self) -> Workplace:
+    def place(self) -> WorkerContext:
         """Where jobs are done."""
-        return Workplace(
+        return WorkerContext(
             self.agent.blobs,
             self.agent.vectors,
             self.train,
@@ -343,7 +343,7 @@ class Harness:
         while queue:
             effect = queue.popleft()
             self.listen([effect])
-            if isinstance(effect, Work):
+            if isinstance(effect, StartJob):
                 queue += self.work(effect.job)
             for frame, message in self.opened([effect] if self.fits(effect) else []):
                 queue += self.answer(frame, message)
@@ -363,7 +363,7 @@ class Harness:
     def work(self, job: Job) -> list[AgentEffect]:
         """What the worker thread does."""
         try:
-            outcome = perform(job, self.place())
+            outcome = run_job(job, self.place())
         except LocalError:  # a bug: the runtime lets the process end
             raise
         except SedgeError as exc:

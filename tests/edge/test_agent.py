@@ -20,7 +20,7 @@ from tests.edge.harness import (
     theta_of,
 )
 
-from sedge_edge.agent import PACKET_OVERHEAD, Agent, Work
+from sedge_edge.agent import PACKET_OVERHEAD, Agent, StartJob
 from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
@@ -123,7 +123,7 @@ def test_a_refused_commit_lets_nothing_out(
         effects = device.tell(device.order())
     else:
         device.tell(order := device.order())
-        (work,) = only(device.feed(order.bundle, order.model), Work)
+        (work,) = only(device.feed(order.bundle, order.model), StartJob)
         before = device.on_disk()
         monkeypatch.setattr(memory, "finish", storage_error)
         effects = device.work(work.job)
@@ -156,7 +156,7 @@ def test_the_same_order_again_changes_nothing(device: Harness) -> None:
     device.tell(order)
     journal = (device.folder / "journal").read_bytes()
     assert device.tell(order) == []  # while its blobs are fetched
-    (work,) = only(device.feed(order.bundle, order.model), Work)
+    (work,) = only(device.feed(order.bundle, order.model), StartJob)
     journal = (device.folder / "journal").read_bytes()
     assert device.tell(order) == []  # while it is worked on
     assert (device.folder / "journal").read_bytes() == journal
@@ -185,11 +185,11 @@ def test_a_job_whose_order_was_replaced_comes_late(device: Harness) -> None:
     """A device that needs longer than a round would never come to anything."""
     first, second = device.order(1), device.order(2)
     device.tell(first)
-    (old,) = only(device.feed(first.bundle, first.model), Work)
+    (old,) = only(device.feed(first.bundle, first.model), StartJob)
     device.tell(second)
-    assert only(device.feed(second.model), Work) == []  # one job at a time
+    assert only(device.feed(second.model), StartJob) == []  # one job at a time
     effects = device.work(old.job)
-    (new,) = only(effects, Work)
+    (new,) = only(effects, StartJob)
     assert new.job.order == second
     state = device.on_disk()
     assert (state.orders, [p.round for p in state.outbox]) == ({"run": second}, [1])
@@ -202,11 +202,11 @@ def test_a_job_whose_order_was_replaced_comes_late(device: Harness) -> None:
 def test_a_job_that_fails_after_a_newer_order_came_leaves_that_one_alone(device: Harness) -> None:
     first, second = device.order(1), device.order(2)
     device.tell(first)
-    assert only(device.feed(first.bundle, first.model), Work)
+    assert only(device.feed(first.bundle, first.model), StartJob)
     device.tell(second)
     device.feed(second.model)
     effects = device.agent.failed(CodecError("nobody can do it (test)"), device.now)
-    assert [work.job.order for work in only(effects, Work)] == [second]
+    assert [work.job.order for work in only(effects, StartJob)] == [second]
     assert only(effects, Note)[0].text == "run run, round 1: nobody can do it (test)"
     assert device.messages(effects) == [] and device.on_disk().orders == {"run": second}
 
@@ -214,7 +214,7 @@ def test_a_job_that_fails_after_a_newer_order_came_leaves_that_one_alone(device:
 def test_a_job_for_another_bundle_than_the_newer_order_leaves_nothing(device: Harness) -> None:
     first = device.order(1)
     device.tell(first)
-    (old,) = only(device.feed(first.bundle, first.model), Work)
+    (old,) = only(device.feed(first.bundle, first.model), StartJob)
     second = device.order(2, bundle=device.serve(make_bundle(1)))
     device.tell(second)
     device.feed(second.bundle, second.model)
@@ -280,7 +280,7 @@ def test_a_cancelled_order_is_dropped(device: Harness, number: int, dropped: boo
 def test_a_job_that_was_cancelled_leaves_nothing(device: Harness) -> None:
     order = device.order()
     device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), Work)
+    (work,) = only(device.feed(order.bundle, order.model), StartJob)
     device.tell(Cancel("run", 1, ""))
     assert device.work(work.job) == []
     assert device.on_disk().runs == {}
@@ -291,10 +291,10 @@ def test_a_job_that_was_cancelled_leaves_nothing(device: Harness) -> None:
 
 
 def pending(device: Harness) -> tuple[Order, list[object], Offer]:
-    """Work on an order until its update is offered."""
+    """StartJob on an order until its update is offered."""
     order = device.order()
     device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), Work)
+    (work,) = only(device.feed(order.bundle, order.model), StartJob)
     effects = device.work(work.job)
     (offer,) = device.messages(effects)
     assert isinstance(offer, Offer)

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper
 from tests.edge.harness import DriftTrainer, Harness, N, drift, examples, make_bundle, theta_of
 
-from sedge_edge.runtime import Programs
-from sedge_edge.training.job import Workplace
+from sedge_edge.runtime import OpenBundles
+from sedge_edge.training.job import WorkerContext
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role, Theta
@@ -172,8 +172,8 @@ def test_a_bundle_that_no_backend_runs(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    programs, place = Programs(backend, threads=1), device.place()
-    real = Workplace(
+    programs, place = OpenBundles(backend, threads=1), device.place()
+    real = WorkerContext(
         place.blobs,
         place.vectors,
         place.train,

@@ -25,7 +25,7 @@ from tests.edge.harness import (
 )
 from tests.orders import changed
 
-from sedge_edge.agent import LONGEST_REST_S, Work
+from sedge_edge.agent import LONGEST_REST_S, StartJob
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
@@ -135,7 +135,7 @@ def test_no_room_for_a_download_does_not_hold_back_an_update(
     """What waits in the outbox is what fills the disk: it must be able to leave."""
     first = device.order(1)
     device.tell(first)
-    (work,) = only(device.feed(first.bundle, first.model), Work)
+    (work,) = only(device.feed(first.bundle, first.model), StartJob)
     device.agent.disconnected()
     device.work(work.job)
     (waiting,) = device.on_disk().outbox
@@ -258,7 +258,7 @@ def test_an_update_that_has_left_is_room_for_a_job_that_had_none(
 ) -> None:
     first, second = device.order(1), device.order(2, run="other")
     device.tell(first)
-    (work,) = only(device.feed(first.bundle, first.model), Work)
+    (work,) = only(device.feed(first.bundle, first.model), StartJob)
     device.agent.disconnected()
     device.work(work.job)
     (waiting,) = device.on_disk().outbox
@@ -267,13 +267,13 @@ def test_an_update_that_has_left_is_room_for_a_job_that_had_none(
     device.feed(second.model)
     for pause in (30.0, 60.0, 120.0):
         device.agent.failed(StorageError("disk full (test)"), device.now)
-        assert only(device.agent.poll(device.now + pause - 1), Work) == []
+        assert only(device.agent.poll(device.now + pause - 1), StartJob) == []
         device.now += pause
-        assert only(device.agent.poll(device.now), Work) != []
+        assert only(device.agent.poll(device.now), StartJob) != []
     device.agent.failed(StorageError("disk full (test)"), device.now)
     device.now += DISK_RETRY_S
     effects = device.tell(Committed("run", 1, waiting.blob))
-    assert [found.job.order for found in only(effects, Work)] == [second]
+    assert [found.job.order for found in only(effects, StartJob)] == [second]
 
 
 # Rot.
@@ -301,7 +301,7 @@ def test_a_damaged_blob_is_fetched_again(device: Harness, which: str) -> None:
     wanted = [order.bundle, order.model, *([] if order.patch_blob is None else [order.patch_blob])]
     device.order_at_hand = order
     device.listen(device.tell(order))
-    (work,) = only(device.feed(*wanted), Work)
+    (work,) = only(device.feed(*wanted), StartJob)
     damage(device, victim.sha256)
     device.pump(device.work(work.job))
     assert any("do not have its sha256" in note for note in device.notes)
@@ -335,7 +335,7 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(device: Harness, na
 def test_damage_to_a_waiting_update_brings_its_order_back(device: Harness) -> None:
     order = device.order(1)
     device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), Work)
+    (work,) = only(device.feed(order.bundle, order.model), StartJob)
     device.work(work.job)
     (waiting,) = device.on_disk().outbox
     damage(device, waiting.blob)
@@ -432,10 +432,10 @@ def test_a_download_goes_on_after_a_power_cut(device: Harness) -> None:
 def kill(device: Harness, order: Order) -> None:
     """Every start there may be is cut off at the order's job."""
     device.tell(order)
-    (work,) = only(device.feed(order.bundle, order.model), Work)
+    (work,) = only(device.feed(order.bundle, order.model), StartJob)
     for _ in range(MAX_STARTS - 1):
         assert work.job.order == order
-        (work,) = only(device.reboot(), Work)
+        (work,) = only(device.reboot(), StartJob)
 
 
 def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(device: Harness) -> None:
@@ -445,7 +445,7 @@ def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(device:
     kill(device, bad)
     device.feed(good.model)
     effects = device.reboot()
-    assert [work.job.order for work in only(effects, Work)] == [good]
+    assert [work.job.order for work in only(effects, StartJob)] == [good]
     assert device.on_disk().orders == {"fine": good}
     (decline,) = (m for m in device.messages(effects) if isinstance(m, Decline))
     assert (decline.run, decline.round, decline.reason) == ("too-large", 1, "TooManyStarts")
@@ -467,10 +467,10 @@ def test_what_the_agent_survives_does_not_count(device: Harness) -> None:
     device.tell(order)
     effects = device.feed(order.bundle, order.model)
     for _ in range(2 * MAX_STARTS):
-        assert only(effects, Work)
+        assert only(effects, StartJob)
         device.agent.failed(StorageError("disk full (test)"), device.now)
         device.now = at_least(device.agent.timer(), device.now)
-        assert only(device.agent.poll(device.now), Work)
+        assert only(device.agent.poll(device.now), StartJob)
         assert device.agent.interrupted() == []  # by the service manager
         effects = device.reboot()
     device.pump(effects)
@@ -482,7 +482,7 @@ def test_an_interruption_that_the_disk_will_not_note_is_no_error(
     device: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device.tell(order := device.order(1))
-    assert only(device.feed(order.bundle, order.model), Work)
+    assert only(device.feed(order.bundle, order.model), StartJob)
     monkeypatch.setattr(Journal, "commit", storage_error)
     assert [type(effect) for effect in device.agent.interrupted()] == [Note]
 
@@ -494,7 +494,7 @@ def test_a_job_whose_start_cannot_be_noted_is_not_begun(
     device.tell(order)
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "commit", storage_error)
-        assert only(device.feed(order.bundle, order.model), Work) == []
+        assert only(device.feed(order.bundle, order.model), StartJob) == []
     device.order_at_hand = order
     device.settle()
     assert ("run", 1) in device.updates

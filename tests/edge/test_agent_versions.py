@@ -11,9 +11,9 @@ import pytest
 from tests.edge.harness import DriftTrainer, Harness, drift, only, theta_of
 from tests.orders import changed
 
-from sedge_edge.agent import Work
+from sedge_edge.agent import StartJob
 from sedge_edge.rounds.state import DISK_RETRY_S
-from sedge_edge.training.job import perform
+from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Codec, Order, Step, UpdateSelection
@@ -73,7 +73,7 @@ def test_a_version_goes_when_the_next_order_is_done_and_not_before(
     order = orders[1]
     assert files(device) == {device.bundle.sha256, order.steps[0].base_hash, first.model}
     device.tell(order)
-    (work,) = only(device.feed(order.steps[0].blob), Work)
+    (work,) = only(device.feed(order.steps[0].blob), StartJob)
     device.agent.poll(device.now)
     assert order.steps[0].base_hash in files(device)
     device.pump(device.work(work.job))
@@ -83,12 +83,12 @@ def test_a_version_goes_when_the_next_order_is_done_and_not_before(
 
 
 def test_a_version_is_not_built_twice(device: Harness, orders: list[Order]) -> None:
-    """Work that a power cut has repeated begins from the version that it had built."""
+    """StartJob that a power cut has repeated begins from the version that it had built."""
     device.give(orders[0])
     order = orders[1]
     device.tell(order)
-    (work,) = only(device.feed(order.steps[0].blob), Work)
-    perform(work.job, device.place())  # and the power fails before the outcome is committed
+    (work,) = only(device.feed(order.steps[0].blob), StartJob)
+    run_job(work.job, device.place())  # and the power fails before the outcome is committed
     (path,) = device.folder.glob(f"blobs/*/{order.steps[0].blob.sha256.hex()}")
     path.unlink()
     device.chunks_sent = 0
@@ -156,7 +156,7 @@ def test_damage_ends_in_fetching_again(device: Harness, orders: list[Order], vic
     }
     cost = {"base": order.model, "step": order.steps[0].blob, "model": None}[victim]
     device.listen(device.tell(order))
-    (work,) = only(device.feed(order.steps[0].blob), Work)
+    (work,) = only(device.feed(order.steps[0].blob), StartJob)
     if victim == "model":
         device.trainer = FailingOnce()
         device.pump(device.work(work.job))

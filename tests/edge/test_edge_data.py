@@ -16,7 +16,7 @@ from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import load_data, load_source
-from sedge_edge.training.examples import Examples, check, set_aside, split
+from sedge_edge.training.examples import Examples, check_examples, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
@@ -142,7 +142,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert examples.inputs.shape == (4, 3, 2, 3)
     assert examples.inputs.dtype == np.float32
     np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
-    check(examples, manifest(shape=(3, 2, 3), classes=11))
+    check_examples(examples, manifest(shape=(3, 2, 3), classes=11))
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
@@ -243,20 +243,20 @@ class Wrong:
 )
 def test_check_names_what_is_wrong(wrong: Wrong) -> None:
     with pytest.raises(DataError, match=wrong.message):
-        check(Examples(wrong.x, wrong.y), manifest())
+        check_examples(Examples(wrong.x, wrong.y), manifest())
 
 
 def test_a_model_that_does_not_take_labels() -> None:
     regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
     with pytest.raises(DataError, match=r"expects targets float32 of shape \(1,\)"):
-        check(Examples(X, Y), regression)
+        check_examples(Examples(X, Y), regression)
 
 
 def test_check_lets_good_examples_pass() -> None:
-    check(Examples(X, Y), manifest())
-    check(Examples(X, Y + 100), manifest(classes=0))
-    check(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
-    check(Examples(X[:, 0], Y), manifest(shape=()))
+    check_examples(Examples(X, Y), manifest())
+    check_examples(Examples(X, Y + 100), manifest(classes=0))
+    check_examples(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
+    check_examples(Examples(X[:, 0], Y), manifest(shape=()))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_split_parts_the_examples(count: int, fraction: float, num_test: int) ->
     examples = Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
     train, test = split(examples, fraction, 7)
     assert (len(train.targets), len(test.targets)) == (count - num_test, num_test)
-    assert set_aside(count, fraction) == num_test
+    assert holdout_size(count, fraction) == num_test
     assert sorted([*train.targets.tolist(), *test.targets.tolist()]) == list(range(count))
     np.testing.assert_array_equal(train.inputs[:, 0], train.targets)
     np.testing.assert_array_equal(test.inputs[:, 0], test.targets)

@@ -11,8 +11,8 @@ import pytest
 from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, make_bundle
 
 from sedge_edge import runtime as runtime_module
-from sedge_edge.runtime import Programs, Runtime, in_pool
-from sedge_edge.training.job import Job, Outcome, perform
+from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
+from sedge_edge.training.job import Job, Outcome, run_job
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
@@ -67,8 +67,8 @@ class FakeLink:
         self.closed = True
 
 
-class Shelf:
-    """In place of ``Programs``: bundles opened with a trainer of the test's."""
+class WholeBlobs:
+    """In place of ``OpenBundles``: bundles opened with a trainer of the test's."""
 
     def __init__(self, trainer: DriftTrainer) -> None:
         self.trainer = trainer
@@ -99,8 +99,8 @@ class Bench:
         self.device = Harness(folder)
         self.pool = pool
         self.wakes = threading.Semaphore(0)
-        shelf: Any = Shelf(trainer)
-        self.runtime = in_pool(
+        shelf: Any = WholeBlobs(trainer)
+        self.runtime = pooled_runtime(
             self.device.agent,
             BrokerSettings("mqtt://nowhere", "pi-1"),
             (examples(), examples()),
@@ -256,7 +256,7 @@ def test_jobs_may_be_done_elsewhere(tmp_path: Path) -> None:
     elsewhere.runtime.step()
     assert not device.on_disk().outbox
     assert elsewhere.wakes == 0
-    future.set_result(perform(job, device.place()))
+    future.set_result(run_job(job, device.place()))
     assert elsewhere.wakes == 1
     assert elsewhere.runtime.timer() == 0.0
     elsewhere.runtime.step()
@@ -299,7 +299,7 @@ def test_a_job_that_is_done_when_the_agent_stops_is_kept(tmp_path: Path) -> None
     link.events += [Received(DOWN, device.peer.seal(following))]
     elsewhere.runtime.step()
     assert future.set_running_or_notify_cancel()
-    future.set_result(perform(job, device.place()))
+    future.set_result(run_job(job, device.place()))
     elsewhere.runtime.close()
     state = device.on_disk()
     assert [waiting.round for waiting in state.outbox] == [1] and state.runs["run"].round == 1
@@ -347,7 +347,7 @@ def test_frames_and_cuts_are_passed_on_and_noted(
         assert bench.device.agent.peer.counters["refused"] == 2
 
 
-# Programs.
+# OpenBundles.
 
 
 def shelf_of(tmp_path: Path, count: int) -> tuple[BlobFolder, list[bytes]]:
@@ -366,7 +366,7 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
 
     monkeypatch.setattr(runtime_module, "open_trainer", open_trainer)
     blobs, names = shelf_of(tmp_path, 3)
-    programs = Programs("auto", threads=3)
+    programs = OpenBundles("auto", threads=3)
     first = programs.open(blobs, names[0])
     assert programs.open(blobs, names[0]) is first
     programs.open(blobs, names[1])

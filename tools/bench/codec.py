@@ -28,7 +28,7 @@ from statistics import median
 import numpy as np
 
 from sedge_edge.training.critical_elements import critical
-from sedge_edge.training.job import choose
+from sedge_edge.training.job import select_elements
 from sedge_export.models import avgcnn
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
 from sedge_protocol.codec.masks import MaskForm
@@ -86,7 +86,7 @@ def fed_back(changes: Iterator[Theta], codec: Codec) -> Iterator[Sent]:
     owed: Theta | None = None
     for change in changes:
         whole = change if owed is None else change + owed
-        vector = choose(whole, codec)
+        vector = select_elements(whole, codec)
         yield vector, codec.values, None
         owed = whole - decode(encode(vector, codec.values), whole.size).dense()
 

@@ -29,7 +29,7 @@ from sedge_edge.backends import INSTALL
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.batches import Batch, batches, evaluation_batches
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.step_loop import Arrays, Descent, Mixture, Plain
+from sedge_edge.training.steppers import Arrays, Stepper, MixtureStepper, PlainStepper
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.onnx_runtime import library, open_session
@@ -92,7 +92,7 @@ class OnnxTrainer:
         for given in (theta, anchor, correction):
             if given is not None:
                 layout.check(given)
-        plain = Plain(self._run, layout, theta, training, anchor, gradient, correction)
+        plain = PlainStepper(self._run, layout, theta, training, anchor, gradient, correction)
         loss, steps = self._descend(plain, examples, training, seed, stopped)
         return Trained(plain.theta, loss, steps, plain.gradient)
 
@@ -111,7 +111,7 @@ class OnnxTrainer:
         layout = self._bundle.manifest.layout
         layout.check(sent)
         layout.check(own)
-        both = Mixture(self._run, layout, sent, own, mix, adaptive, training)
+        both = MixtureStepper(self._run, layout, sent, own, mix, adaptive, training)
         loss, steps = self._descend(both, examples, training, seed, stopped)
         return Mixed(Trained(both.sent.theta, loss, steps), both.own, both.mix)
 
@@ -142,7 +142,7 @@ class OnnxTrainer:
 
     def _descend(
         self,
-        descent: Descent,
+        descent: Stepper,
         examples: Examples,
         training: Training,
         seed: int,

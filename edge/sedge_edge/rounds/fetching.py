@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from sedge_edge.rounds.global_model import named, needed
+from sedge_edge.rounds.global_model import named_blobs, needed_blobs
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
@@ -62,7 +62,7 @@ class Fetches:
         wanted = {
             m.transfer: m
             for order in orders
-            for m in needed(order, self._holds)
+            for m in needed_blobs(order, self._holds)
             if not self._blobs.has(m.sha256)
         }
         for transfer in [t for t in self._active if t not in wanted]:
@@ -112,7 +112,7 @@ class Fetches:
         """Ask for what is due."""
         found: list[Effect] = []
         for order in orders:
-            for manifest in named(order):
+            for manifest in named_blobs(order):
                 fetch = self._active.get(manifest.transfer)
                 if fetch is None or manifest.transfer not in self._listening:
                     continue

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sedge_edge.rounds.storage import Shelf, Vectors
+from sedge_edge.rounds.storage import WholeBlobs, Vectors
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
@@ -32,25 +32,25 @@ def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] |
     return None
 
 
-def needed(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
+def needed_blobs(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
     """The blobs that an order needs, given which versions, masks and patches are here."""
     left = steps_left(order, has)
     model = [order.model] if left is None else [step.blob for step in left]
     return [order.bundle, *model, *(m for m in _own_blobs(order) if not has(m.sha256))]
 
 
-def named(order: Order) -> list[Manifest]:
+def named_blobs(order: Order) -> list[Manifest]:
     """Every blob that an order may come to need."""
     steps = [step.blob for step in order.steps]
     return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
-def versions(order: Order) -> list[bytes]:
+def base_versions(order: Order) -> list[bytes]:
     """The names of all global models that an order can start from."""
     return [order.model_hash, *(step.base_hash for step in order.steps)]
 
 
-def global_model(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> Theta:
+def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
     """The order's global model (n,), not to be written to, and from now on held.
 
     Raises ``CodecError`` for a snapshot that is not what the order says, ``BrokenSteps`` for steps that
@@ -76,7 +76,7 @@ def global_model(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -
     return theta
 
 
-def _walk(left: tuple[Step, ...], blobs: Shelf, vectors: Vectors, layout: Layout) -> Theta:
+def _walk(left: tuple[Step, ...], blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
     """The version that the first step builds on, and every delta added to it in turn, in float32."""
     theta = vectors.read(left[0].base_hash, layout).copy()
     with np.errstate(over="ignore", invalid="ignore"):  # a wrong sum has a wrong hash

@@ -9,7 +9,7 @@ import logging
 
 import numpy as np
 
-from sedge_edge.rounds.state import DISK_RETRY_S, Memory, Pending
+from sedge_edge.rounds.state import DISK_RETRY_S, StateStore, Pending
 from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Effect, Note, Send
@@ -21,7 +21,7 @@ from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, Upload, describe
 class Outbox:
     """Every upload of the device, one for each pending update of the state."""
 
-    def __init__(self, memory: Memory, blobs: Blobs, peer: Peer, rng: np.random.Generator) -> None:
+    def __init__(self, memory: StateStore, blobs: Blobs, peer: Peer, rng: np.random.Generator) -> None:
         self._memory = memory
         self._blobs = blobs
         self._peer = peer

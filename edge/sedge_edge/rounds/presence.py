@@ -20,7 +20,7 @@ UNHEARD = 6
 CALL = bytes(16)
 
 
-class Greeting:
+class Handshake:
     """Says hello, again after every silence."""
 
     def __init__(self, hello: Hello, peer: Peer, rng: np.random.Generator) -> None:

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from sedge_edge.rounds.global_model import named, versions
-from sedge_edge.rounds.storage import Record
+from sedge_edge.rounds.global_model import named_blobs, base_versions
+from sedge_edge.rounds.storage import DurableValue
 from sedge_edge.training.job import Outcome
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
@@ -137,7 +137,7 @@ class AgentState(msgspec.Struct, frozen=True):
         )
         return found if same else None
 
-    def hopeless(self, order: Order) -> bool:
+    def attempts_exhausted(self, order: Order) -> bool:
         """Whether the order has ended the agent, and not the other way round, too often."""
         found = self.attempt(order)
         return (
@@ -155,18 +155,18 @@ class AgentState(msgspec.Struct, frozen=True):
         """Every blob, vector, mask and patch that is still needed."""
         found = {waiting.blob for waiting in self.outbox}
         for order in self.orders.values():
-            found.update(manifest.sha256 for manifest in named(order))
-            found.update(versions(order))
+            found.update(manifest.sha256 for manifest in named_blobs(order))
+            found.update(base_versions(order))
         for run in self.runs.values():
             found.update((run.bundle, run.base))
             found.update(name for name in run.kept.values() if name is not None)
         return found
 
 
-class Memory:
+class StateStore:
     """The state and its journal. Every method raises ``StorageError``, and then changes nothing."""
 
-    def __init__(self, journal: Record[AgentState]) -> None:
+    def __init__(self, journal: DurableValue[AgentState]) -> None:
         self._journal = journal
         self.state = journal.load() or AgentState()
 

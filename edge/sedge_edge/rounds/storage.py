@@ -16,7 +16,7 @@ from sedge_protocol.wire.transfer import Manifest
 T = TypeVar("T")
 
 
-class Shelf(Protocol):
+class WholeBlobs(Protocol):
     """Immutable blobs, as a job needs them."""
 
     def has(self, sha256: bytes) -> bool:
@@ -32,7 +32,7 @@ class Shelf(Protocol):
         ...
 
 
-class Blobs(Shelf, Protocol):
+class Blobs(WholeBlobs, Protocol):
     """Blobs and partly received ones, as ``BlobFolder``; that class says more of each method."""
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
@@ -60,7 +60,7 @@ class Blobs(Shelf, Protocol):
         ...
 
 
-class Record(Protocol[T]):
+class DurableValue(Protocol[T]):
     """One value that survives everything, as ``Journal``."""
 
     def load(self) -> T | None:
@@ -109,7 +109,7 @@ class Vectors(Protocol):
 class FolderVectors:
     """``Vectors`` as blobs beside the others: raw little-endian float32, named by their SHA-256."""
 
-    def __init__(self, blobs: Shelf) -> None:
+    def __init__(self, blobs: WholeBlobs) -> None:
         self._blobs = blobs
 
     def has(self, name: bytes) -> bool:

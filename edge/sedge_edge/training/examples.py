@@ -20,7 +20,7 @@ class Examples:
     targets: NDArray[np.int64]
 
 
-def check(examples: Examples, manifest: BundleManifest) -> None:
+def check_examples(examples: Examples, manifest: BundleManifest) -> None:
     """Raise ``DataError`` unless a model can be trained and evaluated on the examples."""
     inputs, targets = examples.inputs, examples.targets
     if len(inputs) != len(targets):
@@ -43,23 +43,23 @@ def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples
 
     Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
     """
-    train, test = parts(len(examples.targets), test_fraction, seed)
+    train, test = split_rows(len(examples.targets), test_fraction, seed)
     return (
         Examples(examples.inputs[train], examples.targets[train]),
         Examples(examples.inputs[test], examples.targets[test]),
     )
 
 
-def parts(count: int, test_fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_rows(count: int, test_fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The rows, ascending, to train on and to test on."""
     if count < 2:
         raise DataError(f"{count} examples cannot be split, expected at least 2")
     order = np.random.Generator(np.random.PCG64(seed)).permutation(count)
-    num_test = set_aside(count, test_fraction)
+    num_test = holdout_size(count, test_fraction)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
-def set_aside(count: int, fraction: float) -> int:
+def holdout_size(count: int, fraction: float) -> int:
     """How many of ``count`` examples, at least 2, a split sets aside."""
     return min(max(1, round(fraction * count)), count - 1)
 

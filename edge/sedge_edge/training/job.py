@@ -3,7 +3,7 @@
 Runs in a worker thread beside the agent's core. It reads and writes blobs and vectors, and touches
 nothing else; until the core commits the outcome, a crash leaves only orphans to collect.
 
-    perform = prepare, then the lesson (local_training.py) with the device's trainer, then complete
+    run_job = prepare, then the lesson (local_training.py) with the device's trainer, then complete
 
 Whoever trains many devices at once prepares and completes each, and leads their lessons in his own way.
 """
@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.rounds.storage import Shelf, Vectors
-from sedge_edge.training.examples import Examples, check, split
+from sedge_edge.rounds.storage import WholeBlobs, Vectors
+from sedge_edge.training.examples import Examples, check_examples, split
 from sedge_edge.training.local_training import (
     FEATURES,
     Answer,
     Evaluate,
-    Learned,
-    Lesson,
+    LocalResult,
+    LocalTraining,
     Request,
     Train,
-    asked_about,
+    examples_for,
     check_order,
-    follow,
-    lesson,
+    run_to_end,
+    local_training,
     scores_gradient,
 )
-from sedge_edge.training.start_vector import Parts, assemble
+from sedge_edge.training.start_vector import StartCandidates, assemble
 from sedge_edge.training.trainer import Trainer, TrainingDiverged
 from sedge_protocol.codec import (
     Compression,
@@ -98,10 +98,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Place:
+class JobContext:
     """What a job reads and writes. ``keeps_model`` unless nobody will ask for the device's own model."""
 
-    blobs: Shelf
+    blobs: WholeBlobs
     vectors: Vectors
     train: Examples
     test: Examples
@@ -109,7 +109,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Workplace(Place):
+class WorkerContext(JobContext):
     """Where a device does its jobs itself; ``clock`` counts seconds and need not be a time of day."""
 
     open_bundle: Callable[[bytes], tuple[Bundle, Trainer]]
@@ -137,15 +137,15 @@ class Prepared:
     train: Examples
     context: bytes | None = None
     own: Theta | None = None
-    parts: Parts | None = None
+    parts: StartCandidates | None = None
     held: Examples | None = None
     correction: Theta | None = None
 
     @property
-    def lesson(self) -> Lesson:
+    def local_training(self) -> LocalTraining:
         """The training itself, from its beginning."""
         layout, order = self.manifest.layout, self.job.order
-        return lesson(order, layout, self.start, self.own, self.parts, self.correction)
+        return local_training(order, layout, self.start, self.own, self.parts, self.correction)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Coded:
     patch: bytes | None
 
 
-def perform(job: Job, place: Workplace) -> Outcome:
+def run_job(job: Job, place: WorkerContext) -> Outcome:
     """Do the job.
 
     Raises ``RemoteError``, ``DataError``, ``StorageError`` or ``OutOfMemory``, each saying what is wrong.
@@ -171,18 +171,18 @@ def perform(job: Job, place: Workplace) -> Outcome:
         raise OutOfMemory(f"{where}: memory: {text}, expected room for the job") from exc
 
 
-def _perform(job: Job, place: Workplace) -> Outcome:
+def _perform(job: Job, place: WorkerContext) -> Outcome:
     bundle, trainer = place.open_bundle(job.order.bundle.sha256)
     prepared = prepare(job, place, bundle.manifest)
     began = place.clock()
-    learned = follow(prepared.lesson, lambda request: _answer(request, trainer, prepared, place))
+    learned = run_to_end(prepared.local_training, lambda request: _answer(request, trainer, prepared, place))
     return complete(prepared, learned, place.clock() - began, place)
 
 
-def _answer(request: Request, trainer: Trainer, prepared: Prepared, place: Workplace) -> Answer:
+def _answer(request: Request, trainer: Trainer, prepared: Prepared, place: WorkerContext) -> Answer:
     """What a device's own trainer says to a lesson's question."""
     if isinstance(request, Evaluate):
-        return trainer.evaluate(request.theta, asked_about(request, place.test, prepared.held))
+        return trainer.evaluate(request.theta, examples_for(request, place.test, prepared.held_out))
     train, stopped = prepared.train, place.stopped
     training, seed = request.training, request.seed
     if isinstance(request, Train):
@@ -201,7 +201,7 @@ def _answer(request: Request, trainer: Trainer, prepared: Prepared, place: Workp
     )
 
 
-def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
+def prepare(job: Job, place: JobContext, manifest: BundleManifest) -> Prepared:
     """Everything that comes before the training; the order's global model is held from then on.
 
     ``manifest`` is that of the order's bundle.
@@ -211,8 +211,8 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
     for the disk.
     """
     order, layout, vectors = job.order, manifest.layout, place.vectors
-    check(place.train, manifest)
-    check(place.test, manifest)
+    check_examples(place.train, manifest)
+    check_examples(place.test, manifest)
     check_order(order, layout)
     train, held = place.train, None
     if order.work.choice is not None:
@@ -245,7 +245,7 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
     )
 
 
-def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place) -> Outcome:
+def complete(prepared: Prepared, learned: LocalResult, seconds: float, place: JobContext) -> Outcome:
     """Everything that comes after the training: report, coded update, and what the device keeps.
 
     Raises ``TrainingDiverged`` for a delta that cannot be sent, ``StorageError`` for the disk.
@@ -271,7 +271,7 @@ def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place)
     )
     coded = Coded(b"", job.residual, job.mask, job.patch)
     if order.task == TRAIN and order.work.upload:
-        coded = code_delta(prepared, learned, vectors)
+        coded = encode_delta(prepared, learned, vectors)
     update = place.blobs.write(encode_update(report, coded.payload))
     model, part, gradient = job.model, job.part, job.gradient
     if order.task == TRAIN:
@@ -293,7 +293,7 @@ def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place)
     )
 
 
-def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
+def encode_delta(prepared: Prepared, learned: LocalResult, vectors: Vectors) -> Coded:
     """The coded delta of a training. What is left out is owed, unless the order selects.
 
     Raises ``TrainingDiverged`` for a delta that the codec cannot carry: fp16 ends at 65,504.
@@ -302,11 +302,11 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
     delta = _change(prepared, learned, vectors)
     try:
         if learned.chosen is None:
-            chosen = choose(delta, codec)
+            chosen = select_elements(delta, codec)
         else:
             chosen = SparseVector(delta.size, learned.chosen, delta[learned.chosen.astype(np.intp)])
         payload = encode(chosen, codec.values, codec.compression, prepared.context)
-        base = base_of(prepared, learned)
+        base = update_base(prepared, learned)
         patch = _remember(base, chosen, codec.values, vectors) if order.work.remember else None
     except LocalError as exc:
         where = f"run {order.run}, round {order.round}"
@@ -321,12 +321,12 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
     return Coded(payload, residual, mask, patch)
 
 
-def base_of(prepared: Prepared, learned: Learned) -> Theta:
+def update_base(prepared: Prepared, learned: LocalResult) -> Theta:
     """What the update is counted from (n,): the start that the device has picked, if it has."""
     return prepared.base if learned.picked is None else learned.picked.start
 
 
-def _change(prepared: Prepared, learned: Learned, vectors: Vectors) -> Theta:
+def _change(prepared: Prepared, learned: LocalResult, vectors: Vectors) -> Theta:
     """What the device has to say (n,): its way from the base to the trained model, and what it owes.
 
     Nothing is owed in elements that are the device's own: their way is told from the global model on.
@@ -335,7 +335,7 @@ def _change(prepared: Prepared, learned: Learned, vectors: Vectors) -> Theta:
     owes = learned.chosen is None and codec.error_feedback
     # Two finite vectors may be too far apart; that is found when it is coded.
     with np.errstate(over="ignore"):
-        delta = learned.trained.theta - base_of(prepared, learned)
+        delta = learned.trained.theta - update_base(prepared, learned)
         if owes and job.residual is not None:
             residual = vectors.read(job.residual, prepared.manifest.layout)
             place = prepared.personal.astype(np.intp)
@@ -359,7 +359,7 @@ def _remember(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Vec
     return vectors.keep_mask(encode(patch, ValueCoding.FP32, Compression.NONE))
 
 
-def choose(delta: Theta, codec: Codec) -> SparseVector:
+def select_elements(delta: Theta, codec: Codec) -> SparseVector:
     """The elements of delta (n,) that are sent."""
     k = max(1, round(codec.fraction * delta.size))
     if np.float32(codec.threshold) > 0:  # not one that float32 takes for none

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
@@ -75,7 +75,7 @@ Answer: TypeAlias = Metrics | Trained | Mixed
 
 
 @dataclass(frozen=True, eq=False)
-class Picked:
+class PickedStart:
     """The part of the patch that a device has picked, and the start (n,) that it makes."""
 
     level: int
@@ -83,7 +83,7 @@ class Picked:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class LocalResult:
     """What came of an order.
 
     ``trained`` is the end of the model that is sent, with the loss of its last phase and the steps of
@@ -101,20 +101,20 @@ class Learned:
     mix: float | None = None
     chosen: NDArray[np.uint32] | None = None
     sparse: Metrics | None = None
-    picked: Picked | None = None
+    picked: PickedStart | None = None
 
 
-Lesson: TypeAlias = Generator[Request, Answer, Learned]
+LocalTraining: TypeAlias = Generator[Request, Answer, LocalResult]
 
 
-def lesson(
+def local_training(
     order: Order,
     layout: Layout,
     start: Theta,
     own: Theta | None,
-    parts: Parts | None = None,
+    parts: StartCandidates | None = None,
     correction: Theta | None = None,
-) -> Lesson:
+) -> LocalTraining:
     """Do an order that ``check_order`` has passed, from start (n,) or where the best of ``parts`` makes it.
 
     ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet. With
@@ -132,7 +132,7 @@ def lesson(
     mix = first.mix if mixes else mix
     model = mixture(mix, own, trained.theta)
     after = yield from _ask(Evaluate(model), Metrics)
-    learned = Learned(before, trained, after, model, picked=picked)
+    learned = LocalResult(before, trained, after, model, picked=picked)
     if mixes:
         learned = replace(learned, part=own, mix=mix)
     if order.work.select is None:
@@ -144,10 +144,10 @@ def lesson(
     return replace(learned, chosen=chosen, sparse=sparse)
 
 
-def _pick(parts: Parts) -> Generator[Request, Answer, Picked]:
+def _pick(parts: StartCandidates) -> Generator[Request, Answer, PickedStart]:
     """The best start on the examples that the device holds out; of equal ones the first."""
     first, *others = parts.offered
-    best = Picked(first, parts.start(first))
+    best = PickedStart(first, parts.start(first))
     if not others:
         return best
     highest = _rank((yield from _ask(Evaluate(best.start, held=True), Metrics)))
@@ -155,7 +155,7 @@ def _pick(parts: Parts) -> Generator[Request, Answer, Picked]:
         start = parts.start(level)
         rank = _rank((yield from _ask(Evaluate(start, held=True), Metrics)))
         if rank > highest:
-            best, highest = Picked(level, start), rank
+            best, highest = PickedStart(level, start), rank
     return best
 
 
@@ -195,20 +195,20 @@ def _others(
     return replace(trained, steps=steps), own
 
 
-def follow(course: Lesson, answer: Callable[[Request], Answer]) -> Learned:
+def run_to_end(course: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
     """Lead a lesson to its end. Raises whatever ``answer`` raises."""
     request = next(course)
     while True:
         try:
             request = course.send(answer(request))
         except StopIteration as end:
-            learned: Learned = end.value
+            learned: LocalResult = end.value
             return learned
 
 
-def asked_about(request: Evaluate, test: Examples, held: Examples | None) -> Examples:
+def examples_for(request: Evaluate, test: Examples, held: Examples | None) -> Examples:
     """The examples that an evaluation is asked for on."""
-    if not request.held:
+    if not request.held_out:
         return test
     if held is None:
         raise LocalError("lesson: no examples are held out")

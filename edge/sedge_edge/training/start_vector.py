@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.rounds.global_model import global_model
-from sedge_edge.rounds.storage import Shelf, Vectors
+from sedge_edge.rounds.storage import WholeBlobs, Vectors
 from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.codec.patch_levels import Levels, decode_levels, offered
 from sedge_protocol.errors import CodecError
@@ -18,7 +18,7 @@ from sedge_protocol.wire.messages import DeviceScoring, Order, PatchChoice
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class StartCandidates:
     """The starts that a device may pick from: ``whole`` (n,), and ``bare`` (n,) with nothing of the patch.
 
     The patch lies at ``where`` in them, and its elements have ``levels`` (k,).
@@ -54,12 +54,12 @@ class Start:
     theta: Theta
     base: Theta
     personal: NDArray[np.uint32]
-    parts: Parts | None = None
+    parts: StartCandidates | None = None
 
 
 def assemble(
     order: Order,
-    blobs: Shelf,
+    blobs: WholeBlobs,
     vectors: Vectors,
     layout: Layout,
     kept: Sequence[slice],
@@ -91,13 +91,13 @@ def assemble(
     return Start(theta, theta if order.work.scoring is None else shared, personal, parts)
 
 
-def _parts(choice: PatchChoice, patch: SparseVector | None, bare: Theta, whole: Theta) -> Parts:
+def _parts(choice: PatchChoice, patch: SparseVector | None, bare: Theta, whole: Theta) -> StartCandidates:
     """What a device picks from; without a patch there is nothing to pick."""
     levels = decode_levels(choice.levels, 0 if patch is None else patch.count)
     where: slice | NDArray[np.intp] = slice(0, 0)
     if patch is not None:
         where = slice(None) if patch.indices is None else patch.indices.astype(np.intp)
-    return Parts(bare, whole, where, levels)
+    return StartCandidates(bare, whole, where, levels)
 
 
 def own_elements(
@@ -120,7 +120,7 @@ def own_elements(
     return positions(select(scores, wanted.quantile), tensors)
 
 
-def _patch(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> SparseVector | None:
+def _patch(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> SparseVector | None:
     """The patch of an order, or None where it has none."""
     coded, context = order.patch, None
     if order.patch_blob is not None:
@@ -134,6 +134,6 @@ def _patch(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> Spar
     return decode(coded, layout.size, context)
 
 
-def _read(sha256: bytes, blobs: Shelf, vectors: Vectors) -> bytes:
+def _read(sha256: bytes, blobs: WholeBlobs, vectors: Vectors) -> bytes:
     """A mask or a patch: one that the device has kept, or one that was fetched."""
     return vectors.read_mask(sha256) if vectors.has(sha256) else blobs.read(sha256)

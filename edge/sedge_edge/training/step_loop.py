@@ -23,7 +23,7 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32 | np.int64]]
 Run: TypeAlias = Callable[[str, Arrays, bool], list[NDArray[np.float32]]]
 
 
-def places(layout: Layout, names: Iterable[str]) -> tuple[slice, ...]:
+def tensor_slices(layout: Layout, names: Iterable[str]) -> tuple[slice, ...]:
     """Where the named tensors lie in theta, neighbours as one. Raises ``CodecError`` for a name of none."""
     wanted = set(names)
     if unknown := wanted - layout.by_name.keys():
@@ -42,12 +42,12 @@ def places(layout: Layout, names: Iterable[str]) -> tuple[slice, ...]:
 def trained_only(correction: Theta, layout: Layout, freeze: Iterable[str]) -> Theta:
     """A copy of a correction (n,) that is 0 where nothing is trained: statistics and frozen tensors."""
     found = correction.copy()
-    for place in places(layout, (*layout.statistics, *freeze)):
+    for place in tensor_slices(layout, (*layout.statistics, *freeze)):
         found[place] = 0
     return found
 
 
-class Descent(Protocol):
+class Stepper(Protocol):
     """The models of one training, somewhere between two steps."""
 
     def step(self, batch: Arrays, last: bool) -> list[float]:
@@ -59,8 +59,8 @@ class Descent(Protocol):
         ...
 
 
-class Plain:
-    """``Descent`` of one model from theta (n,), pulled towards ``anchor`` (n,) where there is a prox.
+class PlainStepper:
+    """``Stepper`` of one model from theta (n,), pulled towards ``anchor`` (n,) where there is a prox.
 
     With ``wants_gradient`` the last step leaves ``gradient`` (n,), as ``Trained`` has it. Where momentum or
     prox hide it from the step's own outputs it takes one more run of the program. A ``correction`` d (n,)
@@ -72,7 +72,7 @@ class Plain:
         anchor: Theta | None = None, wants_gradient: bool = False, correction: Theta | None = None,
     ) -> None:  # fmt: skip
         self.theta = theta
-        self.frozen = places(layout, training.freeze)
+        self.frozen = tensor_slices(layout, training.freeze)
         self.gradient: Theta | None = None
         self._run, self._start = run, theta
         self._velocity = np.zeros_like(theta)
@@ -128,19 +128,19 @@ class Plain:
         return gradient
 
 
-class Mixture:
-    """``Descent`` of a model that is sent and one that is the device's own; see ``Trainer.train_mixed``."""
+class MixtureStepper:
+    """``Stepper`` of a model that is sent and one that is the device's own; see ``Trainer.train_mixed``."""
 
     def __init__(
         self, run: Run, layout: Layout, sent: Theta, own: Theta, mix: float, adaptive: bool,
         training: Training,
     ) -> None:  # fmt: skip
-        self.sent = Plain(run, layout, sent, training)
+        self.sent = PlainStepper(run, layout, sent, training)
         self.own, self.mix = own.copy(), mix
         self._adapts = adaptive
         self._training = training
         self._velocity = np.zeros_like(own)
-        self._statistics = places(layout, set(layout.statistics) - set(training.freeze))
+        self._statistics = tensor_slices(layout, set(layout.statistics) - set(training.freeze))
 
     def step(self, batch: Arrays, last: bool) -> list[float]:
         """One step of both on a batch's x, y and w; gives the sent model's loss and the mixture's."""

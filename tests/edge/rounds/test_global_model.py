@@ -11,10 +11,10 @@ from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
 from sedge_edge.rounds.global_model import (
     BrokenSteps,
     global_model,
-    named,
-    needed,
+    named_blobs,
+    needed_blobs,
     steps_left,
-    versions,
+    base_versions,
 )
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
@@ -44,7 +44,7 @@ def model(device: Harness, order: Order) -> Theta:
 def bring(device: Harness, order: Order) -> BlobFolder:
     """Put on the device what the order needs there, as a fetch does."""
     blobs = device.blobs()
-    for manifest in needed(order, blobs.has):
+    for manifest in needed_blobs(order, blobs.has):
         blobs.write(device.served[manifest.transfer])
     return blobs
 
@@ -66,25 +66,25 @@ def test_the_way_is_the_shortest_from_what_is_held(
     names = {orders[i].model_hash for i in held}
     found = steps_left(order, names.__contains__)
     assert found == (None if left is None else order.steps[3 - left :])
-    wanted = needed(order, names.__contains__)
+    wanted = needed_blobs(order, names.__contains__)
     steps = [step.blob for step in order.steps]
     expected = [order.model] if left is None else steps[3 - left :]
     assert wanted == [order.bundle, *expected]
-    assert set(wanted) <= set(named(order))
+    assert set(wanted) <= set(named_blobs(order))
 
 
 def test_an_order_names_what_it_may_come_to_need(device: Harness, orders: list[Order]) -> None:
     patch, mask = device.serve(b"patch"), device.serve(b"mask")
     order = msgspec.structs.replace(orders[2], patch_blob=patch, patch_context=mask)
     steps = [step.blob for step in order.steps]
-    assert named(order) == [order.bundle, order.model, *steps, patch, mask]
-    assert needed(order, lambda name: False) == [order.bundle, order.model, patch, mask]
-    assert needed(order, lambda name: True) == [order.bundle]
+    assert named_blobs(order) == [order.bundle, order.model, *steps, patch, mask]
+    assert needed_blobs(order, lambda name: False) == [order.bundle, order.model, patch, mask]
+    assert needed_blobs(order, lambda name: True) == [order.bundle]
     without = [order.bundle, order.model, patch]
-    assert needed(order, lambda name: name == mask.sha256) == without
-    assert set(versions(order)) == {o.model_hash for o in orders[:3]}
-    assert named(orders[0]) == [order.bundle, orders[0].model]
-    assert versions(orders[0]) == [orders[0].model_hash]
+    assert needed_blobs(order, lambda name: name == mask.sha256) == without
+    assert set(base_versions(order)) == {o.model_hash for o in orders[:3]}
+    assert named_blobs(orders[0]) == [order.bundle, orders[0].model]
+    assert base_versions(orders[0]) == [orders[0].model_hash]
 
 
 # The model.

@@ -7,7 +7,7 @@ import pytest
 from tests.edge.harness import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
-from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Memory, Pending
+from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, StateStore, Pending
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -26,7 +26,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = BlobFolder(folder, min_free_bytes=0)
-        self.memory = Memory(Journal(folder / "journal", AgentState, SCHEMA))
+        self.memory = StateStore(Journal(folder / "journal", AgentState, SCHEMA))
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         self.peer = peer
         rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from sedge_edge.rounds.state import (
     MAX_RUNS,
     SCHEMA,
     AgentState,
-    Memory,
+    StateStore,
     Pending,
     RunState,
     TooManyRuns,
@@ -76,8 +76,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "device" / "journal"
 
 
-def memory(path: Path) -> Memory:
-    return Memory(Journal(path, AgentState, SCHEMA))
+def memory(path: Path) -> StateStore:
+    return StateStore(Journal(path, AgentState, SCHEMA))
 
 
 def test_every_change_survives(path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_round_has_one_update(path: Path) -> None:
     assert now.state.pending("b", 1) is None
 
 
-def work(now: Memory, run: str, number: int) -> str | None:
+def work(now: StateStore, run: str, number: int) -> str | None:
     """Take an order on and finish it; the run that made room for it."""
     gone = now.accept(order(run, number))
     now.finish(order(run, number), outcome(run, number))

@@ -20,14 +20,14 @@ from sedge_edge.training.job import (
     Outcome,
     OutOfMemory,
     Prepared,
-    Workplace,
-    choose,
-    code_delta,
+    WorkerContext,
+    select_elements,
+    encode_delta,
     complete,
-    perform,
+    run_job,
     prepare,
 )
-from sedge_edge.training.local_training import FEATURES, Learned
+from sedge_edge.training.local_training import FEATURES, LocalResult
 from sedge_edge.training.start_vector import own_elements
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.codec import (
@@ -128,7 +128,7 @@ def test_a_lack_of_memory_is_an_error_of_the_job(
     stored(device)
     monkeypatch.setattr(device.trainer, "train", too_much)
     with pytest.raises(OutOfMemory, match=rf"^run run, round 1: memory: .*{told}"):
-        perform(Job(order), device.place())
+        run_job(Job(order), device.place())
 
 
 # What it sends, and what it still owes.
@@ -152,14 +152,14 @@ def sent(
         job, manifest_of(device), start, start, nothing, kept, device.train, context
     )
     learned = replace(ended(trained), chosen=chosen)
-    coded = code_delta(prepared, learned, FolderVectors(device.blobs()))
+    coded = encode_delta(prepared, learned, FolderVectors(device.blobs()))
     return coded.payload, coded.residual, coded.mask
 
 
-def ended(trained: Theta) -> Learned:
+def ended(trained: Theta) -> LocalResult:
     """What came of a plain training that ends there (n,)."""
     worth = Metrics(1.0, 0.5, 10)
-    return Learned(worth, Trained(trained, 0.5, 3), worth, trained)
+    return LocalResult(worth, Trained(trained, 0.5, 3), worth, trained)
 
 
 def owed_of(device: Harness, owed: bytes | None) -> Theta:
@@ -235,7 +235,7 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(device: Harness) -
     old, mask = device.blobs().write(drift(9).tobytes()), device.blobs().write(b"mask")
     order = device.order(upload=False)
     stored(device)
-    outcome = perform(Job(order, None, old, mask), device.place())
+    outcome = run_job(Job(order, None, old, mask), device.place())
     assert (outcome.residual, outcome.mask) == (old, mask)
     assert len(decode_update(device.blobs().read(outcome.update))[1]) == 0
     assert outcome.model is not None
@@ -246,7 +246,7 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(device: Harness) -
 )
 def test_how_much_is_chosen(fraction: float, count: int) -> None:
     delta = np.linspace(-1, 1, 1000).astype(np.float32)
-    chosen = choose(delta, Codec(fraction=fraction))
+    chosen = select_elements(delta, Codec(fraction=fraction))
     assert chosen.count == count
     assert np.abs(chosen.values).min() >= np.sort(np.abs(delta))[-count]
 
@@ -259,7 +259,7 @@ def test_a_threshold_and_a_fraction_both_bound_what_is_sent(
     threshold: float, fraction: float, count: int
 ) -> None:
     delta = np.array([0.1, -1, 0.3, 0.5, -0.5, 1, 0.2, 0.7, 0.4, -0.7], np.float32)
-    chosen = choose(delta, Codec(threshold=threshold, fraction=fraction))
+    chosen = select_elements(delta, Codec(threshold=threshold, fraction=fraction))
     assert chosen.count == count
     assert (np.abs(chosen.values) >= np.float32(threshold)).all()
 
@@ -301,7 +301,7 @@ LOSSY = Codec(values=ValueCoding.INT8, fraction=0.01, threshold=0.5)
 
 
 def coded_of(
-    device: Harness, order: Order, learned: Learned, start: Theta, **changes: Any
+    device: Harness, order: Order, learned: LocalResult, start: Theta, **changes: Any
 ) -> tuple[Coded, Prepared]:
     """What is coded after a training from start (n,), with what the job or the start has besides."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
@@ -310,7 +310,7 @@ def coded_of(
     prepared = Prepared(
         job, manifest_of(device), start, kept=kept, train=device.train, **{**plain, **changes}
     )
-    return code_delta(prepared, learned, FolderVectors(device.blobs())), prepared
+    return encode_delta(prepared, learned, FolderVectors(device.blobs())), prepared
 
 
 @pytest.mark.parametrize("codec", [Codec(), LOSSY], ids=["exact", "lossy"])
@@ -384,7 +384,7 @@ def test_nothing_is_remembered_unasked(device: Harness) -> None:
 
     def left(order: Order) -> bytes | None:
         stored(device)
-        return perform(Job(order, patch=old), device.place()).patch
+        return run_job(Job(order, patch=old), device.place()).patch
 
     assert left(device.order(1)) is None
     assert left(device.order(1, remember=True)) not in (None, old)
@@ -433,7 +433,7 @@ def test_a_device_finds_its_elements_again_from_round_to_round(device: Harness) 
     assert prepared.personal.tolist() == wanted.tolist()
     np.testing.assert_array_equal(prepared.start[prepared.personal], own[prepared.personal])
     np.testing.assert_array_equal(prepared.base, theta_of(2))
-    outcome = perform(kept, device.place())
+    outcome = run_job(kept, device.place())
     delta = decode(decode_update(device.blobs().read(outcome.update))[1], N).dense()
     expected = prepared.start + drift(2) - theta_of(2)
     np.testing.assert_allclose(delta, expected, rtol=0, atol=1e-6)
@@ -446,7 +446,7 @@ def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
     names = [device.blobs().write(theta_of(i).tobytes()) for i in range(6)]
     stored(device)
-    outcome = perform(Job(device.order(1), *names), device.place())
+    outcome = run_job(Job(device.order(1), *names), device.place())
     assert (outcome.part, outcome.gradient, outcome.patch) == (None, None, None)
 
 
@@ -455,7 +455,7 @@ def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
 
 def job(device: Harness, order: Order, train: Examples | None = None) -> tuple[Outcome, BlobFolder]:
     blobs = stored(device)
-    place = Workplace(
+    place = WorkerContext(
         blobs,
         FolderVectors(blobs),
         examples(12) if train is None else train,
@@ -464,7 +464,7 @@ def job(device: Harness, order: Order, train: Examples | None = None) -> tuple[O
         lambda: False,
         iter(range(100)).__next__,
     )
-    return perform(Job(order), place), blobs
+    return run_job(Job(order), place), blobs
 
 
 def test_a_job_leaves_update_model_and_report(device: Harness) -> None:
@@ -507,7 +507,7 @@ def test_an_evaluation_leaves_an_update_only(device: Harness) -> None:
     order = device.order(3, task="evaluate")
     blobs = stored(device)
     names = [blobs.write(theta_of(i).tobytes()) for i in range(8, 14)]
-    outcome = perform(Job(order, *names), device.place())
+    outcome = run_job(Job(order, *names), device.place())
     assert outcome.kept == tuple(names)
     report, payload = decode_update(blobs.read(outcome.update))
     assert report.task == "evaluate"

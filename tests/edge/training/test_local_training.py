@@ -11,18 +11,18 @@ from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.local_training import (
     Answer,
     Evaluate,
-    Learned,
-    Picked,
+    LocalResult,
+    PickedStart,
     Request,
     Train,
     TrainMixed,
-    asked_about,
+    examples_for,
     check_order,
-    follow,
-    lesson,
+    run_to_end,
+    local_training,
     mixture,
 )
-from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Theta
@@ -85,9 +85,9 @@ def worth(theta: Theta) -> Metrics:
     return Metrics(float(np.abs(theta).sum()), 0.5, 10)
 
 
-def done(order: Order, own: Theta | None = None) -> tuple[Learned, Teacher]:
+def done(order: Order, own: Theta | None = None) -> tuple[LocalResult, Teacher]:
     teacher = Teacher()
-    return follow(lesson(order, LAYOUT, START, own), teacher.answer), teacher
+    return run_to_end(local_training(order, LAYOUT, START, own), teacher.answer), teacher
 
 
 def test_a_plain_order() -> None:
@@ -130,7 +130,7 @@ def test_phases_follow_each_other_and_are_pulled_to_the_start() -> None:
 def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     teacher, added = Teacher(), drift(9)
     order = order_of(then=(SECOND,), own_model=OwnModel(FIRST))
-    follow(lesson(order, LAYOUT, START, None, None, added), teacher.answer)
+    run_to_end(local_training(order, LAYOUT, START, None, None, added), teacher.answer)
     first, second, own = teacher.asked_to_train()
     assert first.correction is second.correction is added and own.correction is None
 
@@ -221,7 +221,7 @@ def test_a_gradient_that_is_not_finite_ends_the_lesson() -> None:
         return teacher.answer(request)
 
     with pytest.raises(TrainingDiverged, match="gradient is not finite"):
-        follow(lesson(order_of(select=UpdateSelection()), LAYOUT, START, None), answer)
+        run_to_end(local_training(order_of(select=UpdateSelection()), LAYOUT, START, None), answer)
 
 
 def test_a_change_that_float32_cannot_tell_ends_the_lesson() -> None:
@@ -231,8 +231,8 @@ def test_a_change_that_float32_cannot_tell_ends_the_lesson() -> None:
         return Trained(-start, 1.0, 1) if isinstance(request, Train) else worth(START)
 
     with pytest.raises(TrainingDiverged, match="larger than float32"):
-        follow(
-            lesson(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None), answer
+        run_to_end(
+            local_training(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None), answer
         )
 
 
@@ -279,11 +279,11 @@ def test_what_no_device_can_do(changes: dict[str, Any], text: str) -> None:
 # A start that the device picks.
 
 WHERE = np.array([1, 4, 5, 9], np.intp)
-PARTS = Parts(START, np.where(np.isin(np.arange(N), WHERE), OWN, START), WHERE,
+PARTS = StartCandidates(START, np.where(np.isin(np.arange(N), WHERE), OWN, START), WHERE,
               np.array([1, 3, 1, 4], np.uint8))  # fmt: skip
 
 
-def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
+def picked(found: list[tuple[float, float]]) -> tuple[LocalResult, list[Request]]:
     """What becomes of an order whose parts have these accuracies and losses, and what was asked."""
     asked: list[Request] = []
     worths = iter(found)
@@ -291,13 +291,13 @@ def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
 
     def answer(request: Request) -> Answer:
         asked.append(request)
-        if isinstance(request, Evaluate) and request.held:
+        if isinstance(request, Evaluate) and request.held_out:
             accuracy, loss = next(worths)
             return Metrics(loss, accuracy, 3)
         return teacher.answer(request)
 
     order = order_of(choice=PatchChoice(0.5))
-    learned = follow(lesson(order, LAYOUT, PARTS.whole, None, PARTS), answer)
+    learned = run_to_end(local_training(order, LAYOUT, PARTS.whole, None, PARTS), answer)
     assert next(worths, None) is None
     return learned, asked
 
@@ -314,23 +314,23 @@ def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
 )
 def test_the_best_start_is_picked(found: list[tuple[float, float]], level: int) -> None:
     learned, asked = picked(found)
-    trials = [request for request in asked if isinstance(request, Evaluate) and request.held]
+    trials = [request for request in asked if isinstance(request, Evaluate) and request.held_out]
     assert len(trials) == 4
     assert asked[:4] == trials  # before anything else is asked
     for request, its in zip(trials, (0, 1, 3, 4), strict=True):
         np.testing.assert_array_equal(request.theta, PARTS.start(its))
-    assert isinstance(learned.picked, Picked) and learned.picked.level == level
+    assert isinstance(learned.picked, PickedStart) and learned.picked.level == level
     start = PARTS.start(level)
     np.testing.assert_array_equal(learned.picked.start, start)
     assert learned.before == worth(start)
     np.testing.assert_array_equal(learned.trained.theta, start + drift(SEED))
-    assert all(not request.held for request in asked[4:] if isinstance(request, Evaluate))
+    assert all(not request.held_out for request in asked[4:] if isinstance(request, Evaluate))
 
 
 def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
     teacher, order = Teacher(), order_of(choice=PatchChoice(0.5))
-    parts = Parts(START, OWN, slice(None), np.zeros(N, np.uint8))
-    learned = follow(lesson(order, LAYOUT, OWN, None, parts), teacher.answer)
+    parts = StartCandidates(START, OWN, slice(None), np.zeros(N, np.uint8))
+    learned = run_to_end(local_training(order, LAYOUT, OWN, None, parts), teacher.answer)
     assert len(teacher.asked) == 3
     assert learned.picked is not None and learned.picked.level == 0
     np.testing.assert_array_equal(learned.trained.theta, OWN + drift(SEED))
@@ -340,10 +340,10 @@ def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
 
 def test_the_examples_that_an_evaluation_is_on() -> None:
     test, held = examples(4), examples(3)
-    assert asked_about(Evaluate(START), test, held) is test
-    assert asked_about(Evaluate(START, held=True), test, held) is held
+    assert examples_for(Evaluate(START), test, held) is test
+    assert examples_for(Evaluate(START, held=True), test, held) is held
     with pytest.raises(LocalError, match="no examples are held out"):
-        asked_about(Evaluate(START, held=True), test, None)
+        examples_for(Evaluate(START, held=True), test, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.edge.harness import LAYOUT, Harness, N, drift, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.start_vector import Parts, Start, assemble, own_elements
+from sedge_edge.training.start_vector import StartCandidates, Start, assemble, own_elements
 from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap, top_k
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
@@ -129,7 +129,7 @@ def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
         start_of(device, named(device, coded, None))
 
 
-# Parts of a patch that the device picks from.
+# StartCandidates of a patch that the device picks from.
 
 SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6, 7], np.float32))
 SOME_LEVELS = np.array([2, 1, 2, 3], np.uint8)
@@ -182,7 +182,7 @@ def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(device: H
 
 def test_parts_of_a_patch_of_every_element() -> None:
     levels = np.arange(N).astype(np.uint8) % 3
-    parts = Parts(np.zeros(N, np.float32), OWN, slice(None), levels)
+    parts = StartCandidates(np.zeros(N, np.float32), OWN, slice(None), levels)
     np.testing.assert_array_equal(parts.start(1), np.where(levels <= 1, OWN, 0))
 
 

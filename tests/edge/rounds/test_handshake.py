@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.edge.harness import DOWN, KEYS, UP
 
-from sedge_edge.rounds.presence import UNHEARD, Greeting
+from sedge_edge.rounds.handshake import UNHEARD, Handshake
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.messages import Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
@@ -20,7 +20,7 @@ class Bench:
         self.cloud = Peer(DOWN, KEYS.down, KEYS.up, 7, 0)
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=1, num_test=1)
-        self.greeting = Greeting(hello, peer, np.random.default_rng(0))
+        self.greeting = Handshake(hello, peer, np.random.default_rng(0))
 
     def read(self, payload: bytes) -> Message:
         opened = self.cloud.open(payload, UP)

@@ -12,13 +12,14 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
+from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import as_inputs, load_data, load_source
+from sedge_edge.data import load_data, load_source
 from sedge_edge.training.examples import Examples, check_examples, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.bundle import FORMAT, BundleManifest, TensorSpec, Verification
+from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -27,19 +28,8 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def manifest(
     dtype: str = "float32", shape: tuple[int, ...] = (2,), classes: int = 3
 ) -> BundleManifest:
-    return BundleManifest(
-        format=FORMAT,
-        name="test",
-        layout=Layout.of([("w", (6,), Role.PARAMETER)]),
-        batch_size=4,
-        input=TensorSpec(dtype, shape),
-        target=TensorSpec("int64", ()),
-        num_classes=classes,
-        optimizer="sgd",
-        uses_batch_statistics=False,
-        programs=(),
-        verification=Verification(0.0, 0.0, 1.0, {}),
-    )
+    layout = Layout.of([("w", (6,), Role.PARAMETER)])
+    return manifest_of(layout, input=TensorSpec(dtype, shape), num_classes=classes)
 
 
 def write_npz(folder: Path, **arrays: NDArray[Any]) -> str:
@@ -153,13 +143,6 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert examples.inputs.dtype == np.float32
     np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
     check_examples(examples, manifest(shape=(3, 2, 3), classes=11))
-
-
-def test_grey_images_have_one_channel(tmp_path: Path) -> None:
-    write_images(tmp_path / "images", ["0/grey-a.png", "1/grey-b.jpg"], (28, 28))
-    examples = load_source("images", tmp_path)
-    assert examples.inputs.shape == (2, 1, 28, 28)
-    np.testing.assert_allclose(examples.inputs[1], 0.2, atol=0.01)
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
@@ -276,14 +259,6 @@ def test_check_lets_good_examples_pass() -> None:
     check_examples(Examples(X[:, 0], Y), manifest(shape=()))
 
 
-def test_inputs_alone_are_converted_and_checked() -> None:
-    np.testing.assert_array_equal(as_inputs(X.astype(np.float64), manifest(), "in.npy"), X)
-    with pytest.raises(DataError, match=r"in\.npy: x has rows of shape \(1,\)"):
-        as_inputs(X[:, :1], manifest(), "in.npy")
-    with pytest.raises(DataError, match=r"in\.npy: x is <U1"):
-        as_inputs(["a", "b"], manifest(), "in.npy")
-
-
 @pytest.mark.parametrize(
     ("count", "fraction", "num_test"), [(10, 0.2, 2), (2, 0.9, 1), (3, 0.01, 1)]
 )
@@ -306,14 +281,6 @@ def test_split_depends_on_the_seed_alone() -> None:
         split(Examples(X[:1], Y[:1]), 0.2, 0)
 
 
-@pytest.mark.parametrize("labels", [5, 7])
-@pytest.mark.parametrize("test", [None, "data.npz"])
-def test_as_many_labels_as_examples(tmp_path: Path, labels: int, test: str | None) -> None:
-    source = write_npz(tmp_path, x=X, y=np.zeros(labels, np.int64))
-    with pytest.raises(DataError, match=f"x has 6 rows and y {labels}, expected the same number"):
-        load_data(DataConfig(train=source, test=test), tmp_path)
-
-
 def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (20_000, 10, 10), np.uint8)
     source = write_npz(tmp_path, x=x, y=np.zeros(len(x), np.int64))
@@ -327,14 +294,6 @@ def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
     assert (
         peak < 7 * x.nbytes
     )  # float32 alone is four times as much; both, split and whole, were nine
-
-
-def test_load_data_splits_only_without_a_test_set(tmp_path: Path) -> None:
-    source = write_npz(tmp_path, x=X, y=Y)
-    train, test = load_data(DataConfig(source, test_fraction=0.5), tmp_path)
-    assert (len(train.targets), len(test.targets)) == (3, 3)
-    train, test = load_data(DataConfig(source, source), tmp_path)
-    assert (len(train.targets), len(test.targets)) == (6, 6)
 
 
 def test_any_flipped_bit_of_a_compressed_archive_is_a_data_error(tmp_path: Path) -> None:

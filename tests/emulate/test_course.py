@@ -174,11 +174,11 @@ def test_another_trainer_finds_nothing_in_the_memo(
 
 def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) -> None:
     training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
-    hopeless = replace(stage, config=msgspec.structs.replace(stage.config, training=training))
+    attempts_exhausted = replace(stage, config=msgspec.structs.replace(stage.config, training=training))
     with pytest.raises(
         DataError, match=r"Fed OBP: 0 of 3 devices sent .*; each device's reason is"
     ):
-        one_course(hopeless, FEDOBP, False, crew_of(stage), None, progress)
+        one_course(attempts_exhausted, FEDOBP, False, crew_of(stage), None, progress)
     assert not (stage.out / "models").exists()
 
 

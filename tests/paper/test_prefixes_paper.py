@@ -28,8 +28,8 @@ from sedge_edge.training.local_training import (
     LocalResult,
     Request,
     Train,
-    local_training,
     run_to_end,
+    local_training,
 )
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Trained
@@ -111,7 +111,7 @@ def twin_run(problem: Problem, sizes: tuple[int, ...]) -> Outcome:
 def learn(
     problem: Problem, device: int, plan: Assignment, theta: Theta, own: Theta | None
 ) -> LocalResult:
-    """A device's local training, with its start assembled as an order tells it."""
+    """A device's lesson, with its start assembled as an order tells it."""
 
     def answer(request: Request) -> Answer:
         assert isinstance(request, Evaluate | Train)

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.desk import KEYS, UP, only
+from tests.edge.harness import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
-from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Pending, StateStore
-from sedge_protocol.errors import FrameError, StorageError
+from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, StateStore, Pending
+from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import Frame, open_frame
-from sedge_protocol.wire.messages import Busy, Have, Message, Offer, decode_body
+from sedge_protocol.wire.messages import Have, Message, Offer, decode_body
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, to_bitmap
 
@@ -61,11 +61,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_nothing_waits(bench: Bench) -> None:
-    assert bench.connect(0.0) == []
-    assert bench.outbox.timer() is None
-
-
 @pytest.mark.parametrize(
     ("size", "room", "chunk_bytes", "inline"),
     [
@@ -87,25 +82,6 @@ def test_an_offer_fits_the_link(
     assert (offer.manifest.size, offer.manifest.chunk_bytes) == (size, chunk_bytes)
     assert bool(offer.data) is inline
     assert (offer.run, offer.round, offer.number) == ("run", 1, 1)
-
-
-def test_chunk_after_chunk(bench: Bench) -> None:
-    waiting = bench.add(10 * 4096 + 5)
-    (offer,) = bench.offers(bench.connect(0.0, 5_000))
-    manifest = offer.manifest
-    received: dict[int, bytes] = {}
-    answer = offer.number
-    while len(received) < manifest.count:
-        bitmap = to_bitmap(received, manifest.count)
-        bench.outbox.have(manifest.transfer, Have(answer, bitmap, 3), 1.0)
-        answer = 0
-        frames = [frame for frame, _ in bench.frames(bench.outbox.poll(1.0))]
-        assert 0 < len(frames) <= 3
-        for frame in frames:
-            manifest.check(frame.index, frame.body)
-            assert frame.transfer == manifest.transfer
-            received[frame.index] = frame.body
-    assert b"".join(received[i] for i in range(manifest.count)) == bench.blobs.read(waiting.blob)
 
 
 def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
@@ -140,38 +116,6 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     bench.memory.remove_update(old)
     sent = bench.frames(bench.outbox.poll(3.0))
     assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
-
-
-def test_a_receipt_ends_it(bench: Bench) -> None:
-    waiting = bench.add(100)
-    bench.connect(0.0)
-    bench.memory.remove_update(waiting)
-    assert bench.outbox.poll(100.0) == []
-    assert bench.outbox.timer() is None
-
-
-def test_without_a_link_it_waits(bench: Bench) -> None:
-    bench.add(100)
-    assert bench.outbox.poll(0.0) == []
-    assert bench.outbox.timer() is None
-    assert len(bench.offers(bench.connect(5.0))) == 1
-    bench.outbox.disconnected()
-    assert bench.outbox.timer() is None
-    assert bench.outbox.poll(1000.0) == []
-    assert len(bench.offers(bench.connect(2000.0))) == 1
-
-
-def test_busy_and_have_reach_their_own_transfer(bench: Bench) -> None:
-    for number in (1, 2):
-        bench.add(50_000, number)
-    first, second = bench.offers(bench.connect(0.0))
-    bench.outbox.busy(first.manifest.transfer, Busy(60_000), 0.0)
-    have = Have(second.number, to_bitmap([], second.manifest.count), 4)
-    bench.outbox.have(second.manifest.transfer, have, 0.0)
-    frames = bench.frames(bench.outbox.poll(0.0))
-    assert {frame.transfer for frame, _ in frames} == {second.manifest.transfer}
-    with pytest.raises(FrameError, match="bitmap"):
-        bench.outbox.have(first.manifest.transfer, Have(1, b"", 4), 0.0)
 
 
 def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:
@@ -254,23 +198,6 @@ def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) ->
     assert not bench.frames(effects)
     assert "the update is lost" in only(effects, Note)[-1].text
     assert bench.memory.state.outbox == ()
-
-
-def test_giving_up_needs_a_disk_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = bench.add(100)
-    (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")
-    path.unlink()
-
-    def refuse(waiting: Pending) -> None:
-        raise StorageError("write journal: No space left on device (test)")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "remove_update", refuse)
-        assert len(only(bench.connect(0.0), Note)) == 2
-    assert bench.memory.state.outbox == (lost,)
-    assert bench.outbox.timer() == DISK_RETRY_S
-    bench.outbox.poll(DISK_RETRY_S)
-    assert not bench.memory.state.outbox
 
 
 def test_a_journal_that_refuses_smaller_chunks(

@@ -5,8 +5,7 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from sedge_edge.training.steppers import Arrays, MixtureStepper, PlainStepper, tensor_slices
-from sedge_protocol.errors import CodecError
+from sedge_edge.training.steppers import Arrays, MixtureStepper, PlainStepper
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Training
 
@@ -94,15 +93,6 @@ FREEZES: list[tuple[str, ...]] = [(), ("weight",), ("mean", "bias"), tuple(LAYOU
 def run(plain: PlainStepper | MixtureStepper) -> list[list[float]]:
     found = batches()
     return [plain.step(batch, batch is found[-1]) for batch in found]
-
-
-def test_places() -> None:
-    assert tensor_slices(LAYOUT, ()) == ()
-    assert tensor_slices(LAYOUT, ("bias",)) == (slice(3, 4),)
-    assert tensor_slices(LAYOUT, ("mean", "weight", "bias")) == (slice(0, 7),), "neighbours are one"
-    assert tensor_slices(LAYOUT, ("scale", "weight", "weight")) == (slice(0, 3), slice(7, 8))
-    with pytest.raises(CodecError, match=r"training\.freeze.* no tensor named 'head'"):
-        tensor_slices(LAYOUT, ("weight", "head"))
 
 
 @pytest.mark.parametrize("training", TRAININGS)

@@ -88,8 +88,3 @@ def test_a_full_vector_has_no_indices_and_its_own_values() -> None:
 def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
     with pytest.raises(Unencodable, match=r"vector\[2\]"):
         top_k(np.array([1, 2, bad, np.nan], np.float32), 1)
-
-
-def test_a_negative_k_is_refused() -> None:
-    with pytest.raises(LocalError, match="k=-1"):
-        top_k(np.ones(3, np.float32), -1)

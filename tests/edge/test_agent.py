@@ -116,7 +116,7 @@ def test_an_order_is_on_disk_before_anything_leaves(device: Harness) -> None:
 def test_a_refused_commit_lets_nothing_out(
     device: Harness, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = device.agent._memory
+    memory = device.agent._store
     before = device.on_disk()
     if moment == "accept":
         monkeypatch.setattr(memory, "accept", storage_error)

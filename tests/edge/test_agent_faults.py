@@ -25,7 +25,7 @@ from tests.edge.harness import (
 )
 from tests.orders import changed
 
-from sedge_edge.agent import LONGEST_REST_S, StartJob
+from sedge_edge.agent import MAX_JOB_BACKOFF_S, StartJob
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
@@ -197,7 +197,7 @@ def test_jobs_that_fail_again_and_again_leave_no_orphans(
         patched.setattr(BlobFolder, "write", no_room_for_own_models)
         device.give(order)
         for _ in range(5):
-            device.now += LONGEST_REST_S
+            device.now += MAX_JOB_BACKOFF_S
             device.pump(device.agent.poll(device.now))
         assert device.agent.peer.counters["storage_errors"] == 6
         # bundle, old global, old model, new global as it came and decoded, and the last try's update.

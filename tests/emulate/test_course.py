@@ -174,7 +174,9 @@ def test_another_trainer_finds_nothing_in_the_memo(
 
 def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) -> None:
     training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
-    attempts_exhausted = replace(stage, config=msgspec.structs.replace(stage.config, training=training))
+    attempts_exhausted = replace(
+        stage, config=msgspec.structs.replace(stage.config, training=training)
+    )
     with pytest.raises(
         DataError, match=r"Fed OBP: 0 of 3 devices sent .*; each device's reason is"
     ):

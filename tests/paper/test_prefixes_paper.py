@@ -28,8 +28,8 @@ from sedge_edge.training.local_training import (
     LocalResult,
     Request,
     Train,
-    run_to_end,
     local_training,
+    run_to_end,
 )
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Trained

@@ -19,7 +19,7 @@ from sedge_cloud.config import RunConfig
 from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import CODECS, Job, Outcome, WorkerContext, run_job, prepare
+from sedge_edge.training.job import CODECS, Job, Outcome, WorkerContext, prepare, run_job
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta

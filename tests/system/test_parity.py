@@ -30,7 +30,7 @@ from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import Job, Outcome, WorkerContext, run_job, prepare
+from sedge_edge.training.job import Job, Outcome, WorkerContext, prepare, run_job
 from sedge_emulate.data import load
 from sedge_export import export
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode

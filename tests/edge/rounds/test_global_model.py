@@ -15,7 +15,6 @@ from sedge_edge.rounds.global_model import (
     named_blobs,
     needed_blobs,
     steps_left,
-    base_versions,
 )
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode

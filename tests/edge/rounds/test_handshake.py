@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.edge.harness import DOWN, KEYS, UP
 
-from sedge_edge.rounds.handshake import UNHEARD, Handshake
+from sedge_edge.rounds.handshake import WARN_AFTER_HELLOS, Handshake
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.messages import Hello, Message, Welcome
+from sedge_protocol.wire.messages import Goodbye, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S
 
@@ -20,7 +20,7 @@ class Bench:
         self.cloud = Peer(DOWN, KEYS.down, KEYS.up, 7, 0)
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=1, num_test=1)
-        self.greeting = Handshake(hello, peer, np.random.default_rng(0))
+        self.handshake = Handshake(hello, peer, np.random.default_rng(0))
 
     def read(self, payload: bytes) -> Message:
         opened = self.cloud.open(payload, UP)
@@ -37,6 +37,20 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_a_session_has_one_nonce(bench: Bench) -> None:
+    handshake = bench.handshake
+    nonces: list[bytes] = []
+    for _ in range(2):
+        will = bench.read(handshake.will()[1])
+        handshake.begin(0.0)
+        (hello,) = bench.said(handshake.poll(0.0))
+        goodbye = bench.read(handshake.goodbye().payload)
+        assert isinstance(will, Goodbye) and will == goodbye
+        assert hello.nonce == will.nonce
+        nonces.append(hello.nonce)
+    assert nonces[0] != nonces[1]
 
 
 def test_it_is_said_until_it_is_welcomed(bench: Bench) -> None:

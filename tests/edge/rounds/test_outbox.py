@@ -7,7 +7,7 @@ import pytest
 from tests.edge.harness import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
-from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, StateStore, Pending
+from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Pending, StateStore
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal

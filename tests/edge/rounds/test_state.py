@@ -11,7 +11,6 @@ from sedge_edge.rounds.state import (
     MAX_RUNS,
     SCHEMA,
     AgentState,
-    StateStore,
     Pending,
     RunState,
     StateStore,
@@ -284,5 +283,5 @@ def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.Mon
     now = memory(path)
     now.heard_coordinator(9)
     monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
-    now.heard(9)
-    now.cut(DEFAULT_CHUNK_BYTES)
+    now.heard_coordinator(9)
+    now.set_chunk_bytes(DEFAULT_CHUNK_BYTES)

@@ -21,10 +21,8 @@ from sedge_edge.training.job import (
     OutOfMemory,
     Prepared,
     WorkerContext,
-    select_elements,
-    encode_delta,
     complete,
-    run_job,
+    encode_delta,
     prepare,
     run_job,
     select_elements,
@@ -294,7 +292,9 @@ def test_a_context_is_used_where_both_sides_hold_it(
     order = device.order(2, select=SELECT if selects else None, context=mask if named else b"")
     stored(device)
     job = Job(order, mask=mask if held else bytes(32))
-    assert prepare(job, device.place(), manifest_of(device)).context == (bitmap if used else None)
+    assert prepare(job, device.place(), manifest_of(device)).mask_context == (
+        bitmap if used else None
+    )
 
 
 # The elements that an order selects.
@@ -304,7 +304,7 @@ LOSSY = Codec(values=ValueCoding.INT8, fraction=0.01, threshold=0.5)
 
 def coded_of(
     device: Harness, order: Order, learned: LocalResult, start: Theta, **changes: Any
-) -> tuple[Coded, Prepared]:
+) -> tuple[EncodedDelta, Prepared]:
     """What is coded after a training from start (n,), with what the job or the start has besides."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}

@@ -16,11 +16,11 @@ from sedge_edge.training.local_training import (
     Request,
     Train,
     TrainMixed,
-    examples_for,
     check_order,
-    run_to_end,
+    examples_for,
     local_training,
     mixture,
+    run_to_end,
 )
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
@@ -232,7 +232,8 @@ def test_a_change_that_float32_cannot_tell_ends_the_training() -> None:
 
     with pytest.raises(TrainingDiverged, match="larger than float32"):
         run_to_end(
-            local_training(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None), answer
+            local_training(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None),
+            answer,
         )
 
 
@@ -341,9 +342,9 @@ def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
 def test_the_examples_that_an_evaluation_is_on() -> None:
     test, held = examples(4), examples(3)
     assert examples_for(Evaluate(START), test, held) is test
-    assert examples_for(Evaluate(START, held=True), test, held) is held
+    assert examples_for(Evaluate(START, held_out=True), test, held) is held
     with pytest.raises(LocalError, match="no examples are held out"):
-        examples_for(Evaluate(START, held=True), test, None)
+        examples_for(Evaluate(START, held_out=True), test, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.edge.harness import LAYOUT, Harness, N, drift, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.start_vector import StartCandidates, Start, assemble, own_elements
+from sedge_edge.training.start_vector import Start, StartCandidates, assemble, own_elements
 from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap, top_k
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
@@ -149,8 +149,8 @@ def offering(device: Harness, levels: bytes, **changes: Any) -> Order:
 def test_parts_of_a_patch(device: Harness, keeps: bool) -> None:
     keep = ("norm.mean",) if keeps else ()
     found = start_of(device, offering(device, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.parts is not None
-    assert found.parts.offered == (0, 1, 2, 3)
+    assert found.candidates is not None
+    assert found.candidates.offered == (0, 1, 2, 3)
     bare = theta_of(1)
     if keeps:
         bare[MEAN] = OWN[MEAN]
@@ -165,19 +165,19 @@ def test_parts_of_a_patch(device: Harness, keeps: bool) -> None:
 def test_an_element_that_the_device_keeps_is_its_own_in_every_part(device: Harness) -> None:
     keep = ("head.bias",)  # the last four elements
     found = start_of(device, offering(device, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.parts is not None
+    assert found.candidates is not None
     for level in range(4):
         assert found.candidates.start(level)[N - 1] == OWN[N - 1]
 
 
 def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(device: Harness) -> None:
-    found = start_of(device, offering(device, b"")).parts
+    found = start_of(device, offering(device, b"")).candidates
     assert found is not None and found.offered == (0,)
     np.testing.assert_array_equal(found.start(0), found.whole)
-    none = start_of(device, device.order(1, choice=PatchChoice(0.5))).parts
+    none = start_of(device, device.order(1, choice=PatchChoice(0.5))).candidates
     assert none is not None and none.offered == (0,)
     np.testing.assert_array_equal(none.start(0), theta_of(1))
-    assert start_of(device, device.order(1)).parts is None
+    assert start_of(device, device.order(1)).candidates is None
 
 
 def test_parts_of_a_patch_of_every_element() -> None:

@@ -16,7 +16,7 @@ from sedge_protocol.codec.values import (
     plane_sizes,
     to_planes,
 )
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import Unencodable
 
 Floats = NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from sedge_protocol.codec import (
     mask_bitmap,
     mask_needed,
 )
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, LocalError, Unencodable
 
 CODINGS = list(itertools.product(ValueCoding, Compression))
 SIZES = [1, 9, 64, 65, 1000]

@@ -1,4 +1,4 @@
-"""One FedOBP round in one process, without a broker: the two cores hand each other real frames.
+"""One FedOBP round in one process, without a broker: the two cores exchange real frames.
 
 python examples/one_round.py
 """
@@ -17,11 +17,11 @@ from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.store.database import Store
-from sedge_edge.agent import Agent, Identity, Work
+from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import Programs
+from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import Workplace, perform
+from sedge_edge.training.job import WorkerContext, run_job
 from sedge_emulate.data import digits
 from sedge_export import export
 from sedge_export.models import mlp
@@ -31,11 +31,13 @@ from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
-PROGRAMS = Programs("auto", threads=1)
+BUNDLES = OpenBundles("auto", threads=1)
 
 
-def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[Agent, Workplace]:
-    """A device that knows only the digits in ``labels``."""
+def make_device(
+    name: str, secret: bytes, folder: Path, labels: range
+) -> tuple[Agent, WorkerContext]:
+    """A device that has only the digits in ``labels``."""
     dataset = digits()
     mine = np.isin(dataset.targets, labels)
     train, test = split(Examples(dataset.inputs[mine], dataset.targets[mine]), 0.25, seed=0)
@@ -43,45 +45,47 @@ def make_device(name: str, secret: bytes, folder: Path, labels: range) -> tuple[
     identity = Identity(name, "home", DeviceKeys.of(secret), hello)
     blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
     agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
-    place = Workplace(
+    context = WorkerContext(
         blobs,
         agent.vectors,
         train,
         test,
-        lambda sha256: PROGRAMS.open(blobs, sha256),
+        lambda sha256: BUNDLES.open(blobs, sha256),
         lambda: False,
         time.monotonic,
     )
-    return agent, place
+    return agent, context
 
 
-def act(agent: Agent, place: Workplace, effects: Sequence[object], now: float) -> Iterator[Send]:
-    """What an agent sends; work is done on the spot, where a real device has a worker thread."""
+def act(
+    agent: Agent, context: WorkerContext, effects: Sequence[object], now: float
+) -> Iterator[Send]:
+    """What an agent sends. Jobs run right here; a real device runs them in a worker thread."""
     for effect in effects:
-        if isinstance(effect, Work):
-            yield from act(agent, place, agent.finished(perform(effect.job, place), now), now)
+        if isinstance(effect, StartJob):
+            yield from act(agent, context, agent.finished(run_job(effect.job, context), now), now)
         elif isinstance(effect, Send):
             yield effect
 
 
 def main(folder: Path) -> None:
-    """Export a model, enrol two devices, and pass frames on until the run has ended."""
+    """Export a model, enrol two devices, and deliver frames until the run has ended."""
     model, sample = mlp(64, 32, 10), torch.randn(16, 1, 8, 8)
     export(model, sample, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
     store, options = Store(folder / "cloud"), {"quantile": 0.99}
     training = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
     config = RunConfig(strategy="fedobp", options=options, num_rounds=1, training=training)
     start_run(store, "run", folder / "bundle", config)
-    devices: dict[str, tuple[Agent, Workplace]] = {}
+    devices: dict[str, tuple[Agent, WorkerContext]] = {}
     for name, labels in (("left", range(5)), ("right", range(5, 10))):
         secret = name.encode().ljust(32)
         store.add_device(name, secret)
         devices[name] = make_device(name, secret, folder / name, labels)
     cloud = Coordinator("home", store, gather_s=0.0, incarnation=1)
     now, wire = 0.0, deque[object](cloud.load(0.0))
-    for agent, place in devices.values():
+    for agent, context in devices.values():
         agent.will()
-        wire += act(agent, place, agent.connected(now, max_packet_bytes=400_000), now)
+        wire += act(agent, context, agent.connected(now, max_packet_bytes=400_000), now)
     while cloud.runs["run"].status == "running":
         now += 0.1
         wire += cloud.poll(now, room=16)
@@ -94,10 +98,10 @@ def main(folder: Path) -> None:
             elif isinstance(effect, Send) and effect.topic.endswith("/up"):
                 wire += cloud.receive(effect.topic, effect.payload, now)
             elif isinstance(effect, Send):
-                for name, (agent, place) in devices.items():
+                for name, (agent, context) in devices.items():
                     if "/blob/" in effect.topic or f"/{name}/" in effect.topic:
                         wire += act(
-                            agent, place, agent.receive(effect.topic, effect.payload, now), now
+                            agent, context, agent.receive(effect.topic, effect.payload, now), now
                         )
     store.close()
 

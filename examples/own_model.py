@@ -2,8 +2,8 @@
 
     sedge-emulate run examples/own_model.toml
 
-``build`` and ``load`` are all that Sedge asks for; the same ``build`` goes through ``sedge-export`` and the
-same ``load`` into a real device's edge.toml as ``train = "own_model:load"``.
+``build`` and ``load`` are all that Sedge needs. For real devices, ``sedge-export`` takes the same
+``build``, and edge.toml the same ``load``, as ``train = "own_model:load"``.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def build() -> nn.Module:
-    """Any module that gives one row of class scores for each example."""
+    """Any module that returns one row of class scores per example."""
     return nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
 
 

@@ -2,7 +2,7 @@
 
     sedge-emulate run examples/own_strategy.toml
 
-The same class serves a real fleet: install the module where the coordinator runs and name it in run.toml.
+The same class works for a real fleet: install the module at the coordinator and name it in run.toml.
 """
 
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ from sedge_cloud import Context, FedAvg, State, Update, average_change
 
 
 class FedAvgM(FedAvg, frozen=True):
-    """Its fields are its options. What it does not say, it does as FedAvg."""
+    """Its fields are its options. Everything that it does not define is FedAvg's."""
 
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """A step from the global model to the next: the mean change, and what is left of the last step."""
+        """Step to the next global model: the mean change plus momentum times the last step."""
         step = average_change(context, updates)
         if (
             "step" in context.arrays
-        ):  # all that a run remembers is in its state, which survives restarts
+        ):  # a strategy's state is stored with the run and survives restarts
             step += self.momentum * context.arrays["step"]
         return context.moved(step, arrays={"step": step.astype("f4")})

@@ -1,4 +1,4 @@
-"""The coordinator of a Sedge fleet. These names are all that a strategy or a script of your own needs."""
+"""The coordinator of a Sedge fleet. Your own strategies and scripts need only these names."""
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.algorithms.averaging import average_change
@@ -7,7 +7,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol import Layout, SparseVector, Theta, Training
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.wire.messages import (
     DeviceScoring,
     OwnModel,
@@ -31,6 +31,7 @@ __all__ = [
     "State",
     "Store",
     "Strategy",
+    "StrategyError",
     "Theta",
     "Training",
     "Update",

@@ -13,6 +13,7 @@ import msgspec
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin import runs as administration
 from sedge_cloud.admin.doctor import examine
+from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import VERSION
@@ -30,7 +31,7 @@ SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; 0 when it went well, 1 when the doctor found something, 2 for an error."""
+    """Run one command: 0 for success, 1 when the doctor found a problem, 2 for an error."""
     arguments = _parser().parse_args(argv)
     try:
         with reader_may_leave():
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _default_config() -> Path:
-    """The configuration of where we are; a folder that we may not look into has none."""
+    """cloud.toml of the current folder, if it exists and the folder may be read."""
     here = Path("cloud.toml")
     try:
         return here if here.exists() else DEFAULT_CONFIG
@@ -115,7 +116,7 @@ def _open(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
 
 def _init(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
-    administration.initialise(folder, arguments.fleet, arguments.url)
+    write_first_files(folder, arguments.fleet, arguments.url)
     print(
         f"Written to {folder}. Next:\n"
         f"  mosquitto -c {folder}/mosquitto.conf\n"
@@ -171,7 +172,7 @@ def _run_list(arguments: argparse.Namespace) -> int:
     for row in rows:
         config = msgspec.msgpack.decode(row.config, type=RunConfig)
         closed = sum(1 for r in store.rounds(row.run) if not r.open)
-        planned = config.rounds_in_all
+        planned = config.total_rounds
         print(f"{row.run:<24} {row.status:<10} {config.strategy:<14} {closed} of {planned}")
     return 0
 

@@ -17,14 +17,14 @@ from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Codec, Id, Training
 
-# What the coordinators' accounts at a broker begin with; a device's is its id.
+# Prefix of a coordinator's account at the broker; a device's account is its id.
 COORDINATOR = "coordinator-"
 # The paths in cloud.toml's [broker].
 _FILES = ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
-# What stands between quotation marks in TOML as it is, and what no host name has.
+# Characters that need no escape in a TOML string, without spaces, which no host name has.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
-# Whether an update that comes after its round is only remembered, or counts in the next one.
+# What becomes of an update that arrives after its round: it updates the client model, or counts as well.
 LateUpdates = Literal["remember", "count"]
 Option = bool | int | float | str | list[bool | int | float | str]
 
@@ -38,19 +38,18 @@ class CodecConfig(Codec, frozen=True, forbid_unknown_fields=True):
 
 
 class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
-    """[robust]: how far a single device is trusted (see robust.Robust)."""
+    """[robust]: how far the coordinator trusts a single device (see robust.Robust)."""
 
 
 class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broadcast]: how the next global model travels to the devices.
 
     With ``values`` fp32 and ``fraction`` 1 it travels whole and exact. Otherwise each round sends the
-    change: the ``fraction`` (0 to 1, a share of the n elements) that is largest in magnitude, in the
-    precision ``values``, and what that leaves out is owed to the next rounds, or part of the next change
-    where a strategy replaces the model (``Context.replaced``). The cloud adopts what the devices decode, so
-    both hold the same model whatever is lost. A device that has missed too many changes gets the model
-    whole and exact. ``compression`` is of both: a device that cannot decompress it, or does not know
-    ``values``, takes no part in the run.
+    change: the largest elements in magnitude, a share ``fraction`` of all n, in the precision ``values``.
+    The rest is owed to the next rounds or, where a strategy replaces the model (``Context.replaced``), is
+    part of the next change. The cloud adopts what the devices decode, so both hold the same model. A device
+    that has missed too many changes gets the whole model, exactly. ``compression`` applies to both. A
+    device that cannot decompress it, or does not know ``values``, takes no part in the run.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -64,10 +63,10 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[patch]: how what only one device, or a few, start from travels to them: patches and starts.
+    """[patch]: how per-device data (patches, start vectors) is encoded.
 
-    The cloud adopts what the devices decode. One with a value that ``values`` does not hold, such as 1e6 in
-    fp16, travels in fp32, which every device knows. A device that cannot decompress ``compression``, or
+    The cloud adopts what the devices decode. A vector with a value that ``values`` cannot hold, such as 1e6
+    in fp16, travels in fp32, which every device knows. A device that cannot decompress ``compression``, or
     does not know ``values``, takes no part in the run.
     """
 
@@ -78,15 +77,16 @@ class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run. ``options`` are the strategy's own.
 
-    A round takes ``fraction_train`` of the devices that are online, at least ``min_train_devices``, and
-    begins once ``min_available_devices`` are. It closes when ``quorum`` (a share of the cohort) has sent an
-    update, or after ``deadline_s`` seconds, and always with at least ``min_updates``: the run fails when
-    everyone has answered and there are fewer. With ``grace_s`` it stays open for so many seconds more after
-    the quorum, for those that are nearly done. What comes later still is ``remember``ed as the device's
-    past; ``late_updates = "count"`` lets it count in the next round too. After ``num_rounds`` of training,
-    with ``evaluate``, one more round measures ``fraction_evaluate`` (0 to 1; 0 is none) of the devices that
-    are online, and changes nothing; with ``evaluate_every`` such a round also follows every so many rounds
-    of training.
+    A round opens once ``min_available_devices`` are online, and asks ``fraction_train`` of them, at least
+    ``min_train_devices``. It closes when a share ``quorum`` of the cohort has sent updates, or after
+    ``deadline_s`` seconds, and always with at least ``min_updates``: when every device has answered and
+    there are fewer, the run fails. ``grace_s`` keeps it open for that many seconds after the quorum, for
+    devices that are nearly done. An update that arrives later updates the device's client model
+    (``late_updates = "remember"``) and, with ``"count"``, counts in the next round too.
+
+    With ``evaluate``, a last round after ``num_rounds`` of training measures ``fraction_evaluate`` (0 to 1;
+    0 is none) of the online devices and changes nothing. ``evaluate_every`` inserts such a round after each
+    so many rounds of training.
     """
 
     strategy: str
@@ -112,27 +112,27 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def evaluates(self) -> bool:
-        """Whether a round after the last one measures the devices."""
+        """Whether the run has evaluation rounds."""
         return self.evaluate and self.fraction_evaluate > 0
 
     @property
-    def rounds_in_all(self) -> int:
-        """The rounds of training, and those that measure."""
-        return self.num_rounds + self.evaluates * -(-self.num_rounds // self._stretch)
+    def total_rounds(self) -> int:
+        """The number of training and evaluation rounds."""
+        return self.num_rounds + self.evaluates * -(-self.num_rounds // self._evaluation_interval)
 
-    def trainings(self, number: int) -> int:
-        """How many of the first ``number`` rounds are rounds of training."""
+    def training_rounds(self, number: int) -> int:
+        """How many of the first ``number`` rounds are training rounds."""
         if not self.evaluates:
             return number
-        return min(self.num_rounds, number - number // (self._stretch + 1))
+        return min(self.num_rounds, number - number // (self._evaluation_interval + 1))
 
     @property
-    def _stretch(self) -> int:
-        """The rounds of training between two that measure."""
+    def _evaluation_interval(self) -> int:
+        """The number of training rounds between two evaluations."""
         return self.evaluate_every or self.num_rounds
 
     def check(self, where: str = "") -> "RunConfig":
-        """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
+        """The same config. Raises ``ConfigError`` for what types and ranges alone do not catch."""
         try:
             strategy = make_strategy(self.strategy, self.options)
         except ConfigError as exc:
@@ -171,7 +171,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """cloud.toml; every key is described there."""
+    """cloud.toml; the file itself describes every key."""
 
     fleet: Id
     state_dir: str = "state"
@@ -196,29 +196,29 @@ def load_run(path: Path) -> RunConfig:
 
 
 def load_cloud(path: Path) -> CloudConfig:
-    """Read cloud.toml; relative paths in it start at its own folder. Raises ``ConfigError``."""
-    found = config.load(path, CloudConfig)
+    """Read cloud.toml; its relative paths start at its own folder. Raises ``ConfigError``."""
+    cloud = config.load(path, CloudConfig)
     levels = ("debug", "info", "warning", "error")
-    if found.log_level not in levels:
-        raise ConfigError("log_level", found.log_level, f"one of {', '.join(levels)}", str(path))
+    if cloud.log_level not in levels:
+        raise ConfigError("log_level", cloud.log_level, f"one of {', '.join(levels)}", str(path))
     base = path.resolve().parent
-    named = {key: value for key in _FILES if (value := getattr(found.broker, key)) is not None}
+    named = {key: value for key in _FILES if (value := getattr(cloud.broker, key)) is not None}
     for key, value in (
-        ("state_dir", found.state_dir),
+        ("state_dir", cloud.state_dir),
         *((f"broker.{k}", v) for k, v in named.items()),
     ):
         if "\0" in value:
             raise ConfigError(key, value, "a path without NUL", str(path))
     for key in ("url", "device_url"):
-        _require_url(f"broker.{key}", getattr(found.broker, key), path)
+        _require_url(f"broker.{key}", getattr(cloud.broker, key), path)
     broker = msgspec.structs.replace(
-        found.broker, **{key: str(base / value) for key, value in named.items()}
+        cloud.broker, **{key: str(base / value) for key, value in named.items()}
     )
-    return msgspec.structs.replace(found, broker=broker, state_dir=str(base / found.state_dir))
+    return msgspec.structs.replace(cloud, broker=broker, state_dir=str(base / cloud.state_dir))
 
 
 def _require_url(key: str, url: str | None, path: Path) -> None:
-    """Raise ``ConfigError`` for a url that is none, or would be none in a device's edge.toml."""
+    """Raise ``ConfigError`` for a malformed URL, also for one that a device's edge.toml would garble."""
     if url is None:
         return
     try:
@@ -232,7 +232,7 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
-    """How to connect. Raises ``ConfigError`` when the password file cannot be read."""
+    """How to connect to the broker. Raises ``ConfigError`` when the password file cannot be read."""
     broker = cloud.broker
     password = None
     if broker.password_file is not None:

@@ -1,14 +1,14 @@
-"""The coordinator: the cloud's side of every message and round, as a state machine without I/O.
+"""The coordinator: dispatches every message. A single-threaded core over a durable store.
 
-It is given frames and the time, and gives back effects. Whatever an effect speaks of is already in
-the store (``Store`` is durable when a method returns), so it can be killed between any two effects
-and starts again from the store alone.
+It takes frames and the time, and returns effects. Whatever an effect mentions is already in the store,
+which is durable when its method returns. So the process can be killed between any two effects and
+restarts from the store alone.
 
     hello     -> welcome, and the open order again if the device still owes an answer
-    get       -> chunks of a blob, gathered over a short window and sent once to the whole fleet
+    get       -> chunks of a blob; requests are gathered briefly and served to the whole fleet at once
     offer     -> the stored receipt | busy | have
-    chunk     -> written; when the last one is: validated, stored with its receipt -> committed
-    decline   -> the round does not wait for this device any more
+    chunk     -> written; after the last one: validated, stored with its receipt -> committed
+    decline   -> the round no longer waits for this device
 """
 
 import logging
@@ -20,7 +20,7 @@ import msgspec
 from sedge_cloud.devices.downloads import Downloads
 from sedge_cloud.devices.rate_limit import LogQuota, cost
 from sedge_cloud.devices.registry import VERSION, Device, Fleet
-from sedge_cloud.devices.uploads import RETRY_MS, Answer, Inbox
+from sedge_cloud.devices.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.events import CloudEffect, RoundClosed, UpdateReceived
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
@@ -37,7 +37,7 @@ from sedge_protocol.wire.messages import Hello, Message
 
 
 class Coordinator:
-    """The cloud's core for one fleet. ``draw`` chooses the devices of a round."""
+    """The core of one fleet's coordinator. ``draw`` chooses the devices of a round."""
 
     def __init__(
         self, fleet: str, store: Store, gather_s: float, incarnation: int, draw: Draw = draw_cohort
@@ -48,26 +48,26 @@ class Coordinator:
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
         self.devices = Fleet(fleet, self._incarnation)
-        self._house = Housekeeping(self.run_store, self.counters)
+        self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
         self.rounds = Scheduler(
             self.run_store,
             self.devices,
             self._downloads.manifest,
-            self._house,
+            self._housekeeping,
             self.counters,
             draw,
         )
-        self._inbox = Inbox(store, self.run_store, self._open_order)
+        self._uploads = Uploads(store, self.run_store, self._open_order)
         self._log = LogQuota()
         self._started = 0.0
         self._load_at = 0.0
-        self._reload_at = math.inf  # a run could not be read
+        self._reload_at = math.inf  # finite while a run could not be read
         self._version: int | None = None
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Every run that has been taken over, by name."""
+        """Every loaded run, by name."""
         return {name: live.run for name, live in self.rounds.live.items()}
 
     @property
@@ -76,88 +76,95 @@ class Coordinator:
         return {current.row.run: current for current in self.rounds.open_rounds()}
 
     def load(self, now: float) -> list[CloudEffect]:
-        """Take over what the store holds: at the start, and whenever the command line changed it.
+        """Load devices and runs from the store: at the start, and when the command line has changed them.
 
-        Raises ``StorageError`` when the store cannot be read at the start; later on it tries again.
+        Raises ``StorageError`` when the store cannot be read at the start; later it is tried again.
         """
-        found: list[CloudEffect] = []
+        effects: list[CloudEffect] = []
         if now < self._load_at:
-            return found
+            return effects
         try:
             version = self.store.version()
             if version != self._version or now >= self._reload_at:
                 self._reload_at = math.inf
-                found += self.devices.load(self.store.devices())
+                effects += self.devices.load(self.store.devices())
                 for row in self.store.runs():
-                    found += self._load_run(row, now)
+                    effects += self._load_run(row, now)
                 if self._version is None:
                     self._started = now
-                    found += self._house.started()
+                    effects += self._housekeeping.started()
                 for current in self.rounds.open_rounds():
-                    found += self.rounds.look_for(current)
+                    effects += self.rounds.refresh_presence(current)
                 self._version = version
         except StorageError as exc:
             if self._version is None:
                 raise
             self._load_at = now + DISK_RETRY_S
-            found.append(self._house.trouble(exc))
-        return found
+            effects.append(self._housekeeping.storage_failed(exc))
+        return effects
 
     def connected(self, now: float) -> list[CloudEffect]:
-        """The link is up: ask every device for a hello; their answers bring the orders out again."""
-        return [*self.devices.call()]
+        """The link is up: ask every device for a hello, which is answered with its open orders."""
+        return [*self.devices.request_hellos()]
 
     def disconnected(self) -> None:
-        """The link is down: nobody can be reached until their next hello."""
-        self.devices.lose()
+        """The link is down: every device is offline until its next hello."""
+        self.devices.disconnected()
         self._downloads.clear()
         self.rounds.disconnected()
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        parts = (self._downloads, self._inbox, self._house, self._log, self.rounds)
+        parts = (self._downloads, self._uploads, self._housekeeping, self._log, self.rounds)
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
-        found: list[CloudEffect] = []
-        for device, transfer, have in self._inbox.poll(now):
-            found.append(self.devices[device].peer.message(have, transfer))
-        found += self.rounds.poll(now)
-        if any(isinstance(effect, RoundClosed) for effect in found):
-            self._downloads.clear()  # whoever still misses something of the next round asks again
-        return [*found, *self._house.poll(now), *self._log.poll(now), *self._serve(now, room)]
+        effects: list[CloudEffect] = []
+        for device, transfer, have in self._uploads.poll(now):
+            effects.append(self.devices[device].peer.message(have, transfer))
+        effects += self.rounds.poll(now)
+        if any(isinstance(effect, RoundClosed) for effect in effects):
+            self._downloads.clear()  # a device that still needs a blob in the next round asks again
+        return [
+            *effects,
+            *self._housekeeping.poll(now),
+            *self._log.poll(now),
+            *self._serve(now, room),
+        ]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
-        """A frame from the broker. Bad bytes are counted, noted and answered; they change nothing.
+        """Process a frame from the broker. Bad bytes are counted, logged and answered; they change nothing.
 
-        A frame that the disk would not let us act on is as good as lost: its sender says it again.
+        A frame that the disk refused counts as lost: its sender repeats it.
         """
         device = self.devices.sender(topic)
         if device is None:
             self.counters["foreign"] += 1
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
-            return self._log.admit("strangers", [Note(logging.WARNING, text)], now)
+            return self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
         if not device.bucket.spend(now, cost(payload)):
             self.counters["flood"] += 1
-            return [*self.devices.too_many(device, now)]
-        found = self._hear(device, topic, payload, now)
-        return self._log.admit(f"device {device.row.device}", found, now)
+            return [*self.devices.rate_limited(device, now)]
+        effects = self._open_and_dispatch(device, topic, payload, now)
+        return self._log.admit(f"device {device.row.device}", effects, now)
 
-    def _hear(self, device: Device, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
+    def _open_and_dispatch(
+        self, device: Device, topic: str, payload: bytes, now: float
+    ) -> list[CloudEffect]:
         try:
             opened = device.peer.open(payload, topic, self._latest_incarnation(now))
             if opened is None:
-                return [*self.devices.unheard(device, payload, now)]
+                return [*self.devices.stale_frame(device, payload, now)]
             return self._dispatch(device, *opened, now)
         except RemoteError as exc:
             self.counters["version" if isinstance(exc, VersionError) else "refused"] += 1
-            return [*self.devices.refuse(device, exc)]
+            return [*self.devices.bad_frame(device, exc)]
         except StorageError as exc:
-            return [self._house.trouble(exc)]
+            return [self._housekeeping.storage_failed(exc)]
 
     def _latest_incarnation(self, now: float) -> int:
-        """By our own start count, which our clock has set, and the time since."""
+        """The latest incarnation that can be genuine: ours, a clock reading, plus the time since then."""
         return latest_incarnation(self._incarnation + now - self._started)
 
     def _dispatch(
@@ -186,13 +193,13 @@ class Coordinator:
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
         if frame.incarnation != device.row.incarnation:
-            self.store.heard(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
+            self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
-        found: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
+        effects: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
         if not device.online:
-            found.append(Note(logging.INFO, f"device {name} is online"))
+            effects.append(Note(logging.INFO, f"device {name} is online"))
         self.devices.arrive(device, hello)
-        return found + self.rounds.arrive(name, now)
+        return effects + self.rounds.arrive(name, now)
 
     def _get(
         self, device: Device, transfer: bytes, get: messages.Get, now: float
@@ -209,46 +216,46 @@ class Coordinator:
     def _serve(self, now: float, room: int) -> list[CloudEffect]:
         try:
             return [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
-        except StorageError as exc:  # who asked asks again
-            return [self._house.trouble(exc)]
+        except StorageError as exc:  # the device asks again
+            return [self._housekeeping.storage_failed(exc)]
 
     def _offer(
         self, device: Device, transfer: bytes, offer: messages.Offer, now: float
     ) -> list[CloudEffect]:
-        found: list[CloudEffect] = []
+        effects: list[CloudEffect] = []
         try:
-            found += self._find_run(offer.run, now)
+            effects += self._find_run(offer.run, now)
             name, run = device.row.device, self._run(offer.run)
-            answer = self._inbox.offer(name, transfer, offer, run, now)
+            answer = self._uploads.offer(name, transfer, offer, run, now)
         except StorageError as exc:
-            return found + self._busy(device, transfer, exc)
-        return found + self._answer(device, transfer, answer)
+            return effects + self._busy(device, transfer, exc)
+        return effects + self._answer(device, transfer, answer)
 
     def _chunk(self, device: Device, frame: Frame, now: float) -> list[CloudEffect]:
         try:
-            answer = self._inbox.chunk(device.row.device, frame, self._run, now)
+            answer = self._uploads.chunk(device.row.device, frame, self._run, now)
         except StorageError as exc:
             return self._busy(device, frame.transfer, exc)
         return self._answer(device, frame.transfer, answer)
 
     def _busy(self, device: Device, transfer: bytes, error: StorageError) -> list[CloudEffect]:
         later = messages.Busy(RETRY_MS, "storage")
-        return [device.peer.message(later, transfer), self._house.trouble(error)]
+        return [device.peer.message(later, transfer), self._housekeeping.storage_failed(error)]
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect]:
-        found: list[CloudEffect] = []
+        effects: list[CloudEffect] = []
         reply, row = answer.reply, answer.row
         if reply is not None:
-            found.append(device.peer.message(reply, transfer))
+            effects.append(device.peer.message(reply, transfer))
         if isinstance(reply, messages.Committed | messages.Reject):
             current = self.rounds.open_round(reply.run)
             if current is not None:
                 current.answered(device.row.device, reply)
         if row is None:
-            return found
+            return effects
         if answer.report is not None:
             self.counters["late" if row.late else "updates"] += 1
-            found.append(
+            effects.append(
                 UpdateReceived(
                     row.run, row.round, row.device, answer.report, row.size, row.late > 0
                 )
@@ -256,8 +263,8 @@ class Coordinator:
         else:
             self.counters["rejected"] += 1
             text = f"run {row.run}, round {row.round}: rejected the update of {row.device}: "
-            found.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
-        return found
+            effects.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
+        return effects
 
     def _decline(self, device: Device, message: messages.Decline, now: float) -> list[CloudEffect]:
         name, current = device.row.device, self.rounds.open_round(message.run)
@@ -266,23 +273,23 @@ class Coordinator:
         return [self.rounds.decline(current, name, f"{message.reason}: {message.detail}")]
 
     def _load_run(self, row: RunRow, now: float) -> list[CloudEffect]:
-        known = self.rounds.live.get(row.run)
-        if known is None and row.status == RUNNING:
+        live = self.rounds.live.get(row.run)
+        if live is None and row.status == RUNNING:
             try:
-                return self.rounds.take_over(row, now)
+                return self.rounds.add_run(row, now)
             except StorageError as exc:  # the other runs go on
                 self._reload_at = now + DISK_RETRY_S
-                return [self._house.trouble(exc, row.run)]
-        if known is not None and row.status != RUNNING and known.run.status == RUNNING:
-            return self.rounds.stop(known)
+                return [self._housekeeping.storage_failed(exc, row.run)]
+        if live is not None and row.status != RUNNING and live.run.status == RUNNING:
+            return self.rounds.stop(live)
         return []
 
     def _find_run(self, name: str, now: float) -> list[CloudEffect]:
-        """Take over a run that is asked for, also one that ended before this process began."""
+        """Load a run that an offer names, even one that ended before this process started."""
         if name in self.rounds.live:
             return []
         row = next((row for row in self.store.runs() if row.run == name), None)
-        return [] if row is None else self.rounds.take_over(row, now)
+        return [] if row is None else self.rounds.add_run(row, now)
 
     def _run(self, name: str) -> Run | None:
         live = self.rounds.live.get(name)

@@ -1,4 +1,4 @@
-"""What the coordinator tells its shell beside frames: progress, for logs, pages and the emulator."""
+"""Progress that the coordinator reports besides frames: for logs, status pages and the emulator."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,7 +20,7 @@ class RoundOpened:
 
 @dataclass(frozen=True)
 class UpdateReceived:
-    """An update was stored; ``size`` is its bytes on the wire before framing."""
+    """An update was stored; ``size`` is its size in bytes before framing."""
 
     run: str
     round: int
@@ -39,7 +39,7 @@ class RoundClosed:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """A run has finished, has failed or was stopped; ``why`` where no summary of a round tells it."""
+    """A run has finished, failed or been stopped; ``why`` is empty where a round's summary says it."""
 
     run: str
     status: str

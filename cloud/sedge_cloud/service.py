@@ -1,4 +1,4 @@
-"""The coordinator's shell: link, clock, log and readiness. All of the cloud's I/O begins here."""
+"""The coordinator's shell: link, clock, log and readiness. The service's own I/O is here."""
 
 import logging
 import secrets
@@ -16,7 +16,7 @@ RELOAD_S = 0.5
 
 
 class Service:
-    """One fleet's coordinator at work: a station of the loop. ``observe`` is told every event."""
+    """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Service:
         self._log = logging.getLogger("sedge.cloud")
 
     def ready(self) -> None:
-        """Take the store over and tell the service manager that we are at work."""
+        """Load the store and tell the service manager that the coordinator is ready."""
         self._do(self.coordinator.load(time.monotonic()))
         notify("READY=1")
 
@@ -49,11 +49,11 @@ class Service:
         """When ``step`` wants to be called next."""
         due = [self.link.timer(), self._reload_at]
         at = self.coordinator.timer()
-        # With no room nothing due can leave: the socket wakes us, and waiting here would be spinning.
+        # Without room nothing can leave: the socket will wake the loop, and a timer would make it spin.
         return min(due if at is None or not self.link.room else [*due, at])
 
     def step(self) -> None:
-        """Take what has happened, do what is due."""
+        """Process what has arrived and do what is due."""
         now = time.monotonic()
         if now >= self._reload_at:
             self._reload_at = now + RELOAD_S
@@ -62,7 +62,8 @@ class Service:
             match event:
                 case Connected():
                     self._log.info("connected to %s", self.link.settings.url)
-                    self.link.send(self._itself, self._token)  # heard, unless the link is deaf
+                    # Comes back unless the broker withholds messages; a second coordinator hears it too.
+                    self.link.send(self._itself, self._token)
                     self._do(self.coordinator.connected(now))
                 case Disconnected():
                     self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
@@ -74,12 +75,12 @@ class Service:
         self._do(self.coordinator.poll(time.monotonic(), self.link.room))
 
     def close(self) -> None:
-        """Close the link; the store needs no closing word."""
+        """Close the link; the store is durable as it is."""
         notify("STOPPING=1")
         self.link.close()
 
     def _answer(self, payload: bytes) -> None:
-        """Somebody of our own account has spoken: we, a doctor, or a second coordinator."""
+        """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)
         if len(payload) == len(self._token) and payload != self._token:
             self._log.warning(

@@ -21,7 +21,7 @@ from sedge_edge.doctor import examine, installed_backends
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import Programs, in_pool
+from sedge_edge.runtime import OpenBundles, pooled_runtime
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -38,7 +38,7 @@ DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; 0 when it went well, 1 when the doctor found something, 2 for an error."""
+    """Run one command. Returns 0 for success, 1 when the doctor found a problem, 2 for an error."""
     arguments = _parser().parse_args(argv)
     try:
         with reader_may_leave():
@@ -55,12 +55,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
-    once = commands.add_parser("once", help="do what is waiting, then leave")
-    once.add_argument("--timeout-s", type=float, default=600.0, help="leave after this long anyway")
+    once = commands.add_parser("once", help="do what is pending, then exit")
+    once.add_argument(
+        "--timeout-s", type=float, default=600.0, help="exit after this long in any case"
+    )
     once.set_defaults(call=_once)
-    commands.add_parser("status", help="what the device holds").set_defaults(call=_status)
-    commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
-    predict = commands.add_parser("predict", help="use the personal model, without any network")
+    commands.add_parser("status", help="show the state of the device").set_defaults(call=_status)
+    commands.add_parser("doctor", help="look for problems").set_defaults(call=_doctor)
+    predict = commands.add_parser(
+        "predict", help="predict with the personal model, without any network"
+    )
     predict.add_argument("inputs", type=Path, help=".npy, or .npz with x")
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
@@ -69,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _default_config() -> Path:
-    """The configuration of where we are; a folder that we may not look into has none."""
+    """edge.toml in the working folder if it is there and we may look, otherwise the system's."""
     here = Path("edge.toml")
     try:
         return here if here.exists() else DEFAULT_CONFIG
@@ -78,39 +82,39 @@ def _default_config() -> Path:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return _work(arguments.config, lambda agent: False)
+    return _run_agent(arguments.config, lambda agent: False)
 
 
 def _once(arguments: argparse.Namespace) -> int:
-    """Leave when nothing is left to do and nothing has come for a moment."""
+    """Exit when nothing has been left to do for a moment."""
     timeout_s: float = arguments.timeout_s
     if not (math.isfinite(timeout_s) and timeout_s >= 0):
         raise ConfigError("--timeout-s", timeout_s, "a finite number of seconds, from 0")
     deadline = time.monotonic() + timeout_s
-    quiet_since: list[float] = []
-    was_heard = False
+    idle_since: float | None = None
+    ever_welcomed = False
 
     def done(agent: Agent) -> bool:
-        nonlocal was_heard
+        nonlocal idle_since, ever_welcomed
         now = time.monotonic()
-        was_heard = was_heard or agent.welcomed
+        ever_welcomed = ever_welcomed or agent.welcomed
         if now > deadline:
             return True
         if not (agent.welcomed and agent.idle):
-            quiet_since.clear()
+            idle_since = None
             return False
-        quiet_since.append(now)
-        return now - quiet_since[0] > 2.0  # an order follows a welcome at once
+        idle_since = now if idle_since is None else idle_since
+        return now - idle_since > 2.0  # a pending order follows the welcome at once
 
-    status = _work(arguments.config, done)
-    if not was_heard:
+    status = _run_agent(arguments.config, done)
+    if not ever_welcomed:
         raise LinkError(
-            f"no coordinator has answered within {timeout_s:.0f} s; what waits is kept for the next time"
+            f"no coordinator answered within {timeout_s:.0f} s; pending work is kept for the next start"
         )
     return status
 
 
-def _work(path: Path, done: Callable[[Agent], bool]) -> int:
+def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     config = load_config(path)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -133,10 +137,10 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
     journal = Journal(folder / "journal", AgentState, SCHEMA)
     blobs = BlobFolder(folder)
     agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
-    programs = Programs(config.backend.name, config.backend.threads)
+    programs = OpenBundles(config.backend.name, config.backend.threads)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
-        runtime = in_pool(agent, settings, examples, programs, pool, loop.wake)
+        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake)
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))
@@ -154,26 +158,24 @@ def _status(arguments: argparse.Namespace) -> int:
     if state is None:
         print(f"device {config.device} of fleet {config.fleet}: has never run")
         return 0
-    print(
-        f"device {config.device} of fleet {config.fleet}: started {state.incarnation} (incarnation number)"
-    )
-    for run, known in state.runs.items():
-        model = "has a personal model" if known.model else "has no model of its own"
-        print(f"run {run}: last round {known.round}, {model}")
+    print(f"device {config.device} of fleet {config.fleet}: incarnation {state.incarnation}")
+    for run, kept in state.runs.items():
+        model = "has a personal model" if kept.model else "has no personal model"
+        print(f"run {run}: last round {kept.round}, {model}")
     for order in state.orders.values():
         print(f"run {order.run}: working on round {order.round} ({order.task})")
     blobs = BlobFolder(folder)
     for waiting in state.outbox:
         size = blobs.size(waiting.blob)
-        print(f"run {waiting.run}: the update of round {waiting.round} waits, {size} bytes")
+        print(f"run {waiting.run}: the update of round {waiting.round} is pending, {size} bytes")
     return 0
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    def tell(good: bool, text: str) -> None:
+    def report(good: bool, text: str) -> None:
         print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
 
-    return 0 if examine(arguments.config, tell) else 1
+    return 0 if examine(arguments.config, report) else 1
 
 
 def _predict(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
-"""edge.toml: what an agent must know before it starts. Every key is explained in the file as shipped.
+"""edge.toml: the configuration of an agent. The shipped file explains every key.
 
-``load_config`` checks the whole file, and the secrets and certificates it names, and gives it with
-every path made absolute: against the file's own folder, with environment variables such as systemd's
-``$CREDENTIALS_DIRECTORY`` put in. Data sets are not looked at here (data.py). No secret is ever a field.
+``load_config`` checks the whole file and the secrets and certificates that it names. Paths are made
+absolute, relative to the file's folder, and environment variables such as systemd's
+``$CREDENTIALS_DIRECTORY`` are expanded. Data sets are checked elsewhere (data.py). No field is a secret.
 """
 
 import os
@@ -20,14 +20,14 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.topics import check_id
 
-# "package.module:function", in contrast to a path.
+# "package.module:function", which is not a path.
 FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the broker is, and what proves us to it. ``username`` is the device id when empty.
+    """The broker's address and our credentials. An empty ``username`` means the device id.
 
     Without ``password_file`` the password is derived from the device's secret.
     """
@@ -41,9 +41,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the examples are (data.py says what a source may be).
+    """The sources of the examples (data.py lists the kinds).
 
-    Without ``test``, the share ``test_fraction`` of the examples is set aside, drawn by ``split_seed``.
+    Without ``test``, a share ``test_fraction`` of the examples, drawn with ``split_seed``, is set aside.
     """
 
     train: Annotated[str, Meta(min_length=1)]
@@ -53,14 +53,14 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What runs the programs, and on how many threads."""
+    """The backend that runs the programs, and its number of threads."""
 
     name: Literal["auto", "onnxruntime"] = "auto"
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One device."""
+    """The configuration of one device."""
 
     device: str
     fleet: str
@@ -166,7 +166,7 @@ def _check_tls(edge: EdgeConfig) -> None:
         if path is None:
             continue
         if not tls:
-            raise ConfigError(key, str(path), f"an mqtts:// url beside it, not {broker.url}")
+            raise ConfigError(key, str(path), f"an mqtts:// url together with it, not {broker.url}")
         read = _read_private if key == "broker.key_file" else _read
         read(path, key)
     for key, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
@@ -184,9 +184,9 @@ def _read(path: Path, key: str) -> str:
 
 
 def _read_private(path: Path, key: str) -> str:
-    """The text of a secret. A file that others may read is refused, as ssh does.
+    """The text of a secret file. As with ssh, a file that others may read is refused.
 
-    The group is let pass: systemd hands credentials over as 0440 with an access list.
+    Group access is allowed, because systemd passes credentials with mode 0440 and an access list.
     """
     text = _read(path, key)
     mode = path.stat().st_mode & 0o777

@@ -1,4 +1,4 @@
-"""The user's examples: from a file, a folder of images or a function, and checked against the model.
+"""The user's examples, from a file, a folder of images or a function.
 
 A source is one of
 
@@ -6,10 +6,10 @@ A source is one of
     a folder of folders named by label, ``3`` or ``3-cat``, with images in them
     "module:function", a function without arguments that returns (x, y)
 
-A class folder must say its number: devices rarely hold every class, and numbering whatever folders
-are there would give one class different labels on different devices. x becomes float32, or int64 when
-it holds whole numbers (token ids); unsigned 8-bit values are taken for pixels and scaled to [0, 1].
-Nothing is resized or normalised further. Everything wrong with the data is a ``DataError``.
+A class folder must name its label: devices rarely hold every class, and numbering the folders that are
+there would give one class different labels on different devices. x becomes float32, or int64 when it holds
+integers (token ids); unsigned 8-bit values are taken as pixels and scaled to [0, 1]. Nothing is resized or
+normalised further. Whatever is wrong with the data raises ``DataError``.
 """
 
 import importlib
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
-from sedge_edge.training.examples import Examples, Inputs, check_inputs, parts
+from sedge_edge.training.examples import Examples, Inputs, check_inputs, split_rows
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest
 
@@ -38,19 +38,19 @@ _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
 
 
 def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
-    """The training and the test examples that a configuration names. Raises ``DataError``.
+    """The training and test examples of a configuration. Raises ``DataError``.
 
-    What is split is converted afterwards, part by part: pixels take four times their room as float32.
+    Raw values are split before they are converted, because pixels take four times the memory as float32.
     """
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
     raw = _source(data.train, base)
-    train, test = parts(len(raw.y), data.test_fraction, data.split_seed)
+    train, test = split_rows(len(raw.y), data.test_fraction, data.split_seed)
     return raw.examples(train), raw.examples(test)
 
 
 def load_source(source: str, base: Path) -> Examples:
-    """The examples of one source; relative paths and modules are looked up in ``base``.
+    """The examples of one source; relative paths and modules are resolved in ``base``.
 
     Raises ``DataError`` for a source that is missing, unreadable, or does not hold x and y.
     """
@@ -59,14 +59,14 @@ def load_source(source: str, base: Path) -> Examples:
 
 @dataclass(frozen=True)
 class _Raw:
-    """A source's x (N, ...) as it was found and y (N,), the labels; ``where`` names it."""
+    """A source's unconverted x (N, ...) and its labels y (N,); ``where`` names the source."""
 
     x: NDArray[np.generic]
     y: NDArray[np.int64]
     where: str
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
-        """These rows, all by default, of the two kinds that programs take."""
+        """These rows (default: all), converted to the types that programs take."""
         x = self.x if rows is None else self.x[rows]
         return Examples(_converted(x, self.where), self.y if rows is None else self.y[rows])
 
@@ -78,7 +78,7 @@ def _source(source: str, base: Path) -> _Raw:
     try:
         if path.is_dir():
             return _read_images(path)
-    except OSError as exc:  # a folder that is closed to us, or a name that no file can have
+    except OSError as exc:  # a folder without access, or an invalid file name
         where = path if exc.filename is None else exc.filename
         raise DataError(
             f"{where}: {exc.strerror or exc}, expected a file or folder we may read"
@@ -87,21 +87,23 @@ def _source(source: str, base: Path) -> _Raw:
 
 
 def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
-    """x as inputs (N, ...) of the model. Raises ``DataError`` when it cannot take them."""
+    """x as inputs (N, ...) of the model. Raises ``DataError`` when the model cannot take them."""
     inputs = _converted(_rows(x, where), where)
     check_inputs(inputs, manifest, f"{where}: x")
     return inputs
 
 
 def _raw(x: object, y: object, where: str) -> _Raw:
-    """Arrays of any kind, an example in each row."""
+    """Check x and y, still of any numeric type, with one example per row."""
     inputs, targets = _rows(x, where), _array(y, where)
     if targets.ndim != 1:
         raise DataError(f"{where}: y has shape {targets.shape}, expected (N,)")
     if targets.dtype.kind not in "iu":
         raise DataError(f"{where}: y is {targets.dtype}, expected whole numbers, the labels")
     if len(inputs) != len(targets):
-        raise DataError(f"{where}: x has {len(inputs)} rows and y {len(targets)}, expected as many")
+        raise DataError(
+            f"{where}: x has {len(inputs)} rows and y {len(targets)}, expected the same number"
+        )
     return _Raw(inputs, np.ascontiguousarray(targets, np.int64), where)
 
 
@@ -120,12 +122,14 @@ def _rows(x: object, where: str) -> NDArray[np.generic]:
 
 
 def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
-    """Any numbers as float32, or int64 when they are whole; unsigned 8-bit ones are pixels."""
+    """Numbers as float32, or as int64 when their type is an integer; unsigned 8-bit values are pixels."""
     if inputs.dtype == np.uint8:
         scaled: NDArray[np.float32] = np.divide(inputs, np.float32(255), dtype=np.float32)
         return scaled
     if inputs.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused
+        with np.errstate(
+            over="ignore"
+        ):  # a float64 beyond float32 becomes inf, which is refused later
             return np.ascontiguousarray(inputs, np.float32)
     if inputs.dtype.kind in "iub":
         return np.ascontiguousarray(inputs, np.int64)
@@ -134,7 +138,7 @@ def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
 
 def _read_npz(path: Path) -> tuple[object, object]:
     try:
-        # Opened here: np.load leaves the file of a broken archive open.
+        # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = cast(Mapping[str, object], archive)
             missing = [name for name in ("x", "y") if name not in arrays]
@@ -145,29 +149,27 @@ def _read_npz(path: Path) -> tuple[object, object]:
         raise
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
-    except (
-        Exception
-    ) as exc:  # a damaged file makes numpy, zipfile and zlib raise ten kinds of error
+    except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
         raise DataError(f"{path}: not an .npz with plain arrays x and y: {exc}") from exc
 
 
 def _call(source: str, base: Path) -> tuple[object, object]:
-    """What the user's function returns. Any exception in it becomes a ``DataError`` with its text.
+    """The result of the user's function. Any exception in it becomes a ``DataError`` with its text.
 
-    So does an exit: a script may end with ``sys.exit``, the agent must not.
+    So does ``sys.exit``, which must not end the agent.
     """
     module, _, name = source.partition(":")
     sys.path.insert(0, str(base))
     try:
         function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
-        found = function()
+        result = function()
     except (Exception, SystemExit) as exc:
         raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
     finally:
         sys.path.remove(str(base))
-    if not isinstance(found, tuple) or len(cast(tuple[object, ...], found)) != 2:
-        raise DataError(f"{source}: returned {type(found).__name__}, expected a tuple (x, y)")
-    return cast(tuple[object, object], found)
+    if not isinstance(result, tuple) or len(cast(tuple[object, ...], result)) != 2:
+        raise DataError(f"{source}: returned {type(result).__name__}, expected a tuple (x, y)")
+    return cast(tuple[object, object], result)
 
 
 def _read_images(folder: Path) -> _Raw:
@@ -177,7 +179,7 @@ def _read_images(folder: Path) -> _Raw:
         match = _CLASS_FOLDER.fullmatch(class_folder.name)
         if match is None:
             raise DataError(
-                f"{class_folder}: the folder's name says no label; call it '<label>' or "
+                f"{class_folder}: the folder's name has no label; call it '<label>' or "
                 "'<label>-<name>', with the same label on every device"
             )
         images = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in _IMAGE_SUFFIXES)

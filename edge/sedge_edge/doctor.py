@@ -1,4 +1,4 @@
-"""``sedge-edge doctor``: finds what is wrong before it hurts."""
+"""``sedge-edge doctor``: checks a device before it takes part."""
 
 import platform
 import shutil
@@ -19,23 +19,23 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 from sedge_protocol.wire.topics import down
 
 ENOUGH_FREE_BYTES = 64 * 2**20
-# The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system wants as much again.
+# The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system needs as much again.
 ENOUGH_MEMORY_MB = 200
 
 
 def installed_backends() -> tuple[str, ...]:
-    """The backends whose library is installed; none is loaded."""
+    """The backends whose library is installed, found without loading any."""
     return tuple(name for name in INSTALL if find_spec(name) is not None)
 
 
-def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
-    """Check everything that can be checked; ``tell`` gets each finding. True when all is well."""
+def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
+    """Make every check and call ``report`` with each result. True when all have passed."""
     try:
         config = load_config(path)
     except SedgeError as exc:
-        tell(False, f"configuration: {exc}")
+        report(False, f"configuration: {exc}")
         return False
-    tell(True, f"configuration: {path}, device {config.device} of fleet {config.fleet}")
+    report(True, f"configuration: {path}, device {config.device} of fleet {config.fleet}")
     checks: dict[str, Callable[[], str]] = {
         "disk": lambda: _disk(config),
         "clock": _clock,
@@ -46,13 +46,13 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
         "broker": lambda: _broker(config),
     }
     healthy = True
-    for what, look in checks.items():
+    for name, check in checks.items():
         try:
             with as_caller():
-                tell(True, f"{what}: {look()}")
+                report(True, f"{name}: {check()}")
         except SedgeError as exc:
             healthy = False
-            tell(False, f"{what}: {exc}")
+            report(False, f"{name}: {exc}")
     return healthy
 
 
@@ -79,10 +79,10 @@ def _clock() -> str:
 
 
 def _memory() -> str:
-    found = memory_mb()
-    if 0 < found < ENOUGH_MEMORY_MB:
-        raise ConfigError("memory", f"{found} MB", f"at least {ENOUGH_MEMORY_MB} MB")
-    return f"{found} MB"
+    available = memory_mb()
+    if 0 < available < ENOUGH_MEMORY_MB:
+        raise ConfigError("memory", f"{available} MB", f"at least {ENOUGH_MEMORY_MB} MB")
+    return f"{available} MB"
 
 
 def _data(config: EdgeConfig, base: Path) -> str:
@@ -92,24 +92,24 @@ def _data(config: EdgeConfig, base: Path) -> str:
 
 
 def _backend(config: EdgeConfig) -> str:
-    found = installed_backends()
+    installed = installed_backends()
     wanted = config.backend.name
-    if not found or wanted not in ("auto", *found):
+    if not installed or wanted not in ("auto", *installed):
         raise ConfigError("backend.name", wanted, " or ".join(INSTALL.values()))
-    return ", ".join(f"{name} {version(name)}" for name in found)
+    return ", ".join(f"{name} {version(name)}" for name in installed)
 
 
 def _torch() -> str:
-    """torch is never needed on a device, and most of its wheels do harm on small ones."""
+    """torch is never needed on a device, and its CUDA wheels fill the disk of a small one."""
     try:
-        found = version("torch")
+        installed = version("torch")
     except PackageNotFoundError:
         return "not installed, and not needed"
-    if "+cu" in found and platform.machine() == "aarch64":
+    if "+cu" in installed and platform.machine() == "aarch64":
         raise ConfigError(
-            "torch", found, "no torch: the agent does not use it, and this one brings CUDA"
+            "torch", installed, "no torch: the agent does not use it, and this one brings CUDA"
         )
-    return f"{found} is installed; the agent does not use it"
+    return f"{installed} is installed; the agent does not use it"
 
 
 def _broker(config: EdgeConfig) -> str:

@@ -1,4 +1,4 @@
-"""How much memory this process may have: the machine's, or less in a container or a systemd unit."""
+"""The memory that this process may use: the machine's, or less in a container or a systemd unit."""
 
 import os
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def memory_mb() -> int:
-    """Memory in MB, the least of the machine's and all limits of control groups; 0 where none is known."""
-    found = [*_machine(), *_limits(_OWN, _CGROUPS)]
-    return min(found, default=0) // 10**6
+    """Memory in MB: the machine's or the least control group limit, whichever is less; 0 when unknown."""
+    limits = [*_machine(), *_limits(_OWN, _CGROUPS)]
+    return min(limits, default=0) // 10**6
 
 
 def _machine() -> Iterator[int]:
@@ -23,7 +23,7 @@ def _machine() -> Iterator[int]:
 
 
 def _limits(own: Path, root: Path) -> Iterator[int]:
-    """The limits of this process's control groups and of those around them, version 2 and version 1."""
+    """The limits of this process's control groups and their parents, version 2 and version 1."""
     try:
         lines = own.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
@@ -38,10 +38,10 @@ def _limits(own: Path, root: Path) -> Iterator[int]:
 
 
 def _upwards(root: Path, path: str, name: str) -> Iterator[int]:
-    """A group's limit and those of its parents up to ``root``; "max" and unreadable ones are none.
+    """The limits of a group and its parents up to ``root``; "max" and unreadable files are skipped.
 
-    In a container the path may be the host's and not exist here, or begin above the root: then the root's
-    is the container's.
+    In a container the path may be the host's: it may not exist here, or may begin above the root. The
+    root's limit is then the container's.
     """
     group = root if ".." in path else root / path.strip("/")
     for folder in (group, *group.parents):

@@ -1,4 +1,4 @@
-"""The personal model at work: predictions from what is on the device's disk, without any network."""
+"""Predictions with the personal model that is on the device's disk, without any network."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,28 +34,26 @@ class PersonalModel:
 def personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
     """The model of a run, or of the newest one. Raises ``ConfigError`` when there is none."""
     state = Journal(config.state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
-    having = {name: known for name, known in state.runs.items() if known.model is not None}
-    name = run if run is not None else next(reversed(having), None)
-    known = having.get(name) if name is not None else None
-    if known is None or known.model is None:
-        found = ", ".join(having) or "no run with a model yet"
-        raise ConfigError("run", run or "newest", f"one of: {found}", str(config.state_dir))
+    with_model = {name: kept for name, kept in state.runs.items() if kept.model is not None}
+    name = run if run is not None else next(reversed(with_model), None)
+    kept = with_model.get(name) if name is not None else None
+    if kept is None or kept.model is None:
+        runs = ", ".join(with_model) or "no run with a model yet"
+        raise ConfigError("run", run or "newest", f"one of: {runs}", str(config.state_dir))
     blobs = BlobFolder(config.state_dir)
-    bundle = unpack(blobs.read(known.bundle))
-    theta = FolderVectors(blobs).read(known.model, bundle.manifest.layout).copy()
+    bundle = unpack(blobs.read(kept.bundle))
+    theta = FolderVectors(blobs).read(kept.model, bundle.manifest.layout).copy()
     return PersonalModel(bundle, theta)
 
 
 def predict_file(model: PersonalModel, path: Path, backend: BackendConfig) -> NDArray[np.float32]:
     """The model's outputs (N, C) for the inputs in a file. Raises ``DataError`` for a bad file."""
     try:
-        # Opened here: np.load leaves the file of a broken archive open.
+        # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            inputs = found if isinstance(found, np.ndarray) else found["x"]
-    except (
-        Exception
-    ) as exc:  # a damaged file makes numpy, zipfile and zlib raise ten kinds of error
+            loaded = np.load(file, allow_pickle=False)
+            inputs = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+    except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
         raise DataError(f"{path}: {exc}, expected .npy, or .npz with x") from exc
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
     return open_trainer(model.bundle, backend.name, backend.threads).predict(model.theta, rows)

@@ -1,4 +1,4 @@
-"""The agent's shell: link, worker thread, clock and log. All of the device's I/O begins here."""
+"""The I/O around the agent's core: link, worker thread, clock and log."""
 
 import logging
 import time
@@ -7,11 +7,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from threading import Event, Lock
 
-from sedge_edge.agent import Agent, AgentEffect, Work
+from sedge_edge.agent import Agent, AgentEffect, StartJob
 from sedge_edge.backends import open_trainer
-from sedge_edge.rounds.storage import Shelf
+from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, Outcome, Workplace, perform
+from sedge_edge.training.job import Job, Outcome, WorkerContext, run_job
 from sedge_edge.training.trainer import Trainer, TrainingStopped
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
@@ -21,33 +21,33 @@ from sedge_protocol.wire.topics import down
 
 
 @dataclass
-class Programs:
-    """Opened bundles by hash. Devices that live in one process share them."""
+class OpenBundles:
+    """The last opened bundles, by hash. Devices in one process may share them."""
 
     backend: str
     threads: int
-    kept: int = 2
+    capacity: int = 2
     _open: dict[bytes, tuple[Bundle, Trainer]] = field(
         default_factory=dict[bytes, tuple[Bundle, Trainer]]
     )
     _lock: Lock = field(default_factory=Lock)
 
-    def open(self, blobs: Shelf, sha256: bytes) -> tuple[Bundle, Trainer]:
-        """A bundle that lies among the blobs, ready to run."""
+    def open(self, blobs: WholeBlobs, sha256: bytes) -> tuple[Bundle, Trainer]:
+        """A bundle from the blobs, with a trainer for it."""
         with self._lock:
             if sha256 not in self._open:
                 bundle = unpack(blobs.read(sha256))
-                while len(self._open) >= self.kept:
+                while len(self._open) >= self.capacity:
                     del self._open[next(iter(self._open))]
                 self._open[sha256] = (bundle, open_trainer(bundle, self.backend, self.threads))
             return self._open[sha256]
 
 
 class Runtime:
-    """One device at work: a station of the loop.
+    """One device in the loop (``Station``).
 
-    ``work`` begins a job, one at a time; ``wake`` is called, from any thread, when one is done. ``stop``
-    is called once, at the end: the job at hand need not be done.
+    ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
+    called once, at the end, and tells the current job that it need not finish.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Runtime:
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` wants to be called next."""
+        """When ``step`` is next due."""
         if self._job is not None and self._job.done():
             return 0.0
         due = self.agent.timer()
         return self.link.timer() if due is None else min(due, self.link.timer())
 
     def step(self) -> None:
-        """Take what has happened, do what is due."""
+        """Handle what has happened, and do what is due."""
         for event in self.link.step():
             now = time.monotonic()
             match event:
@@ -101,11 +101,11 @@ class Runtime:
         self._do(self.agent.poll(time.monotonic()))
 
     def close(self) -> None:
-        """Stop the job at hand, say goodbye, close the link. One that is done by then is kept."""
+        """Stop the current job, or keep its outcome if it is already done; say goodbye; close the link."""
         self._stop()
         self._closing = True
         job = self._job
-        # One that has not begun need not begin; the order is still on disk.
+        # A job that has not begun can be cancelled: its order is still on disk.
         if job is not None and (job.cancel() or isinstance(job.exception(), TrainingStopped)):
             self._do(self.agent.interrupted())
         elif job is not None and _expected(job.exception()):
@@ -121,7 +121,7 @@ class Runtime:
             self._do(self.agent.finished(job.result(), now))
         elif isinstance(error, SedgeError) and _expected(error):
             self._do(self.agent.failed(error, now))
-        else:  # our own bug: a crash that the service manager restarts and reports beats a silent loop
+        else:  # our own bug: better a crash, which the service manager reports, than a silent loop
             raise error
 
     def _do(self, effects: list[AgentEffect]) -> None:
@@ -133,26 +133,26 @@ class Runtime:
                     self.link.subscribe(effect.topic)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
-                case Work() if self._closing:  # the order is still on disk
+                case StartJob() if self._closing:  # the order is still on disk
                     self._do(self.agent.interrupted())
-                case Work():
+                case StartJob():
                     self._job = self._work(effect.job)
                     self._job.add_done_callback(lambda _: self._wake())
                 case _:
                     self.link.unsubscribe(effect.topic)
 
 
-def in_pool(
+def pooled_runtime(
     agent: Agent,
     settings: BrokerSettings,
     examples: tuple[Examples, Examples],
-    programs: Programs,
+    programs: OpenBundles,
     pool: Executor,
     wake: Callable[[], None],
 ) -> Runtime:
-    """A device that does its jobs itself, with its data and opened bundles, in a thread of ``pool``."""
+    """A device that does its own jobs, with its own data, in a thread of ``pool``."""
     stopping = Event()
-    place = Workplace(
+    context = WorkerContext(
         agent.blobs,
         agent.vectors,
         *examples,
@@ -162,11 +162,11 @@ def in_pool(
     )
 
     def work(job: Job) -> Future[Outcome]:
-        return pool.submit(perform, job, place)
+        return pool.submit(run_job, job, context)
 
     return Runtime(agent, settings, work, wake, stopping.set)
 
 
 def _expected(error: BaseException | None) -> bool:
-    """Whether a job may end so: with its outcome, or with an error that is no bug of ours."""
+    """Whether a job may end like this: with an outcome, or with an error that is not our bug."""
     return error is None or (isinstance(error, SedgeError) and not isinstance(error, LocalError))

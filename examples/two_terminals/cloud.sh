@@ -1,13 +1,14 @@
 #!/bin/sh
-# Terminal 1: a broker and a coordinator, waiting for two devices. Ctrl-C ends both.
+# Terminal 1: a broker and a coordinator, which wait for two devices. Ctrl-C ends both.
 #
 #   pip install '../..[all]' && apt-get install mosquitto dataset-fashion-mnist
-#   sh cloud.sh                       # here; once more: rm -r fleet first
+#   sh cloud.sh                       # here; to start over, rm -r fleet first
 #   sh device.sh pi-1                 # in terminal 2
 #   sh device.sh pi-2                 # in terminal 3
 #
-# Debian starts a broker of its own on the same port: stop it, or take another, PORT=1884 sh cloud.sh. For real
-# devices HOST=192.168.1.10 sh cloud.sh, this machine's address; copy fleet/pi-1 there and, in it: sedge-edge run
+# Debian's own broker uses the same port: stop it, or use another port, PORT=1884 sh cloud.sh. For real devices
+# run HOST=192.168.1.10 sh cloud.sh with this machine's address, copy fleet/pi-1 to the device and run
+# sedge-edge run inside it.
 set -eu
 cd "$(dirname "$0")"
 url=mqtt://${HOST:-127.0.0.1}:${PORT:-1883}

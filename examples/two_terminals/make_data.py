@@ -1,4 +1,4 @@
-"""Each device's own images: Fashion-MNIST, where device i has half of the classes.
+"""Each device's images: Fashion-MNIST, with the classes divided between the devices.
 
 python make_data.py device-1/train.npz device-2/train.npz
 """

@@ -1,13 +1,12 @@
-"""Which channels of a model's tensors belong together: what a sub-model leaves out is left out everywhere.
+"""Which channels of a model's tensors belong together: a sub-model leaves them out everywhere.
 
-An axis is one stream of channels: the outputs of a convolution are the inputs of the next one, share
-their normalisation, and through a residual connection also belong to the outputs of other layers. A
-dimension of a tensor either runs along an axis, or is fixed (kernel extents, classes, the image's own
-channels). Along an axis of c channels a dimension has c * p elements, p for each channel side by side:
-p > 1 behind a flattened image.
+An axis is one stream of channels: a convolution's outputs are the inputs of the next one and of its
+normalisation, and a residual connection ties them to the outputs of other layers. A dimension of a tensor
+either runs along an axis or is fixed (kernel extents, classes, the image's own channels). Along an axis of
+c channels a dimension has c * p elements, p neighbours for each channel: p > 1 after a flattened image.
 
-A narrower form of a model keeps the first channels of every axis, ``kept`` of them; its tensors have the
-names, the order and the dims of the whole model's.
+A narrower form of a model keeps the first ``kept`` channels of every axis; its tensors have the same names,
+order and dims as the whole model's.
 """
 
 import math
@@ -19,19 +18,19 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout
 
 FIXED = -1
-# What a rate in binary lacks of the one that was meant: 0.3 of 10 channels are 3, never 3.0000000000000004.
+# Absorbs the rounding of a binary fraction: 0.3 of 10 channels is 3, not 3.0000000000000004.
 ROUNDING = 1e-9
 
 
 def kept(channels: int, dropped: float) -> int:
-    """How many of an axis's channels a form keeps; it lacks the share ``dropped`` (0 to below 1)."""
+    """The number of an axis's channels that a form keeps; ``dropped`` (0 to below 1) is the rest."""
     return max(1, math.ceil((1 - dropped) * channels - ROUNDING))
 
 
 class Axes(msgspec.Struct, frozen=True, dict=True):
     """The axes of a layout: ``channels`` of each, and for every tensor the axis of each dimension.
 
-    ``dims`` has the layout's tensors in their order; ``FIXED`` marks a dimension that runs along none.
+    ``dims`` has the layout's tensors in their order; ``FIXED`` marks a dimension along no axis.
     """
 
     channels: tuple[int, ...]
@@ -59,11 +58,11 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
             raise CodecError(f"axes: axis {self.used.index(())} belongs to no tensor")
 
     def narrowed(self, dropped: float) -> "Axes":
-        """The axes of the form that lacks the share ``dropped`` (0 to below 1) of every axis's channels."""
+        """The axes of the form without the share ``dropped`` (0 to below 1) of every axis's channels."""
         return Axes(tuple(kept(channels, dropped) for channels in self.channels), self.dims)
 
     def layout(self, whole: Layout, narrower: "Axes") -> Layout:
-        """The layout of the narrower form of a model, whose own these axes and ``whole`` are."""
+        """The layout of a narrower form; these axes and ``whole`` are the whole model's."""
         return Layout.of(
             (
                 tensor.name,
@@ -86,4 +85,4 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
             for dimension, axis in enumerate(axes):
                 if axis != FIXED:
                     places[axis].append((number, dimension))
-        return tuple(tuple(found) for found in places)
+        return tuple(map(tuple, places))

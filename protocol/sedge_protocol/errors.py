@@ -6,15 +6,17 @@
     ├── ExportError      a model that cannot become programs, or whose programs disagree with torch
     ├── StorageError     the disk: full, unreadable, corrupt, or of another schema
     ├── LinkError        the broker: unreachable, refused us, or cut the link
-    ├── LocalError       we broke one of our own rules: a bug, never the peer's doing
-    └── RemoteError      the peer's bytes break a rule: dropped, counted, answered, never a crash
-        ├── FrameError   header, length or MAC of a frame
-        │   └── VersionError   a frame of a protocol version that we do not speak
-        ├── CodecError   a coded vector
-        └── UpdateRejected      the peer said no, with a reason code
+    ├── StrategyError    what a strategy returned cannot be used: its run ends, the others go on
+    ├── Unencodable      a vector that its coding cannot hold, such as one with an infinity
+    ├── LocalError       a bug: our own code broke one of its rules; nobody else's bytes can cause it
+    └── RemoteError      the peer's bytes break a rule: dropped and counted, never a crash
+        ├── FrameError        header, length or MAC of a frame
+        │   └── VersionError  a frame of a protocol version that we do not speak
+        ├── CodecError        a coded vector
+        └── UpdateRejected    an update that does not belong to its order, with a reason code
 
-The message says what is wrong, where, and what was expected: ``update.index[17]: 90211 is not below
-n=90200``. Foreign exceptions (paho, sqlite3, OSError) are translated once, at the file that owns the
+A message says what is wrong, where, and what was expected: ``update.index[17]: 90211 is not below
+n=90200``. Foreign exceptions (paho, sqlite3, OSError) are translated once, in the file that owns the
 library, with ``raise ... from exc``.
 """
 
@@ -32,7 +34,7 @@ class ConfigError(SedgeError):
         super().__init__(f"{prefix}{key}: found {found!r}, expected {expected}")
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, object, str, str]]:
-        """So that it may cross from one process of ours to another."""
+        """Pickled by its parts: the emulator's workers are other processes."""
         return type(self), (self.key, self.found, self.expected, self.where)
 
 
@@ -52,8 +54,16 @@ class LinkError(SedgeError):
     """The broker cannot be reached or does not accept us."""
 
 
+class StrategyError(SedgeError):
+    """What a strategy returned, or was about to compute, cannot be used."""
+
+
+class Unencodable(SedgeError):
+    """A vector that its coding cannot hold."""
+
+
 class LocalError(SedgeError):
-    """Our own code broke one of its rules."""
+    """Our own code broke one of its rules: a bug."""
 
 
 class RemoteError(SedgeError):
@@ -73,7 +83,7 @@ class CodecError(RemoteError):
 
 
 class UpdateRejected(RemoteError):
-    """The peer refuses; ``reason`` is one of the reason codes of WIRE.md."""
+    """An update that does not count; ``reason`` is one of the reason codes of WIRE.md."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, detail

@@ -1,9 +1,9 @@
-"""Which parameters of a device tell its model from the fleet's: the scores of FedOBP, and the choice.
+"""FedOBP's scores: in which parameters a device's model differs most from the fleet's.
 
-For a device with last trained model th_i and the global model th_g, a score I is computed for every
-element of the scored tensors; K = {k : I_k > quantile_q(I)} is its personal set. The coordinator scores for
-its devices, or with ``scoring = "device"`` each device for itself: both call these functions, so both find
-the same set. n = parameters of the model, s = scored elements.
+For a device with last trained model th_i and the global model th_g, every element of the scored tensors
+gets a score I; K = {k : I_k > quantile_q(I)} is the device's personal set. The coordinator scores for its
+devices or, with ``scoring = "device"``, each device for itself: both use these functions and so find the
+same set. n = parameters of the model, s = scored elements.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ def importance(
         squared   (history - theta)^2             product   |(history - theta) history|
         gradient  |g|                             fisher    g^2
 
-    g is ``gradient`` (n,), that of a loss of the history. A score above the largest float32 becomes that
-    number, so that one enormous element neither hides behind infinity nor turns a norm or an average into
-    NaN. Raises ``LocalError`` where the gradient is wanted and missing.
+    g is ``gradient`` (n,), that of a loss at the history. A score beyond float32's range is clipped to it,
+    so that one enormous element does not turn a norm or an average into NaN. Raises ``LocalError`` when a
+    gradient is needed and missing.
     """
     if score in ("gradient", "fisher") and gradient is None:
         raise LocalError(f"score {score!r}: there is no gradient")
@@ -57,7 +57,7 @@ def importance(
 
 
 def min_max(scores: NDArray[np.float32], tensors: tuple[Tensor, ...]) -> NDArray[np.float32]:
-    """The scores (s,) brought to 0..1 within each tensor; a tensor of equal scores becomes 0."""
+    """The scores (s,) scaled to 0..1 within each tensor; a tensor of equal scores becomes 0."""
     normed = scores.copy()
     for part in _parts(normed, tensors):
         part -= part.min()
@@ -68,10 +68,10 @@ def min_max(scores: NDArray[np.float32], tensors: tuple[Tensor, ...]) -> NDArray
 
 
 def kept(size: int, quantile: float) -> int:
-    """k = n - 1 - floor(q (n - 1)): how many of n different scores lie above their q-quantile.
+    """k = n - 1 - floor(q (n - 1)): how many of n different scores are above their q-quantile.
 
-    q is the decimal that was written: .29 of 101 elements is rank 29, where binary floating point
-    makes .29 * 100 = 28.999999999999996 and keeps one more.
+    Exact in decimal: .29 of 101 elements is rank 29, while floating point makes .29 * 100 =
+    28.999999999999996 and would keep one more.
     """
     return size - 1 - int(Fraction(str(float(quantile))) * (size - 1))
 
@@ -79,9 +79,9 @@ def kept(size: int, quantile: float) -> int:
 def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:
     """Sorted indices of the k largest of the scores (s,), without those equal to the (k+1)-th.
 
-    That is ``scores > quantile`` of linear interpolation, ties included: whichever of equal scores
-    a sort puts first, all that tie with the (k+1)-th go, so the set depends on the values only.
-    Equal scores throughout select nothing. Raises ``LocalError`` for a score that is not finite.
+    That is ``scores > quantile`` with linear interpolation. All scores that tie with the (k+1)-th are left
+    out, so the set depends on values only; if all scores are equal it is empty. Raises ``LocalError`` for
+    a score that is not finite.
     """
     if not np.isfinite(scores).all():
         raise LocalError(f"scores: index {int(np.argmin(np.isfinite(scores)))} is not finite")
@@ -92,7 +92,7 @@ def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:
 
 
 def positions(indices: NDArray[np.uint32], tensors: tuple[Tensor, ...]) -> NDArray[np.uint32]:
-    """Where the scored elements with these indices lie inside theta."""
+    """The positions in theta of the scored elements with these indices."""
     sizes = np.array([t.size for t in tensors], np.int64)
     ends = np.cumsum(sizes)
     shift = np.array([t.offset for t in tensors], np.int64) - (ends - sizes)
@@ -102,10 +102,10 @@ def positions(indices: NDArray[np.uint32], tensors: tuple[Tensor, ...]) -> NDArr
 def _largest(scores: NDArray[np.float32], k: int) -> np.float32:
     """The (k+1)-th largest score (k = 0: the largest), exactly.
 
-    A partition of all 582,026 scores costs 4 ms. The (k+1)-th largest of the maxima of disjoint
-    groups is reached by at least k+1 scores, so it bounds the answer from below and the partition
-    needs only the few scores that reach it: 0.3 ms at k = 41. Eight groups for each wanted score
-    let hardly more than k+1 through; below 4 scores to a group the detour does not pay.
+    A partition of all 582,026 scores takes 4 ms. At least k+1 scores reach the (k+1)-th largest of the
+    maxima of disjoint groups, so it is a lower bound, and only the few scores that reach it need to be
+    partitioned: 0.3 ms at k = 41. With eight groups for each wanted score hardly more than k+1 pass; with
+    fewer than 4 scores in a group the detour does not pay.
     """
     groups = max(1024, 8 * (k + 1))
     depth = scores.size // groups

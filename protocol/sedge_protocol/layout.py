@@ -1,7 +1,7 @@
-"""Where every tensor of a model lies inside its one flat float32 vector.
+"""The place of every tensor in a model's flat float32 vector.
 
-A model is ``theta``, shape (n,). The layout names its slices. Two peers agree on a model's shape
-exactly when their layouts have the same hash; the values never enter the hash.
+A model is ``theta``, shape (n,), and the layout names its slices. Two peers agree on a model's tensors
+exactly when their layouts have the same hash; values do not enter the hash.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from sedge_protocol.errors import CodecError
 
 Theta: TypeAlias = NDArray[np.float32]
 
-# 2**28 parameters are 1 GiB of float32, the largest vector a 512 MB device could ever be sent by
-# mistake and the largest whose byte offsets stay far below 2**31.
+# 2**28 parameters are 1 GiB of float32: more than a 512 MB device can take, and byte offsets stay below
+# 2**31.
 MAX_PARAMETERS = 2**28
 MAX_TENSORS = 4096
 # An order may name any tensor that a device keeps (messages.Name).
 MAX_NAME_CHARS = 256
-# What numpy 1 can reshape to; PyTorch stops at 64, real layers at 5.
+# The limit of numpy 1; that of PyTorch is 64, and real layers have at most 5.
 MAX_RANK = 32
 
 
@@ -60,8 +60,8 @@ class Tensor(msgspec.Struct, frozen=True):
 class Layout(msgspec.Struct, frozen=True, dict=True):
     """The tensors of a model in order, without gaps.
 
-    Raises ``CodecError`` on construction when names repeat, an extent is not positive, offsets
-    leave gaps, or a limit is exceeded, so a decoded layout is always sound.
+    Raises ``CodecError`` on construction when a name repeats, an extent is not positive, offsets leave
+    gaps, or a limit is exceeded. So a decoded layout is always valid.
     """
 
     tensors: tuple[Tensor, ...]
@@ -90,7 +90,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], Role]]) -> "Layout":
-        """Lay the named shapes out one after the other."""
+        """The layout of these named shapes, one after the other."""
         tensors: list[Tensor] = []
         offset = 0
         for name, shape, role in shapes:
@@ -121,16 +121,17 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def normalisation(self) -> tuple[str, ...]:
-        """Names of all tensors of the modules that have statistics: BatchNorm's, scale and shift included.
+        """Names of all tensors of modules with statistics: BatchNorm's, with scale and shift.
 
-        Norms without statistics (GroupNorm, LayerNorm) are not among them: nothing tells them apart.
+        Norms without statistics (GroupNorm, LayerNorm) are not among them, as a layout cannot tell them
+        from other modules.
         """
         modules = {name.rpartition(".")[0] for name in self.statistics}
         return tuple(t.name for t in self.tensors if t.name.rpartition(".")[0] in modules)
 
     @cached_property
     def head(self) -> tuple[str, ...]:
-        """Names of the last module's parameters: the classifier of the usual network."""
+        """Names of the last module's parameters, which usually is the classifier."""
         parameters = [t.name for t in self.tensors if t.role is Role.PARAMETER]
         module = parameters[-1].rpartition(".")[0] if parameters else ""
         return tuple(name for name in parameters if name.rpartition(".")[0] == module)

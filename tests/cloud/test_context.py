@@ -8,25 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.cloud import given
-from tests.cloud.helper import (
-    CONFIG,
-    LAYOUT,
-    RUN,
-    Cloud,
-    make_bundle,
-    open_store,
-    random_theta,
-    report_for,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
 
-from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CodecConfig
 from sedge_cloud.store import runs as ledgers
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
-from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Committed, Message, Offer, Order, Reject
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.messages import Committed, Order, Reject
 from sedge_protocol.wire.update import decode_update, encode_update
 
 KEPT = 3000  # a quarter of the elements: a mask alone takes more than a kilobyte
@@ -102,29 +90,6 @@ def test_the_next_order_names_the_mask_of_the_last_update(tmp_path: Path) -> Non
         assert (row.mask, row.context) == (name_of(held["a"]), name_of(masks["a"]))
 
 
-def test_histories_and_means_are_those_without_a_context(tmp_path: Path) -> None:
-    """Bit for bit, from memory and from the disk alone."""
-    ends: list[Theta] = []
-    for kind in ("with", "without"):
-        config = SPARSE if kind == "with" else msgspec.structs.replace(SPARSE, strategy="fedavg")
-        cloud = Cloud(tmp_path / kind, config)
-        say_hello(cloud)
-        held: dict[str, bytes] = {}
-        for drift in (0, 20, 40):
-            play(cloud, drift, held)
-            if drift == 20:
-                cloud.restart()
-                say_hello(cloud)
-        ends.append(cloud.model(cloud.state().model))
-        for _ in range(2):
-            found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
-            assert found is not None
-            ends.append(found)
-            cloud.restart()
-    for one, other in zip(ends[:3], ends[3:], strict=True):
-        assert one.tobytes() == other.tobytes()
-
-
 def test_orders_that_select_nothing_have_no_context(tmp_path: Path) -> None:
     """With error feedback masks move too far for one to pay."""
     codec = CodecConfig(fraction=KEPT / LAYOUT.size)
@@ -164,12 +129,6 @@ def test_against_a_mask_that_the_order_does_not_name(tmp_path: Path) -> None:
     assert cloud.store.client_model(RUN, "a") is None
 
 
-def late(cloud: Cloud, order: Order, blob: bytes) -> list[Message]:
-    """Device c offers its update for an order long past."""
-    manifest = describe(blob)
-    return cloud.say("c", Offer(RUN, order.round, manifest, 1, blob), manifest.transfer)
-
-
 def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", -60.0)
     config = msgspec.structs.replace(SPARSE, quorum=0.6)
@@ -186,7 +145,7 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
     cloud.core.run_store.collect()
     following = sent(7, 30)
     blob = blob_of(second, following, mask_bitmap(vector))
-    (answer,) = late(cloud, second, blob)
+    (answer,) = cloud.offer("c", blob, order=second)
     assert isinstance(answer, Committed) and answer.late
     cloud.core.run_store.collect()
     cloud.restart()
@@ -227,16 +186,3 @@ def test_masks_that_nothing_names_are_collected(
     kept = [cloud.store.blobs.has(mask) for mask in masks]
     # The last one for the open order, and those that late updates of three rounds may need.
     assert kept == [False] * 4 + [True] * 4
-
-
-def test_a_second_run_has_masks_of_its_own(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, SPARSE)
-    say_hello(cloud)
-    play(cloud, 0, {})
-    other = open_store(tmp_path / "state")
-    start_run(other, "second", make_bundle(tmp_path / "other"), SPARSE)
-    other.close()
-    cloud.load()
-    cloud.poll()
-    orders = {order.run: order for order in cloud.messages("a", Order)}
-    assert orders["second"].context == b"" and orders[RUN].context

@@ -76,10 +76,7 @@ def largest_patch(cloud: Cloud, name: str) -> float:
     return float(np.abs(patch.values).max())
 
 
-@pytest.mark.parametrize(
-    ("strategy", "options"),
-    [("fedcac", {}), ("fedpurin", {}), ("fedpurin", {"average": "filled"})],
-)
+@pytest.mark.parametrize(("strategy", "options"), [("fedcac", {}), ("fedpurin", {})])
 def test_nobody_is_grouped_with_it(strategy: str, options: Options, tmp_path: Path) -> None:
     config = RunConfig(strategy=strategy, options=options, num_rounds=4)
     cloud = Cloud(tmp_path, config, NAMES)
@@ -125,11 +122,10 @@ def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> N
     cloud.store.close()
 
 
-@pytest.mark.parametrize("strategy", ["fedobp", "fedcac"])
-def test_an_honest_patch_alone_is_left_as_it_is(strategy: str, tmp_path: Path) -> None:
+def test_an_honest_patch_alone_is_left_as_it_is(tmp_path: Path) -> None:
     """It took rounds to grow, and is ten times as long as what a device still changes."""
     newcomers = tuple(f"d{i}" for i in range(10, 19))
-    cloud = Cloud(tmp_path, RunConfig(strategy=strategy, num_rounds=4), (*NAMES, *newcomers))
+    cloud = Cloud(tmp_path, RunConfig(strategy="fedobp", num_rounds=4), (*NAMES, *newcomers))
     online(cloud, *NAMES)
     far = honest(BAD)
     far[0] = 0.49  # the median change is .11 long
@@ -142,9 +138,8 @@ def test_an_honest_patch_alone_is_left_as_it_is(strategy: str, tmp_path: Path) -
     cloud.store.close()
 
 
-@pytest.mark.parametrize("solver", ["sinkhorn", "assign"])
-def test_its_past_makes_no_start(solver: str, tmp_path: Path) -> None:
-    config = RunConfig(strategy="subflot", options={"solver": solver}, num_rounds=4)
+def test_its_past_makes_no_start(tmp_path: Path) -> None:
+    config = RunConfig(strategy="subflot", options={"solver": "assign"}, num_rounds=4)
     cloud = Cloud(tmp_path, config, NAMES, widths=(0.5,))
     online(cloud, *NAMES)
     send(cloud, bad=WILD)

@@ -6,15 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    LAYOUT,
-    RUN,
-    Cloud,
-    a_hello,
-    report_for,
-    small_update,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, report_for, small_update
 from tests.protocol.absurd import warped, warped_frame
 
 from sedge_cloud.config import BroadcastConfig, RobustConfig, RunConfig
@@ -32,9 +24,7 @@ RUNS: dict[str, RunConfig] = {
     "fedavg": MANY,
     "apfl": msgspec.structs.replace(MANY, evaluate_every=1),
     "fedobp": msgspec.structs.replace(
-        MANY,
-        options={"quantile": 0.9},
-        broadcast=BroadcastConfig(ValueCoding.BF16, 0.1),
+        MANY, options={"quantile": 0.9}, broadcast=BroadcastConfig(ValueCoding.BF16, 0.1)
     ),
     "fedcac": msgspec.structs.replace(MANY, robust=RobustConfig(clip=0.0)),
     "heterofl": msgspec.structs.replace(MANY, broadcast=BroadcastConfig(ValueCoding.INT8, 0.5)),

@@ -12,13 +12,14 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
+from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import as_inputs, load_data, load_source
-from sedge_edge.training.examples import Examples, check, set_aside, split
+from sedge_edge.data import load_data, load_source
+from sedge_edge.training.examples import Examples, check_examples, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.bundle import FORMAT, BundleManifest, TensorSpec, Verification
+from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -27,19 +28,8 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def manifest(
     dtype: str = "float32", shape: tuple[int, ...] = (2,), classes: int = 3
 ) -> BundleManifest:
-    return BundleManifest(
-        format=FORMAT,
-        name="test",
-        layout=Layout.of([("w", (6,), Role.PARAMETER)]),
-        batch_size=4,
-        input=TensorSpec(dtype, shape),
-        target=TensorSpec("int64", ()),
-        num_classes=classes,
-        optimizer="sgd",
-        uses_batch_statistics=False,
-        programs=(),
-        verification=Verification(0.0, 0.0, 1.0, {}),
-    )
+    layout = Layout.of([("w", (6,), Role.PARAMETER)])
+    return manifest_of(layout, input=TensorSpec(dtype, shape), num_classes=classes)
 
 
 def write_npz(folder: Path, **arrays: NDArray[Any]) -> str:
@@ -152,14 +142,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert examples.inputs.shape == (4, 3, 2, 3)
     assert examples.inputs.dtype == np.float32
     np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
-    check(examples, manifest(shape=(3, 2, 3), classes=11))
-
-
-def test_grey_images_have_one_channel(tmp_path: Path) -> None:
-    write_images(tmp_path / "images", ["0/grey-a.png", "1/grey-b.jpg"], (28, 28))
-    examples = load_source("images", tmp_path)
-    assert examples.inputs.shape == (2, 1, 28, 28)
-    np.testing.assert_allclose(examples.inputs[1], 0.2, atol=0.01)
+    check_examples(examples, manifest(shape=(3, 2, 3), classes=11))
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
@@ -188,7 +171,7 @@ def test_folders_that_hold_no_images(tmp_path: Path) -> None:
         load_source("images", tmp_path)
     (folder / "1" / "b.png").unlink()
     (folder / "cat").mkdir()
-    with pytest.raises(DataError, match="cat: the folder's name says no label"):
+    with pytest.raises(DataError, match="cat: the folder's name has no label"):
         load_source("images", tmp_path)
 
 
@@ -260,28 +243,20 @@ class Wrong:
 )
 def test_check_names_what_is_wrong(wrong: Wrong) -> None:
     with pytest.raises(DataError, match=wrong.message):
-        check(Examples(wrong.x, wrong.y), manifest())
+        check_examples(Examples(wrong.x, wrong.y), manifest())
 
 
 def test_a_model_that_does_not_take_labels() -> None:
     regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
     with pytest.raises(DataError, match=r"expects targets float32 of shape \(1,\)"):
-        check(Examples(X, Y), regression)
+        check_examples(Examples(X, Y), regression)
 
 
 def test_check_lets_good_examples_pass() -> None:
-    check(Examples(X, Y), manifest())
-    check(Examples(X, Y + 100), manifest(classes=0))
-    check(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
-    check(Examples(X[:, 0], Y), manifest(shape=()))
-
-
-def test_inputs_alone_are_converted_and_checked() -> None:
-    np.testing.assert_array_equal(as_inputs(X.astype(np.float64), manifest(), "in.npy"), X)
-    with pytest.raises(DataError, match=r"in\.npy: x has rows of shape \(1,\)"):
-        as_inputs(X[:, :1], manifest(), "in.npy")
-    with pytest.raises(DataError, match=r"in\.npy: x is <U1"):
-        as_inputs(["a", "b"], manifest(), "in.npy")
+    check_examples(Examples(X, Y), manifest())
+    check_examples(Examples(X, Y + 100), manifest(classes=0))
+    check_examples(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
+    check_examples(Examples(X[:, 0], Y), manifest(shape=()))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +266,7 @@ def test_split_parts_the_examples(count: int, fraction: float, num_test: int) ->
     examples = Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
     train, test = split(examples, fraction, 7)
     assert (len(train.targets), len(test.targets)) == (count - num_test, num_test)
-    assert set_aside(count, fraction) == num_test
+    assert holdout_size(count, fraction) == num_test
     assert sorted([*train.targets.tolist(), *test.targets.tolist()]) == list(range(count))
     np.testing.assert_array_equal(train.inputs[:, 0], train.targets)
     np.testing.assert_array_equal(test.inputs[:, 0], test.targets)
@@ -304,14 +279,6 @@ def test_split_depends_on_the_seed_alone() -> None:
     assert tests[0] != tests[2]
     with pytest.raises(DataError, match="1 examples cannot be split"):
         split(Examples(X[:1], Y[:1]), 0.2, 0)
-
-
-@pytest.mark.parametrize("labels", [5, 7])
-@pytest.mark.parametrize("test", [None, "data.npz"])
-def test_as_many_labels_as_examples(tmp_path: Path, labels: int, test: str | None) -> None:
-    source = write_npz(tmp_path, x=X, y=np.zeros(labels, np.int64))
-    with pytest.raises(DataError, match=f"x has 6 rows and y {labels}, expected as many"):
-        load_data(DataConfig(train=source, test=test), tmp_path)
 
 
 def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
@@ -327,14 +294,6 @@ def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
     assert (
         peak < 7 * x.nbytes
     )  # float32 alone is four times as much; both, split and whole, were nine
-
-
-def test_load_data_splits_only_without_a_test_set(tmp_path: Path) -> None:
-    source = write_npz(tmp_path, x=X, y=Y)
-    train, test = load_data(DataConfig(source, test_fraction=0.5), tmp_path)
-    assert (len(train.targets), len(test.targets)) == (3, 3)
-    train, test = load_data(DataConfig(source, source), tmp_path)
-    assert (len(train.targets), len(test.targets)) == (6, 6)
 
 
 def test_any_flipped_bit_of_a_compressed_archive_is_a_data_error(tmp_path: Path) -> None:

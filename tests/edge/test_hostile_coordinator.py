@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.desk import DOWN, KEYS, Desk, N, drift, theta_of
+from tests.edge.harness import DOWN, KEYS, Harness, N, drift, theta_of
 from tests.orders import changed
 from tests.protocol.absurd import warped_frame
 
@@ -31,41 +31,43 @@ EXACT = ValueCoding.FP32
 SIZES = (1e-45, 1.0, 1e19, LARGEST)
 
 
-class Deaf(Desk):
-    """A desk that leaves a request for a blob that it does not have unanswered."""
+class Deaf(Harness):
+    """A harness that leaves a request for a blob that it does not have unanswered."""
 
     def send_chunks(self, transfer: bytes, get: Get) -> list[AgentEffect]:
         return super().send_chunks(transfer, get) if transfer in self.manifests else []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_device_survives_absurd_orders(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    desk = Deaf(tmp_path)
-    desk.pump(desk.connect())
+    device = Deaf(tmp_path)
+    device.pump(device.connect())
     for number in range(1, 120):
-        desk.now += rng.choice([0.0, 1.0, 40.0, 700.0])
-        order = _order(desk, number, rng)
+        device.now += rng.choice([0.0, 1.0, 40.0, 700.0])
+        order = _order(device, number, rng)
         match rng.randrange(4):
             case 0:
-                desk.give(order)
+                device.give(order)
             case 1:
-                desk.order_at_hand = order
-                desk.pump(_bent(desk, order, rng))
+                device.order_at_hand = order
+                device.pump(_bent(device, order, rng))
             case _:
-                desk.pump(_bent(desk, _message(order, rng), rng))
+                device.pump(_bent(device, _message(order, rng), rng))
         if rng.random() < 0.05:
-            desk.pump(desk.reboot())
-    assert desk.declines and desk.updates and desk.agent.peer.counters["refused"]
-    desk.now += 4000.0
-    desk.pump(desk.reboot())
-    desk.give(desk.order(10**6, run="honest"))
-    assert ("honest", 10**6) in desk.updates
+            device.pump(device.reboot())
+    assert device.declines and device.updates and device.agent.peer.counters["refused"]
+    device.now += 4000.0
+    device.pump(device.reboot())
+    device.give(device.order(10**6, run="honest"))
+    assert ("honest", 10**6) in device.updates
 
 
-def _bent(desk: Desk, message: messages.Message, rng: random.Random) -> list[AgentEffect]:
-    seq = int.from_bytes(desk.peer.seal(Welcome(bytes(16), "0"))[12:16], "little")
-    return desk.agent.receive(DOWN, warped_frame(message, rng, DOWN, KEYS.down, 7, seq), desk.now)
+def _bent(device: Harness, message: messages.Message, rng: random.Random) -> list[AgentEffect]:
+    seq = int.from_bytes(device.peer.seal(Welcome(bytes(16), "0"))[12:16], "little")
+    return device.agent.receive(
+        DOWN, warped_frame(message, rng, DOWN, KEYS.down, 7, seq), device.now
+    )
 
 
 def _message(order: Order, rng: random.Random) -> messages.Message:
@@ -82,9 +84,9 @@ def _message(order: Order, rng: random.Random) -> messages.Message:
     return rng.choice(found)
 
 
-def _order(desk: Desk, number: int, rng: random.Random) -> Order:
+def _order(device: Harness, number: int, rng: random.Random) -> Order:
     """An order whose every value is within its limits, whatever sense they make together."""
-    order = desk.order(number, _model(number, rng))
+    order = device.order(number, _model(number, rng))
     if rng.random() < 0.4:
         values = np.full(3, rng.choice(SIZES), np.float32)
         patch = encode(SparseVector(N, np.array([1, 5, N - 1], np.uint32), values), EXACT)

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.edge.home import make_bundle, make_home, put_models
+from tests.edge.home import make_home, put_models
 
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
-from sedge_edge.prediction import PersonalModel, personal_model, predict_file
+from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -18,11 +18,6 @@ from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
 
 BACKEND = BackendConfig()
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
-    return make_bundle(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
@@ -87,7 +82,7 @@ def test_a_device_that_has_never_run(tmp_path: Path) -> None:
         personal_model(config, None)
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 11])
+@pytest.mark.parametrize("count", [1, 11])
 @pytest.mark.parametrize("kind", ["npy", "npz", "float64"])
 def test_predictions_are_the_models(
     config: EdgeConfig, tmp_path: Path, count: int, kind: str
@@ -148,34 +143,11 @@ def test_bad_files(config: EdgeConfig, tmp_path: Path) -> None:
             predict_file(model, missing, BACKEND)
 
 
-@pytest.mark.parametrize("kind", ["npy", "npz", "compressed"])
-def test_a_file_with_any_byte_damaged_is_read_or_refused(
-    config: EdgeConfig, tmp_path: Path, kind: str
-) -> None:
-    """numpy, zipfile and zlib raise ten kinds of error; users see one."""
-    model = personal_model(config, None)
-    good = saved(rows(2)) if kind == "npy" else archive(kind == "compressed", x=rows(2))
-    path = tmp_path / "rows"
-    refused = 0
-    for place in range(0, len(good), 3):
-        data = bytearray(good)
-        data[place] ^= 1 << place % 8
-        path.write_bytes(data)
-        try:
-            predict_file(model, path, BACKEND)
-        except DataError as exc:
-            assert str(path) in str(exc)
-            refused += 1
-    assert refused > 20
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [
         (np.zeros((4, 5), np.float32), r"rows of shape \(5,\), the model expects \(6,\)"),
-        (np.zeros((0, 6), np.float32), "has no rows"),
         (np.zeros((4, 6), np.int64), "is int64, the model expects float32"),
-        (np.full((4, 6), np.nan, np.float32), "holds NaN or inf"),
         (np.full((4, 6), 1e300), "holds NaN or inf"),
         (np.float32(1.0), "x is a single value"),
         (np.array(["a"]), "expected numbers"),
@@ -204,14 +176,3 @@ def test_damage_on_disk_is_said(config: EdgeConfig, which: str) -> None:
     with pytest.raises(StorageError, match="sha256"):
         for run in ("old", "newer"):
             personal_model(config, run)
-
-
-def test_a_model_that_does_not_classify(tmp_path: Path) -> None:
-    path = make_home(tmp_path / "home")
-    bundle, theta = make_bundle(tmp_path / "bundle", classes=0)
-    put_models(path, bundle, {"run": theta})
-    model = personal_model(load_config(path), None)
-    assert isinstance(model, PersonalModel)
-    assert model.num_classes == 0
-    np.save(tmp_path / "rows.npy", rows(3))
-    assert predict_file(model, tmp_path / "rows.npy", BACKEND).shape == (3, 2)

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.desk import DOWN, KEYS, UP, Desk, DriftTrainer, examples, make_bundle
+from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, make_bundle
 
 from sedge_edge import runtime as runtime_module
-from sedge_edge.runtime import Programs, Runtime, in_pool
-from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, Outcome, perform
+from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
+from sedge_edge.training.job import Job, Outcome, run_job
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
-from sedge_protocol.errors import CodecError, LocalError, StorageError
+from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
-from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.messages import Decline, Goodbye, Hello, Message, Offer, Training, Welcome
+from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.transfer import Manifest
@@ -69,8 +67,8 @@ class FakeLink:
         self.closed = True
 
 
-class Shelf:
-    """In place of ``Programs``: bundles opened with a trainer of the test's."""
+class WholeBlobs:
+    """In place of ``OpenBundles``: bundles opened with a trainer of the test's."""
 
     def __init__(self, trainer: DriftTrainer) -> None:
         self.trainer = trainer
@@ -95,15 +93,15 @@ class Gated(ThreadPoolExecutor):
 
 
 class Bench:
-    """A runtime on a desk's agent."""
+    """A runtime on a harness's agent."""
 
     def __init__(self, folder: Path, pool: Gated, trainer: DriftTrainer) -> None:
-        self.desk = Desk(folder)
+        self.device = Harness(folder)
         self.pool = pool
         self.wakes = threading.Semaphore(0)
-        shelf: Any = Shelf(trainer)
-        self.runtime = in_pool(
-            self.desk.agent,
+        shelf: Any = WholeBlobs(trainer)
+        self.runtime = pooled_runtime(
+            self.device.agent,
             BrokerSettings("mqtt://nowhere", "pi-1"),
             (examples(), examples()),
             shelf,
@@ -120,10 +118,10 @@ class Bench:
         already = len(self.link.sent)
         self.runtime.step()
         sends = [Send(*sent) for sent in self.link.sent[already:]]
-        return self.desk.messages(sends)
+        return self.device.messages(sends)
 
     def tell(self, message: Message) -> list[Message]:
-        return self.happen(Received(DOWN, self.desk.peer.seal(message)))
+        return self.happen(Received(DOWN, self.device.peer.seal(message)))
 
     def connect(self) -> None:
         self.link.will()
@@ -134,9 +132,9 @@ class Bench:
     def start_job(self) -> None:
         """Bring the device to where a job runs in the pool."""
         self.connect()
-        order = self.desk.order()
+        order = self.device.order()
         for manifest in (order.bundle, order.model):
-            BlobFolder(self.desk.folder, 0).write(self.desk.served[manifest.transfer])
+            BlobFolder(self.device.folder, 0).write(self.device.served[manifest.transfer])
         self.tell(order)
         self.pool.gate.set()
 
@@ -167,7 +165,7 @@ def test_the_link_is_asked_for_what_the_loop_needs(tmp_path: Path) -> None:
         bench.link.due = 5.0
         assert bench.runtime.timer() == 5.0
         bench.happen(Disconnected("cut", 1.0))
-        assert not bench.desk.agent.welcomed
+        assert not bench.device.agent.welcomed
 
 
 def test_a_job_runs_in_the_pool_and_its_update_is_offered(
@@ -189,7 +187,7 @@ def test_it_listens_to_blobs_for_as_long_as_it_misses_them(tmp_path: Path) -> No
     with Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
         bench.connect()
-        order = bench.desk.order()
+        order = bench.device.order()
         bench.tell(order)
         wanted = [blob_topic("test", m.transfer) for m in (order.bundle, order.model)]
         assert sorted(bench.link.topics) == sorted(wanted)
@@ -200,73 +198,7 @@ def test_it_listens_to_blobs_for_as_long_as_it_misses_them(tmp_path: Path) -> No
 def feed(bench: Bench, manifest: Manifest) -> None:
     """A blob arrives on the fleet's topic."""
     for index in range(manifest.count):
-        bench.runtime._do(bench.desk.chunk(manifest, index))
-
-
-class Raising(DriftTrainer):
-    """A trainer that fails as told."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def train(
-        self,
-        theta: Theta,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
-    ) -> Trained:
-        raise self.error
-
-
-def test_a_job_that_cannot_be_done_is_declined(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(CodecError("program 'train' failed: no")))
-        bench.start_job()
-        bench.wait()
-        (decline,) = bench.happen()
-        assert "program 'train' failed: no" in str(decline)
-        assert bench.desk.agent.idle
-
-
-def test_a_job_that_needs_too_much_memory_is_declined(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(MemoryError("Unable to allocate 1.00 GiB")))
-        bench.start_job()
-        bench.wait()
-        (decline,) = bench.happen()
-        assert isinstance(decline, Decline)
-        assert decline.reason == "OutOfMemory"
-        assert "Unable to allocate 1.00 GiB" in decline.detail
-        assert bench.desk.agent.idle
-
-
-def test_a_job_that_the_disk_refused_is_done_again_later(tmp_path: Path) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(StorageError("full")))
-        bench.start_job()
-        bench.wait()
-        assert bench.happen() == []
-        assert not bench.desk.agent.idle
-        assert bench.runtime.timer() > 0.0
-
-
-@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug")])
-def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
-    with Gated(1) as pool:
-        bench = bench_with(tmp_path, pool, Raising(error))
-        bench.start_job()
-        bench.wait()
-        with pytest.raises(type(error)):
-            bench.runtime.step()
-        bench.runtime.close()  # still says goodbye
-        assert bench.link.closed
-        assert bench.desk.on_disk().attempts["run"].starts == 1  # and does not take it for a stop
+        bench.runtime._do(bench.device.chunk(manifest, index))
 
 
 class Patient(DriftTrainer):
@@ -275,21 +207,10 @@ class Patient(DriftTrainer):
     def __init__(self) -> None:
         self.began = threading.Event()
 
-    def train(
-        self,
-        theta: Theta,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
-    ) -> Trained:
+    def train(self, *args: Any, **kwargs: Any) -> Trained:
         self.began.set()
         for _ in range(2000):
-            if stopped():
+            if args[4]():  # stopped
                 raise TrainingStopped("epoch 1 of 1, step 1: stopped")
             threading.Event().wait(0.01)
         raise AssertionError("nobody stopped the training")
@@ -298,12 +219,12 @@ class Patient(DriftTrainer):
 class Elsewhere:
     """Whoever does the jobs, when the test says so."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, device: Harness) -> None:
+        self.device = device
         self.jobs: list[tuple[Job, Future[Outcome]]] = []
         self.wakes = self.stops = 0
         settings = BrokerSettings("mqtt://nowhere", "pi-1")
-        self.runtime = Runtime(desk.agent, settings, self.work, self.wake, self.stop)
+        self.runtime = Runtime(device.agent, settings, self.work, self.wake, self.stop)
 
     def work(self, job: Job) -> Future[Outcome]:
         self.jobs.append((job, Future()))
@@ -317,70 +238,83 @@ class Elsewhere:
 
     def start_job(self) -> None:
         """An order whose blobs are all there."""
-        self.desk.connect()
-        order = self.desk.order()
+        self.device.connect()
+        order = self.device.order()
         for manifest in (order.bundle, order.model):
-            self.desk.blobs().write(self.desk.served[manifest.transfer])
+            self.device.blobs().write(self.device.served[manifest.transfer])
         link: Any = self.runtime.link
         link.will()
-        link.events += [Received(DOWN, self.desk.peer.seal(order))]
+        link.events += [Received(DOWN, self.device.peer.seal(order))]
         self.runtime.step()
 
 
 def test_jobs_may_be_done_elsewhere(tmp_path: Path) -> None:
-    elsewhere = Elsewhere(desk := Desk(tmp_path))
+    elsewhere = Elsewhere(device := Harness(tmp_path))
     elsewhere.start_job()
     ((job, future),) = elsewhere.jobs
-    assert job == Job(desk.on_disk().orders["run"])
+    assert job == Job(device.on_disk().orders["run"])
     elsewhere.runtime.step()
-    assert not desk.on_disk().outbox
+    assert not device.on_disk().outbox
     assert elsewhere.wakes == 0
-    future.set_result(perform(job, desk.place()))
+    future.set_result(run_job(job, device.place()))
     assert elsewhere.wakes == 1
     assert elsewhere.runtime.timer() == 0.0
     elsewhere.runtime.step()
-    assert [waiting.round for waiting in desk.on_disk().outbox] == [1]
+    assert [waiting.round for waiting in device.on_disk().outbox] == [1]
     assert len(elsewhere.jobs) == 1
 
 
+@pytest.mark.parametrize("error", [LocalError("a bug"), ZeroDivisionError("a bug")])
+def test_our_own_bugs_end_the_process(tmp_path: Path, error: Exception) -> None:
+    elsewhere = Elsewhere(device := Harness(tmp_path))
+    elsewhere.start_job()
+    elsewhere.jobs[0][1].set_exception(error)
+    with pytest.raises(type(error)):
+        elsewhere.runtime.step()
+    elsewhere.runtime.close()  # still says goodbye
+    link: Any = elsewhere.runtime.link
+    assert link.closed
+    assert device.on_disk().attempts["run"].starts == 1  # and does not take it for a stop
+
+
 def test_close_does_not_wait_for_a_job_that_has_not_begun(tmp_path: Path) -> None:
-    elsewhere = Elsewhere(desk := Desk(tmp_path))
+    elsewhere = Elsewhere(device := Harness(tmp_path))
     elsewhere.start_job()
     elsewhere.runtime.close()
     assert elsewhere.jobs[0][1].cancelled()
     assert elsewhere.stops == 1
-    assert list(desk.on_disk().orders) == ["run"]
-    assert desk.on_disk().attempts == {}
+    assert list(device.on_disk().orders) == ["run"]
+    assert device.on_disk().attempts == {}
 
 
 def test_a_job_that_is_done_when_the_agent_stops_is_kept(tmp_path: Path) -> None:
     """Training may have taken hours, and an evaluation at its end does not ask whether to stop."""
-    elsewhere = Elsewhere(desk := Desk(tmp_path))
+    elsewhere = Elsewhere(device := Harness(tmp_path))
     elsewhere.start_job()
     ((job, future),) = elsewhere.jobs
     link: Any = elsewhere.runtime.link
-    following = desk.order(2)
+    following = device.order(2)
     for manifest in (following.bundle, following.model):
-        desk.blobs().write(desk.served[manifest.transfer])
-    link.events += [Received(DOWN, desk.peer.seal(following))]
+        device.blobs().write(device.served[manifest.transfer])
+    link.events += [Received(DOWN, device.peer.seal(following))]
     elsewhere.runtime.step()
     assert future.set_running_or_notify_cancel()
-    future.set_result(perform(job, desk.place()))
+    future.set_result(run_job(job, device.place()))
     elsewhere.runtime.close()
-    state = desk.on_disk()
+    state = device.on_disk()
     assert [waiting.round for waiting in state.outbox] == [1] and state.runs["run"].round == 1
     assert state.orders == {"run": following} and state.attempts == {}
     assert len(elsewhere.jobs) == 1  # the next one is for the next start
 
 
 def test_a_job_that_fails_when_the_agent_stops_is_declined(tmp_path: Path) -> None:
-    elsewhere = Elsewhere(desk := Desk(tmp_path))
+    elsewhere = Elsewhere(device := Harness(tmp_path))
     elsewhere.start_job()
     future = elsewhere.jobs[0][1]
     assert future.set_running_or_notify_cancel()
     future.set_exception(TrainingDiverged("the loss is NaN (test)"))
     elsewhere.runtime.close()
-    assert desk.on_disk().orders == {}
+    assert device.on_disk().orders == {}
 
 
 def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
@@ -395,7 +329,7 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
         opened = Peer(DOWN, KEYS.down, KEYS.up, 7, 0).open(payload, topic)
         assert opened is not None
         assert isinstance(opened[1], Goodbye)
-    again = Desk(tmp_path)
+    again = Harness(tmp_path)
     assert list(again.agent.state.orders) == ["run"]  # to be done at the next start
     assert again.agent.state.attempts == {}  # a stop says nothing against the order
 
@@ -410,10 +344,10 @@ def test_frames_and_cuts_are_passed_on_and_noted(
         bench.happen(Disconnected("mqtt://nowhere: gone", 3.4))
         assert "dropped a frame on" in caplog.text
         assert "mqtt://nowhere: gone; next try in 3 s" in caplog.text
-        assert bench.desk.agent.peer.counters["refused"] == 2
+        assert bench.device.agent.peer.counters["refused"] == 2
 
 
-# Programs.
+# OpenBundles.
 
 
 def shelf_of(tmp_path: Path, count: int) -> tuple[BlobFolder, list[bytes]]:
@@ -432,7 +366,7 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
 
     monkeypatch.setattr(runtime_module, "open_trainer", open_trainer)
     blobs, names = shelf_of(tmp_path, 3)
-    programs = Programs("auto", threads=3)
+    programs = OpenBundles("auto", threads=3)
     first = programs.open(blobs, names[0])
     assert programs.open(blobs, names[0]) is first
     programs.open(blobs, names[1])
@@ -441,40 +375,3 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
     assert programs.open(blobs, names[0]) is not first
     assert len(opened) == 4
     assert {(backend, threads) for _, backend, threads in opened} == {("auto", 3)}
-
-
-def test_a_bundle_that_cannot_be_opened_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*args: object) -> DriftTrainer:
-        raise CodecError("broken")
-
-    blobs, (name,) = shelf_of(tmp_path, 1)
-    programs = Programs("auto", threads=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(runtime_module, "open_trainer", broken)
-        with pytest.raises(CodecError, match="broken"):
-            programs.open(blobs, name)
-    with pytest.raises(CodecError, match="cannot be loaded"):
-        programs.open(blobs, name)
-    with pytest.raises(StorageError):
-        programs.open(blobs, bytes(32))
-
-
-def test_wake_is_called_from_the_pool(tmp_path: Path) -> None:
-    class Later(Gated):
-        """A pool whose job ends when the test says so."""
-
-        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-            self.future: Future[Any] = Future()
-            self.call: Callable[[], None] = lambda: self.future.set_result(fn(*args, **kwargs))
-            return self.future
-
-    pool = Later(1)
-    bench = bench_with(tmp_path, pool)
-    bench.start_job()
-    assert not bench.wakes.acquire(blocking=False)
-    assert bench.happen() == []
-    pool.call()
-    assert bench.wakes.acquire(blocking=False)
-    assert len(bench.happen()) == 1

@@ -16,7 +16,7 @@ from tests.emulate.shop import InlineCrew
 
 from sedge_cloud.config import BroadcastConfig, TrainingConfig
 from sedge_cloud.strategy import Assignment, Context, State, Update
-from sedge_edge.rounds.storage import Shelf
+from sedge_edge.rounds.storage import WholeBlobs
 from sedge_emulate import course as module
 from sedge_emulate import virtual_fleet
 from sedge_emulate.config import (
@@ -174,11 +174,13 @@ def test_another_trainer_finds_nothing_in_the_memo(
 
 def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) -> None:
     training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
-    hopeless = replace(stage, config=msgspec.structs.replace(stage.config, training=training))
+    attempts_exhausted = replace(
+        stage, config=msgspec.structs.replace(stage.config, training=training)
+    )
     with pytest.raises(
         DataError, match=r"Fed OBP: 0 of 3 devices sent .*; each device's reason is"
     ):
-        one_course(hopeless, FEDOBP, False, crew_of(stage), None, progress)
+        one_course(attempts_exhausted, FEDOBP, False, crew_of(stage), None, progress)
     assert not (stage.out / "models").exists()
 
 
@@ -259,7 +261,7 @@ def test_files_go_though_an_earlier_start_had_other_settings(
     def forget(*arguments: object) -> None:
         pass
 
-    def noted(folder: Path, live: bool, source: Shelf) -> HostDisk:
+    def noted(folder: Path, live: bool, source: WholeBlobs) -> HostDisk:
         known.append(not live)
         return HostDisk(folder, live, source)
 

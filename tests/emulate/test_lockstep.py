@@ -10,8 +10,8 @@ from tests.emulate.shop import TRAINING, make_shares, make_shop, with_backend
 from tests.orders import changed
 
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.local_training import Learned, lesson
-from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.local_training import LocalResult, local_training
+from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.lockstep import Pupil, lead
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
@@ -78,7 +78,7 @@ def order_of(**changes: Any) -> Order:
 
 def pupil_of(shop: Shop, order: Order, device: int, start: Theta, own: Theta | None) -> Pupil:
     layout = load(shop.bundle)[0].manifest.layout
-    return Pupil(lesson(order, layout, start, own), *SHARES.examples(device))
+    return Pupil(local_training(order, layout, start, own), *SHARES.examples(device))
 
 
 ORDERS = {
@@ -91,15 +91,15 @@ ORDERS = {
 }
 
 
-def bits(result: Learned | TrainingDiverged) -> tuple[object, ...]:
-    assert isinstance(result, Learned)
+def bits(result: LocalResult | TrainingDiverged) -> tuple[object, ...]:
+    assert isinstance(result, LocalResult)
     vectors = (result.model, result.part, result.trained.theta, result.trained.gradient)
     kept = tuple(None if v is None else v.tobytes() for v in (*vectors, result.chosen))
     told = (result.before, result.after, result.mix, result.sparse)
     return (*kept, *told, result.trained.loss, result.trained.steps)
 
 
-def test_equal_lessons_are_answered_together(shop: Shop) -> None:
+def test_equal_requests_are_answered_together(shop: Shop) -> None:
     trainer, theta = watched(shop)
     pupils = [pupil_of(shop, ORDERS["plain"], device, theta, None) for device in range(DEVICES)]
     results = lead(pupils, trainer)
@@ -150,7 +150,7 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(shop: Shop) -> None:
     trainer, theta = watched(shop)
     rng = np.random.default_rng(2)
     layout = load(shop.bundle)[0].manifest.layout
-    order, alone = order_of(choice=PatchChoice(0.25)), list[Learned | TrainingDiverged]()
+    order, alone = order_of(choice=PatchChoice(0.25)), list[LocalResult | TrainingDiverged]()
 
     def pupils() -> list[Pupil]:
         found = [pupil_of(shop, ORDERS["plain"], 3, theta, None)]
@@ -158,8 +158,8 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(shop: Shop) -> None:
             train, test = SHARES.examples(device)
             kept, held = split(train, 0.25, device)
             levels = np.arange(theta.size).astype(np.uint8) % 3
-            parts = Parts(theta, theta + wild[device], slice(None), levels)
-            course = lesson(order, layout, theta, None, parts)
+            parts = StartCandidates(theta, theta + wild[device], slice(None), levels)
+            course = local_training(order, layout, theta, None, parts)
             found.append(Pupil(course, kept, test, held))
         return found
 
@@ -170,16 +170,16 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(shop: Shop) -> None:
         alone += lead([pupil], trainer)
     assert [bits(one) for one in together] == [bits(one) for one in alone]
     for device, found in enumerate(together[1:]):
-        assert isinstance(found, Learned) and found.picked is not None
+        assert isinstance(found, LocalResult) and found.picked is not None
         held = split(SHARES.examples(device)[0], 0.25, device)[1]
         levels = np.arange(theta.size).astype(np.uint8) % 3
-        parts = Parts(theta, theta + wild[device], slice(None), levels)
+        parts = StartCandidates(theta, theta + wild[device], slice(None), levels)
         worths = trainer.evaluate([(parts.start(level), held) for level in range(3)])
         ranks = [(w.accuracy, -w.loss) for w in worths if isinstance(w, Metrics)]
         assert found.picked.level == ranks.index(max(ranks))
 
 
-def test_no_lessons(shop: Shop, tmp_path: Path) -> None:
+def test_no_trainings(shop: Shop, tmp_path: Path) -> None:
     trainer, _ = watched(shop)
     assert lead([], trainer) == []
     assert trainer.calls == []

@@ -15,7 +15,7 @@ from tests.emulate.shop import Desk, make_shop, with_backend
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.job import Job, Outcome, Workplace, perform
+from sedge_edge.training.job import Job, Outcome, WorkerContext, run_job
 from sedge_emulate import worker as module
 from sedge_emulate.job_disk import JobVectors
 from sedge_emulate.shares import Shares
@@ -110,7 +110,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
     codec = Codec(values=ValueCoding.BF16, fraction=0.1)
     worker = Worker(shop)
     folder = BlobFolder(tmp_path / "device", 0)
-    place = Workplace(
+    place = WorkerContext(
         folder, FolderVectors(folder), train, test, lambda _: (bundle, trainer), lambda: False,
         lambda: 7.0,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
         for manifest in (order.bundle, order.model):
             folder.write((desk.disk.blobs / manifest.sha256.hex()).read_bytes())
         mine, theirs = replace(mine, order=order), replace(theirs, order=order)
-        expected = perform(theirs, place)
+        expected = run_job(theirs, place)
         request = Request(1, mine, desk.home, bytes([number]) * 32, 0.0)
         found = done(worker.perform([request]).answers[0])
         assert found.update == folder.read(expected.update)

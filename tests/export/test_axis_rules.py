@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sedge_export.axes import Found, find_axes
+from sedge_export.axes import FoundAxes, find_axes
 from sedge_export.network import Network, squared_error
 from sedge_protocol.axes import FIXED
 
@@ -54,7 +54,7 @@ class Scale(nn.Module):
         return x * self.scale
 
 
-def axes_of(model: nn.Module, x: Tensor) -> tuple[dict[str, tuple[int, ...]], Found]:
+def axes_of(model: nn.Module, x: Tensor) -> tuple[dict[str, tuple[int, ...]], FoundAxes]:
     """The axis of each dimension, by name of the tensor, kernels left out."""
     network = Network(model, squared_error, False)
     found = find_axes(network, x)
@@ -140,7 +140,7 @@ FIXED_BY: dict[str, tuple[Function, nn.Module, str]] = {
     "groups": (plain, conv(groups=2), "aten.convolution"),
     "constant": (constant, NONE, "aten.mul"),
     "channels last in flattening": (
-        lambda a, x: a(x.movedim(1, 3).flatten(1)).view(4, 1, 5), nn.Linear(384, 5), "not come first",
+        lambda a, x: a(x.movedim(1, 3).flatten(1)).view(4, 1, 5), nn.Linear(384, 5), "behind another",
     ),
     "group norm, not affine": (plain, nn.GroupNorm(3, 6, affine=False), "aten.native_group_norm"),
     "layer norm, not affine": (
@@ -313,7 +313,7 @@ def test_what_is_not_used_is_fixed() -> None:
     model = Sandwich(lambda a, x: x, conv())
     dims, found = axes_of(model, IMAGES)
     assert dims["body.weight"] == (F, F)
-    assert "dimension 0 of 'body.weight' is used by nothing" in found.reasons
+    assert "dimension 0 of 'body.weight' is not used" in found.reasons
 
 
 def test_tied_layers_have_one_width() -> None:

@@ -79,7 +79,7 @@ def test_a_model_of_one_width(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(arguments(tmp_path / "b", model="linear_model:build")) == 0
-    assert re.search("axes +none: it has one width", capsys.readouterr().out)
+    assert re.search("axes +none: it has a single width", capsys.readouterr().out)
     assert bundle.load(tmp_path / "b")[0].manifest.axes is None
     assert main(arguments(tmp_path / "c", model="linear_model:build", widths="0,0.5")) == 2
     assert "nothing can be narrowed" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sedge_export import export, models
-from sedge_export.lowering.walk import to_onnx
+from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.network import Network
 from sedge_export.trace import trace
 from sedge_export.verify import load_program

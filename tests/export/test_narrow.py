@@ -208,13 +208,13 @@ def refused(model: nn.Module, dropped: float = 0.5) -> str:
 
 def test_a_size_in_the_forward_pass() -> None:
     message = refused(Written(viewed))
-    place = r"narrower by 0\.5 it fails at test_narrow\.py:\d+, `output: Tensor = self\.head\(x\)`"
+    place = r"narrower by 0\.5 fails at test_narrow\.py:\d+, `output: Tensor = self\.head\(x\)`"
     assert re.search(place, message)
     assert "x.flatten(1), not x.view(-1, 1024)" in message
     message = refused(Written(lambda x: x.view(4, 128)))
     assert re.search(r"test_narrow\.py:\d+, `.*x\.view\(4, 128\).*`: RuntimeError", message)
     layers = [nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Unflatten(1, (8, 2, 2)), nn.Flatten()]
-    assert "narrower by 0.5 it fails: " in refused(nn.Sequential(*layers, nn.Linear(32, 5)))
+    assert "narrower by 0.5 fails: " in refused(nn.Sequential(*layers, nn.Linear(32, 5)))
     assert narrowed(Written(lambda x: x.flatten(1)), torch.randn(4, 3, 4, 4), 0.5)
 
 
@@ -233,7 +233,7 @@ class Rows(nn.Module):
 
 
 def test_outputs_of_another_shape() -> None:
-    assert "narrower by 0.5 it gives (2, 5), expected (4, 5); sizes in" in refused(Rows())
+    assert "narrower by 0.5 gives (2, 5), expected (4, 5); sizes in" in refused(Rows())
 
 
 def test_nothing_to_narrow() -> None:

@@ -85,7 +85,7 @@ def twin_aggregate(
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-@pytest.mark.parametrize("dropped", [DROPPED, (0.5,), (0.5, 0.8), (0.0,)])
+@pytest.mark.parametrize("dropped", [DROPPED, (0.5,)])
 def test_trains_like_the_paper(method: str, weighting: str, dropped: tuple[float, ...]) -> None:
     kind = HeteroFL if method == "heterofl" else FedRolex
     uniform = weighting == "uniform"
@@ -94,7 +94,7 @@ def test_trains_like_the_paper(method: str, weighting: str, dropped: tuple[float
     rng = np.random.default_rng(len(dropped))
     theta = rng.normal(size=LAYOUT.size).astype(np.float32)
     context = context_of(LAYOUT, AXES, theta, DROPPED[1:])
-    for _ in range(12):
+    for _ in range(7):
         context = follow(context, one_round(strategy, method, context, rng, uniform))
 
 

@@ -22,7 +22,7 @@ from sedge_cloud.strategies.fedselect import MASK, FedSelect, read_mask
 from sedge_protocol.layout import Role
 
 EPOCHS, RATE = TRAINING.local_epochs, TRAINING.learning_rate
-SEEDS = range(4)
+SEEDS = range(2)
 HEAD = [k for k in range(N) if LAYOUT.mask(("head.weight", "head.bias"))[k]]
 NORM = [k for k in range(N) if LAYOUT.mask(("norm.weight", "norm.bias"))[k]]
 BODY = [k for k in range(N) if k not in HEAD and k not in STATISTIC]

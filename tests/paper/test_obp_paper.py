@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tests.cloud.contexts import context_of
 
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
-from sedge_cloud.strategy import ClientModel, Update
+from sedge_cloud.strategy import ClientModel
 from sedge_protocol.importance import kept, select
 from sedge_protocol.layout import Layout, Role, Theta
 
@@ -137,7 +137,7 @@ def model(kind: str, rng: np.random.Generator, shared: Theta) -> Theta:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("quantile", ["0.0", "0.5", "0.9", "0.97", "0.9999", "1.0"])
+@pytest.mark.parametrize("quantile", ["0.0", "0.9", "0.97", "1.0"])
 def test_plans_like_the_paper(kind: str, quantile: str) -> None:
     rng = np.random.default_rng(MODELS.index(kind))
     for score, norm, head, ema in product(SCORES, NORMS, (False, True), (0.0, 0.3)):
@@ -171,43 +171,6 @@ def patch_of(
     return dict(zip(indices.tolist(), values, strict=True))
 
 
-@pytest.mark.parametrize("ties", [1, 3, 50, 10**9])
-def test_selects_like_the_paper_on_random_vectors(ties: int) -> None:
-    rng = np.random.default_rng(ties)
-    for _ in range(60):
-        size = int(rng.integers(1, 200))
-        scores = (rng.integers(0, ties, size) / 8).astype(np.float32)
-        q = Fraction(int(rng.integers(0, 1001)), 1000)  # ranks that are whole numbers among them
-        exact = {k: Fraction(float(score)) for k, score in enumerate(scores)}
-        chosen = select(scores, float(q)).tolist()
-        assert chosen == sorted(twin_personal(exact, q)) == sorted(twin_top(exact, q))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_global_norm_changes_nothing(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    scores = dict(enumerate(rng.exponential(size=100).astype(np.float32)))
-    exact = {k: Fraction(float(x)) for k, x in scores.items()}
-    q = Fraction(int(rng.integers(0, 100)), 100)
-    assert twin_personal(twin_global_norm(scores), q) == twin_personal(exact, q)
-
-
-def test_a_round_averages_every_trained_element() -> None:
-    rng = np.random.default_rng(3)
-    options = FedOBP(quantile=0.9)
-    context = context_of(LAYOUT, rng.normal(size=LAYOUT.size).astype(np.float32))
-    updates = [
-        Update(f"d{i}", m, model("continuous", rng, context.theta))
-        for i, m in enumerate((5, 1, 90))
-    ]
-    after = options.apply(context, updates)
-    statistic = LAYOUT.mask(LAYOUT.statistics)
-    for k in range(LAYOUT.size):
-        mean = sum(Fraction(float(u.trained[k])) * u.num_examples for u in updates) / 96
-        expected = context.theta[k] if statistic[k] else np.float32(float(mean))
-        assert after.theta[k] == expected
-
-
 # The paper's numbers ------------------------------------------------------------------------------
 
 
@@ -230,36 +193,3 @@ def test_counts_of_the_paper_and_of_torch(size: int, quantile: float, personal: 
     tensor = torch.from_numpy(scores)
     above = torch.nonzero(tensor > torch.quantile(tensor, quantile)).flatten()
     assert chosen.tolist() == above.tolist()
-
-
-@pytest.mark.parametrize("distinct", [4, 10**9])
-def test_selects_what_torch_quantile_selects(distinct: int) -> None:
-    rng = np.random.default_rng(distinct)
-    for _ in range(100):
-        size = int(rng.integers(2, 3000))
-        scores = (rng.integers(0, distinct, size) / 16).astype(np.float32)
-        # In between two ranks: on a rank, torch's own rounding of q (n - 1) decides either way.
-        quantile = float((rng.integers(0, size - 1) + rng.uniform(0.1, 0.9)) / (size - 1))
-        tensor = torch.from_numpy(scores.astype(np.float64))
-        above = torch.nonzero(tensor > torch.quantile(tensor, quantile)).flatten()
-        assert select(scores, quantile).tolist() == above.tolist()
-
-
-@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
-def test_starts_like_the_released_code(quantile: float) -> None:
-    # where(I <= quantile(I), th_g, th_i) over all parameters of a network without statistics.
-    layout = Layout.of(
-        [("conv.weight", (40, 9), Role.PARAMETER), ("fc.bias", (11,), Role.PARAMETER)]
-    )
-    rng = np.random.default_rng(8)
-    shared, own = rng.normal(size=(2, layout.size)).astype(np.float32)
-    score = (torch.from_numpy(own) - torch.from_numpy(shared)) ** 2
-    expected = torch.where(
-        score <= torch.quantile(score, quantile), torch.from_numpy(shared), torch.from_numpy(own)
-    )
-    options = FedOBP(quantile)
-    patch = options.plan(context_of(layout, shared), ClientModel(own)).patch
-    assert patch is not None
-    start = shared.copy()
-    patch.scatter_into(start)
-    np.testing.assert_array_equal(start, expected.numpy())

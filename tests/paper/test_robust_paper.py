@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.cloud.contexts import context_of, follow
 
 from sedge_cloud.algorithms.averaging import robust_change
-from sedge_cloud.algorithms.outliers import vet
+from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import Robust, Rule
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Update
@@ -107,7 +107,7 @@ def fleet_of(rng: np.random.Generator, count: int, theta: Theta) -> list[Update]
 @pytest.mark.parametrize("byzantine", ["0", "0.1", "0.3", "0.49"])
 def test_coordinate_wise_rules(count: int, byzantine: str) -> None:
     rng = np.random.default_rng(count)
-    for _ in range(8):
+    for _ in range(3):
         theta = (rng.integers(-8, 9, N) / 4).astype(np.float32)
         updates = fleet_of(rng, count, theta)
         columns = [
@@ -129,7 +129,7 @@ def test_direction(count: int) -> None:
     """In full from half the median on, less in proportion, not at all below 0."""
     rng = np.random.default_rng(count)
     shortened = 0
-    for _ in range(8):
+    for _ in range(3):
         theta = np.zeros(N, np.float32)
         values = (1.5 + rng.integers(-8, 9, (count, N)) / 4).astype(np.float32)
         values[0] *= -1
@@ -138,25 +138,27 @@ def test_direction(count: int) -> None:
         agreements = twin_agreements([exactly(delta.values) for delta in deltas])
         enough = statistics.median(agreements) / 2
         expected = [min(1.0, max(0.0, agreement / enough)) for agreement in agreements]
-        found = vet(updates, Robust(clip=0)).factors
+        found = filter_outliers(updates, Robust(clip=0)).factors
         assert enough > 0 and found == pytest.approx(expected, rel=1e-9)
         shortened += sum(factor < 1 for factor in found)
-    assert shortened >= 8
+    assert shortened >= 3
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 7, 10, 12])
 @pytest.mark.parametrize("byzantine", ["0", "0.1", "0.2", "0.49"])
 def test_krum(count: int, byzantine: str) -> None:
     rng = np.random.default_rng(count)
-    for _ in range(8):
+    for _ in range(3):
         theta = (rng.integers(-8, 9, N) / 4).astype(np.float32)
         updates = fleet_of(rng, count, theta)
         changes = [exactly(u.trained - theta) for u in updates]
         f = min(int(Fraction(byzantine) * count), (count - 3) // 2)
         sizes: dict[Rule, int] = {"krum": 1, "multi_krum": count - f - 2}
         for rule, keep in sizes.items():
-            vetted = vet(updates, Robust(clip=0, rule=rule, byzantine=float(byzantine)))
-            kept = [i for i, factor in enumerate(vetted.factors) if factor]
+            filtered = filter_outliers(
+                updates, Robust(clip=0, rule=rule, byzantine=float(byzantine))
+            )
+            kept = [i for i, factor in enumerate(filtered.factors) if factor]
             assert kept == twin_krum(changes, f, keep)
 
 
@@ -218,11 +220,11 @@ def learned(fleet: Fleet, robust: Robust, attacked: bool) -> float:
             )
             for i in asked
         ]
-        context = follow(context, strategy.apply(context, vet(updates, robust)))
+        context = follow(context, strategy.apply(context, filter_outliers(updates, robust)))
     return fleet.accuracy(context.theta)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_of_ten_destroy_the_mean(seed: int) -> None:
     fleet = Fleet(seed)
     honest = learned(fleet, OFF, attacked=False)
@@ -234,7 +236,7 @@ OFF = Robust(clip=0, rule="mean", max_weight=0)
 RULES: tuple[Rule, ...] = ("direction", "trimmed_mean", "median", "krum", "multi_krum")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "robust", [Robust(clip=2, rule="mean"), *(Robust(clip=0, rule=rule) for rule in RULES)]
 )
@@ -244,7 +246,7 @@ def test_two_of_ten_do_not_turn_the_others(robust: Robust, seed: int) -> None:
     assert learned(fleet, robust, attacked=True) > honest - 0.05
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_default_leaves_honest_devices_alone(seed: int) -> None:
     fleet = Fleet(seed)
     honest = learned(fleet, OFF, attacked=False)

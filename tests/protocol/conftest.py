@@ -15,3 +15,13 @@ def shared() -> Iterator[Broker]:
         pytest.skip("Mosquitto is not installed")
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk loses power here: what a flush is for is tested where it is simulated."""
+
+    def nothing(descriptor: int) -> None:
+        return
+
+    monkeypatch.setattr(os, "fsync", nothing)

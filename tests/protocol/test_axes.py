@@ -1,6 +1,5 @@
 """Axes: which are refused, and the narrower forms that they describe."""
 
-import msgspec
 import pytest
 
 from sedge_protocol.axes import FIXED, Axes, kept
@@ -36,10 +35,6 @@ def test_channels_that_are_kept(channels: int, dropped: float, expected: int) ->
     assert kept(channels, dropped) == expected
 
 
-def test_every_percent_of_a_hundred_channels_is_a_channel() -> None:
-    assert [kept(100, percent / 100) for percent in range(100)] == list(range(100, 0, -1))
-
-
 def test_these_are_axes_of_the_layout() -> None:
     AXES.check(LAYOUT)
     assert AXES.used == (((0, 0), (1, 0), (2, 1)), ((2, 0), (3, 1)))
@@ -62,12 +57,6 @@ def test_a_narrower_form() -> None:
     assert AXES.layout(LAYOUT, AXES.narrowed(0)) == LAYOUT
 
 
-def test_without_axes_every_form_is_the_whole() -> None:
-    none = Axes((), tuple((FIXED,) * len(shape) for shape in SHAPES.values()))
-    none.check(LAYOUT)
-    assert none.layout(LAYOUT, none.narrowed(0.75)) == LAYOUT
-
-
 WRONG: list[tuple[str, Axes]] = [
     ("4 tensors, expected 5", Axes((6, 8), DIMS[:-1])),
     (r"'mean': \(0, 0\), expected 1", Axes((6, 8), (DIMS[0], (0, 0), *DIMS[2:]))),
@@ -86,7 +75,3 @@ WRONG: list[tuple[str, Axes]] = [
 def test_axes_of_another_layout(message: str, axes: Axes) -> None:
     with pytest.raises(CodecError, match=message):
         axes.check(LAYOUT)
-
-
-def test_axes_go_both_ways() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(AXES), type=Axes) == AXES

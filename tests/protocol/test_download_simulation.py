@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, SLOW, Faults, Wire, World
 
-from sedge_protocol.wire.transfer import (
-    CREDIT,
-    Fetch,
-    Serving,
-    describe,
-)
+from sedge_protocol.wire.transfer import CREDIT, Fetch, Serving, describe
 
 
 class Device:
@@ -110,17 +105,15 @@ class Server:
             device.publish(index, BLOB[offset : offset + length])
 
 
-@pytest.mark.parametrize("block", range(6))
-def test_downloads_always_arrive(block: int) -> None:
-    for seed in range(100 * block, 100 * (block + 1)):
+def test_downloads_always_arrive() -> None:
+    for seed in range(150):
         Server(seed, replace(HOSTILE, until_s=120.0), 1 + seed % 4, 5.0).run()
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_a_cut_costs_a_download_no_more_than_it_lost(block: int) -> None:
+def test_a_cut_costs_a_download_no_more_than_it_lost() -> None:
     """One device on a link that only cuts: what it hears twice is what it asked for twice."""
     cuts = 0
-    for seed in range(75 * block, 75 * (block + 1)):
+    for seed in range(75):
         server = Server(seed, CUTS, 1, 0.0)
         server.run()
         device = server.devices[0]
@@ -130,9 +123,9 @@ def test_a_cut_costs_a_download_no_more_than_it_lost(block: int) -> None:
     assert cuts > 75
 
 
-@pytest.mark.parametrize("latency_s", [0.0, 0.01, 0.3, 0.9])
-@pytest.mark.parametrize("bytes_per_s", [2e4, 1e5, 1e9])
-@pytest.mark.parametrize("devices", [1, 2, 20])
+@pytest.mark.parametrize("latency_s", [0.0, 0.9])
+@pytest.mark.parametrize("bytes_per_s", [2e4, 1e9])
+@pytest.mark.parametrize("devices", [1, 20])
 def test_a_whole_fleet_costs_one_pass(latency_s: float, bytes_per_s: float, devices: int) -> None:
     faults = replace(CLEAN, latency_s=latency_s, bytes_per_s=bytes_per_s)
     server = Server(1, faults, devices, 0.0)
@@ -141,7 +134,7 @@ def test_a_whole_fleet_costs_one_pass(latency_s: float, bytes_per_s: float, devi
     assert all(device.gets == 2 for device in server.devices)
 
 
-@pytest.mark.parametrize("bytes_per_s", [500, 1_000, 2_000, 5_000])
+@pytest.mark.parametrize("bytes_per_s", [500, 5_000])
 @pytest.mark.parametrize("chunk", [4096, 16384])
 def test_a_slow_link_is_not_filled_with_repetitions(bytes_per_s: float, chunk: int) -> None:
     """Fault N4. Only the first chunk, whose time nobody knows yet, may be asked for again."""

@@ -5,14 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import LocalError
-from sedge_protocol.importance import (
-    Score,
-    importance,
-    kept,
-    min_max,
-    positions,
-    select,
-)
+from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
 from sedge_protocol.layout import Layout, Role
 
 LAYOUT = Layout.of(
@@ -119,7 +112,7 @@ def test_select(scores: list[float], quantile: float, indices: list[int]) -> Non
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 5000, 9999])
+@pytest.mark.parametrize("place", [0, 9999])
 def test_select_refuses_scores_that_are_not_finite(bad: float, place: int) -> None:
     scores = np.ones(10_000, np.float32)
     scores[place] = bad
@@ -132,7 +125,7 @@ def by_sorting(scores: NDArray[np.float32], k: int) -> list[int]:
     return np.flatnonzero(scores > np.sort(scores)[scores.size - 1 - k]).tolist()
 
 
-@pytest.mark.parametrize("size", [4095, 4096, 4097, 20_011, 65_536])
+@pytest.mark.parametrize("size", [4095, 4096, 20_011])
 @pytest.mark.parametrize("values", ["continuous", "ties", "rising", "falling", "periodic", "spike"])
 def test_select_takes_the_same_by_groups_and_by_sorting(size: int, values: str) -> None:
     # From 4,096 scores on, and while 32 k <= size, the threshold is found among group maxima.

@@ -226,14 +226,6 @@ def test_a_broker_that_stops_reading(brokers: list[FakeBroker]) -> None:
     assert not driven.link.up
 
 
-def test_a_broker_that_answers_with_a_page(brokers: list[FakeBroker]) -> None:
-    brokers.append(FakeBroker(b"HTTP/1.1 400 Bad Request\r\n\r\n", hangs_up=True))
-    driven = linked(brokers[0])
-    drive(lambda: len(driven.losses()) >= 3, driven)
-    assert driven.link.counters.connections == 0
-    driven.link.close()
-
-
 def test_a_topic_that_is_no_text_is_dropped(brokers: list[FakeBroker]) -> None:
     wrong = b"\x30\x06\x00\x02\xff\xfe\x00x"
     right = b"\x30\x06\x00\x02ok\x00x"
@@ -271,9 +263,7 @@ def test_a_small_packet_limit_is_kept(brokers: list[FakeBroker]) -> None:
     driven.link.close()
 
 
-def test_a_connection_that_breaks_in_a_send_is_reported_at_once(
-    brokers: list[FakeBroker],
-) -> None:
+def test_a_connection_that_breaks_in_a_send_is_reported_at_once(brokers: list[FakeBroker]) -> None:
     brokers.append(FakeBroker(ACCEPTED))
     driven = linked(brokers[0])
     drive(lambda: driven.link.up, driven)

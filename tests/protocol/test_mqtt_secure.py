@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
 from sedge_cloud.admin.enrolment import add_password
-from sedge_cloud.admin.runs import ACL, MOSQUITTO
+from sedge_cloud.admin.templates import ACL, MOSQUITTO
 from sedge_emulate import broker as broker_module
 from sedge_emulate.broker import Broker, find_mosquitto
 from sedge_protocol.errors import ConfigError
@@ -150,26 +149,11 @@ def test_the_password_of_the_secret_opens_the_broker(secure: Secure) -> None:
 
 
 @pytest.mark.parametrize("password", ["wrong", DeviceKeys.of(SECRETS["pi-2"]).password])
-def test_a_wrong_password_is_told_and_tried_ever_more_slowly(
-    secure: Secure, password: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 1.0)
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 300.0)
+def test_a_wrong_password_is_told(secure: Secure, password: str) -> None:
     driven = linked(secure.by_password("pi-1", password))
-    for count in range(1, 7):
-        driven.link._retry_at = 0.0
-        drive(lambda c=count: len(driven.losses()) == c, driven)  # type: ignore[misc]
-    for attempt, loss in enumerate(driven.losses(), 1):
-        assert loss.reason == f"{secure.url} refused 'pi-1': Not authorized"
-        assert 0.1 * 2.0**attempt <= loss.retry_s <= 2.0**attempt
-    assert password not in str(driven.losses())
-    driven.link.close()
-
-
-def test_nobody_gets_in_without_a_password(secure: Secure) -> None:
-    driven = linked(BrokerSettings(secure.url, "nobody"))
     drive(lambda: bool(driven.losses()), driven)
-    assert "refused 'nobody': Not authorized" in driven.losses()[0].reason
+    assert driven.losses()[0].reason == f"{secure.url} refused 'pi-1': Not authorized"
+    assert password not in str(driven.losses())
     driven.link.close()
 
 
@@ -275,15 +259,6 @@ def test_a_burst_that_overflows_the_broker_does_not_close_the_window(secure: Sec
     drive(lambda: len(device.received()) > heard, *everyone)
     for driven in everyone:
         driven.link.close()
-
-
-def test_a_certificate_opens_the_broker(secure: Secure) -> None:
-    driven = linked(secure.by_certificate("pi-1"), DOWN, topics.blob(FLEET, bytes(16)))
-    drive(lambda: driven.link.up, driven)
-    settle(driven)
-    counters = driven.link.measure()
-    assert counters.connections == 1
-    driven.link.close()
 
 
 def test_packets_that_share_a_tls_record_are_all_read(secure: Secure) -> None:
@@ -399,16 +374,3 @@ def test_certificates_may_be_renewed_while_the_link_lives(secure: Secure, tmp_pa
     shutil.copy(real, ca)
     drive(lambda: driven.link.up, driven)
     driven.link.close()
-
-
-@failed_handshake
-def test_a_handshake_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"mqtts://127.0.0.1:{server.getsockname()[1]}"
-        driven = linked(BrokerSettings(url, "pi-1"))
-        began = time.monotonic()
-        drive(lambda: bool(driven.losses()), driven)
-        assert time.monotonic() - began < 5
-        assert "timed out" in driven.losses()[0].reason
-        driven.link.close()

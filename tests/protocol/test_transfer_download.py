@@ -98,24 +98,6 @@ def test_a_new_connection_begins_with_one_chunk_again() -> None:
     assert (fetch.timer() or 0.0) <= 2000.0 + SILENCE_S + RETRY_FIRST_S
 
 
-def test_a_complete_fetch_asks_for_nothing() -> None:
-    fetch = Fetch(MANIFEST, ALL - {3}, rng())
-    fetch.connected(0.0)
-    fetch.poll(0.0)
-    assert fetch.chunk(3, chunk(3), 0.1)
-    assert fetch.complete
-    assert not fetch.chunk(3, chunk(3), 0.2)
-    assert (fetch.timer(), asked(fetch, 1000.0)) == (None, None)
-
-
-def test_a_blob_that_was_damaged_on_disk_is_asked_for_anew() -> None:
-    """The caller clears ``have`` and connects again (edge/sedge_edge/rounds/fetching.py)."""
-    fetch = Fetch(MANIFEST, set(ALL), rng())
-    fetch.have.clear()
-    fetch.connected(0.0)
-    assert asked(fetch, 0.0) == {0}
-
-
 def test_requests_are_gathered_and_the_union_goes_out_once() -> None:
     serving = Serving(MANIFEST, 0.5)
     serving.request("a", bitmap(0, 1, 2), 9, 1.0)
@@ -161,24 +143,3 @@ def test_a_chunk_asked_for_again_and_again_keeps_no_other_back() -> None:
         serving.request("a", to_bitmap(ALL, 10), 1, 0.0)
         sent += serving.poll(0.0, 1)
     assert sent == list(ALL)
-
-
-def test_a_request_says_how_many_chunks_it_adds() -> None:
-    serving = Serving(MANIFEST, 0.0)
-    asked = [bitmap(0, 1, 2), bitmap(2, 3), bitmap(), bitmap(3)]
-    assert [serving.request("a", one, 1, 0.0) for one in asked] == [3, 1, 0, 0]
-
-
-def test_an_empty_request_starts_nothing() -> None:
-    serving = Serving(MANIFEST, 0.0)
-    serving.request("a", bitmap(), 1, 0.0)
-    assert (serving.timer(), serving.poll(0.0, 9)) == (None, [])
-
-
-def test_the_next_pass_gathers_anew() -> None:
-    serving = Serving(MANIFEST, 0.5)
-    serving.request("a", bitmap(0), 1, 0.0)
-    assert serving.poll(0.0, 9) == [0]
-    serving.request("b", bitmap(0), 2, 1.0)
-    assert serving.poll(1.0, 9) == []
-    assert serving.poll(1.5, 9) == [0]

@@ -23,7 +23,6 @@ from sedge_protocol.wire.transfer import (
 
 BLOB = np.random.default_rng(1).bytes(9 * MIN_CHUNK_BYTES + 10)
 MANIFEST = describe(BLOB, MIN_CHUNK_BYTES)
-ALL = set(range(10))
 
 
 def rng() -> np.random.Generator:
@@ -49,14 +48,6 @@ def started(manifest: Manifest = MANIFEST) -> Upload:
     return upload
 
 
-def test_nothing_is_sent_before_the_answer() -> None:
-    upload = started()
-    assert upload.poll(0.0) == []
-    upload.receive(1, bitmap(), CREDIT, 0.1)
-    assert upload.poll(0.1) == [0, 1, 2, 3]
-    assert upload.poll(0.1) == []
-
-
 def test_no_more_than_the_credit_is_in_flight() -> None:
     upload = started()
     upload.receive(1, bitmap(), 3, 0.1)
@@ -65,12 +56,6 @@ def test_no_more_than_the_credit_is_in_flight() -> None:
     assert upload.poll(0.2) == [3]
     upload.receive(0, bitmap(0, 1, 2, 3), 3, 0.3)
     assert upload.poll(0.3) == [4, 5, 6]
-
-
-def test_chunks_that_are_there_are_not_sent() -> None:
-    upload = started()
-    upload.receive(1, bitmap(0, 1, 5, 9), 64, 0.1)
-    assert upload.poll(0.1) == [2, 3, 4, 6, 7, 8]
 
 
 def test_a_chunk_that_a_later_one_overtook_is_lost() -> None:
@@ -161,16 +146,6 @@ def test_busy_waits_as_long_as_it_is_told() -> None:
     assert upload.poll(30.2) == [None]
 
 
-def test_nothing_moves_without_a_link() -> None:
-    upload = started()
-    upload.receive(1, bitmap(), CREDIT, 0.1)
-    upload.disconnected()
-    upload.receive(1, bitmap(0), CREDIT, 0.2)
-    upload.busy(1.0, 0.3)
-    assert upload.timer() is None
-    assert upload.poll(1000.0) == []
-
-
 def test_after_a_cut_only_what_was_on_its_way_goes_again() -> None:
     upload = started()
     upload.receive(1, bitmap(), CREDIT, 0.1)
@@ -256,10 +231,3 @@ def test_a_chunk_that_is_there_already_is_reported_all_the_same() -> None:
     intake = Intake(MANIFEST, {0})
     assert not intake.chunk(0, chunk(0), 0.0)
     assert intake.poll(1.0)
-
-
-def test_an_intake_is_complete_with_the_last_chunk() -> None:
-    intake = Intake(MANIFEST, ALL - {9})
-    assert not intake.complete
-    assert intake.chunk(9, chunk(9), 0.0)
-    assert intake.complete

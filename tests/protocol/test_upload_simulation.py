@@ -153,21 +153,20 @@ class Uploading:
         self.delivered = self.delivered or self.connected
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(2))
 def test_an_upload_always_arrives(block: int) -> None:
     cuts = 0
-    for seed in range(400 * block, 400 * (block + 1)):
+    for seed in range(150 * block, 150 * (block + 1)):
         uploading = Uploading(seed, HOSTILE)
         uploading.run()
         cuts += uploading.cuts
-    assert cuts > 400
+    assert cuts > 150
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_a_cut_costs_no_more_than_two_windows(block: int) -> None:
+def test_a_cut_costs_no_more_than_two_windows() -> None:
     """Invariant I10; in fact one window, for nothing but what was on its way is sent again."""
     cuts = 0
-    for seed in range(100 * block, 100 * (block + 1)):
+    for seed in range(100):
         uploading = Uploading(seed, CUTS)
         uploading.run()
         cuts += uploading.cuts
@@ -176,9 +175,9 @@ def test_a_cut_costs_no_more_than_two_windows(block: int) -> None:
     assert cuts > 100
 
 
-@pytest.mark.parametrize("latency_s", [0.0, 0.01, 0.3, 0.9])
-@pytest.mark.parametrize("bytes_per_s", [1e3, 2e3, 5e3, 2e4, 1e5, 1e9])
-@pytest.mark.parametrize("chunk", [4096, 16384, 65536])
+@pytest.mark.parametrize("latency_s", [0.0, 0.9])
+@pytest.mark.parametrize("bytes_per_s", [1e3, 2e4, 1e9])
+@pytest.mark.parametrize("chunk", [4096, 65536])
 def test_on_a_clean_link_nothing_is_sent_twice(
     latency_s: float, bytes_per_s: float, chunk: int
 ) -> None:
@@ -197,7 +196,7 @@ def test_a_small_blob_goes_with_its_offer(size: int) -> None:
     assert (uploading.offers, uploading.chunks) == (1, 0)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_whole_blob_is_inline_once_only(seed: int) -> None:
     faults = replace(HOSTILE, cut_every_s=1.0, restart=0.0, bytes_per_s=10_000)
     uploading = Uploading(seed, faults, BLOB[:MAX_INLINE_BYTES], chunk=65536)
@@ -207,8 +206,8 @@ def test_the_whole_blob_is_inline_once_only(seed: int) -> None:
     assert uploading.bytes_sent - digests <= MAX_INLINE_BYTES * (uploading.chunks + halvings)
 
 
-@pytest.mark.parametrize("longest", [5_000, 9_000, 20_000, 40_000])
-@pytest.mark.parametrize("size", [len(BLOB), 30_000, 20_000])
+@pytest.mark.parametrize("longest", [5_000, 20_000])
+@pytest.mark.parametrize("size", [len(BLOB), 20_000])
 def test_chunks_shrink_until_they_fit(longest: int, size: int) -> None:
     faults = replace(CLEAN, longest=longest)
     uploading = Uploading(1, faults, BLOB[:size], chunk=65536)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from sedge_cloud.admin.runs import ACL
+from sedge_cloud.admin.templates import ACL
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.rounds import housekeeping, lifecycle

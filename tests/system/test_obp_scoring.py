@@ -16,10 +16,10 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
-from sedge_edge.rounds.global_model import needed
+from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import CODECS, Job, Outcome, Workplace, perform, prepare
+from sedge_edge.training.job import CODECS, Job, Outcome, WorkerContext, prepare, run_job
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
@@ -102,7 +102,7 @@ def rounded(theta: Theta, grid: float) -> Theta:
 class Device:
     """What one device holds, and what it has been asked."""
 
-    place: Workplace
+    place: WorkerContext
     outcome: Outcome | None = None
     orders: list[Order] = field(default_factory=list[Order])
     starts: list[tuple[Theta, Theta]] = field(default_factory=list[tuple[Theta, Theta]])
@@ -110,7 +110,7 @@ class Device:
 
     def do(self, order: Order, cloud: Cloud) -> bytes:
         """Fetch what is missing, do the job and keep what it leaves; the update."""
-        for manifest in needed(order, self.place.blobs.has):
+        for manifest in needed_blobs(order, self.place.blobs.has):
             self.place.blobs.write(cloud.store.blobs.read(manifest.sha256))
         kept = ("model", "residual", "mask", "part", "gradient", "patch")
         job = Job(order, **{name: getattr(self.outcome, name, None) for name in kept})
@@ -119,7 +119,7 @@ class Device:
         shared = self.place.vectors.read(order.model_hash, LAYOUT)
         self.orders.append(order)
         self.starts.append((shared, start))
-        self.outcome = perform(job, self.place)
+        self.outcome = run_job(job, self.place)
         if self.outcome.gradient is not None:
             self.slopes.append(self.place.vectors.read(self.outcome.gradient, LAYOUT))
         return self.place.blobs.read(self.outcome.update)
@@ -145,7 +145,7 @@ def play(
         blobs = BlobFolder(folder / name, 0)
         trainer = Puller(rounded(centre(number), grid), grid)
         devices[name] = Device(
-            Workplace(
+            WorkerContext(
                 blobs,
                 FolderVectors(blobs),
                 EXAMPLES,

@@ -27,10 +27,10 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, UpdateRow
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.runtime import Programs
+from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import Job, Outcome, Workplace, perform, prepare
+from sedge_edge.training.job import Job, Outcome, WorkerContext, prepare, run_job
 from sedge_emulate.data import load
 from sedge_export import export
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
@@ -195,18 +195,18 @@ def order_for(blobs: BlobFolder, made: Exported, **changes: object) -> Order:
     return changed(order, **changes)
 
 
-def place_of(blobs: BlobFolder, data: tuple[Examples, Examples]) -> Workplace:
+def place_of(blobs: BlobFolder, data: tuple[Examples, Examples]) -> WorkerContext:
     """Where jobs are done, in ONNX Runtime."""
-    programs = Programs("onnxruntime", threads=1)
+    programs = OpenBundles("onnxruntime", threads=1)
     vectors = FolderVectors(blobs)
-    return Workplace(
+    return WorkerContext(
         blobs, vectors, *data, lambda h: programs.open(blobs, h), lambda: False, lambda: 0.0
     )
 
 
 def do(order: Order, blobs: BlobFolder, data: tuple[Examples, Examples]) -> Outcome:
     """The device's job."""
-    return perform(Job(order), place_of(blobs, data))
+    return run_job(Job(order), place_of(blobs, data))
 
 
 def check_close(found: Theta, twin: Twin, start: Theta) -> None:

@@ -15,8 +15,8 @@ from tests.system.test_obp_scoring import CONFIG, GRID, Device, Puller, centre, 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RobustConfig
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.examples import Examples, set_aside
-from sedge_edge.training.job import CODECS, Workplace
+from sedge_edge.training.examples import Examples, holdout_size
+from sedge_edge.training.job import CODECS, WorkerContext
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered
 from sedge_protocol.host.blobs import BlobFolder
@@ -60,7 +60,7 @@ def play(folder: Path, wants: tuple[int, ...]) -> tuple[Cloud, dict[str, Device]
         blobs = BlobFolder(folder / name, 0)
         trainer = Judge(rounded(centre(number), GRID), GRID, want)
         devices[name] = Device(
-            Workplace(
+            WorkerContext(
                 blobs,
                 FolderVectors(blobs),
                 EXAMPLES,
@@ -79,7 +79,7 @@ def play(folder: Path, wants: tuple[int, ...]) -> tuple[Cloud, dict[str, Device]
             order = cloud.order(name)
             update = devices[name].do(order, cloud)
             report, _ = decode_update(update)
-            assert report.num_examples == 20 - set_aside(20, 0.1) == 18
+            assert report.num_examples == 20 - holdout_size(20, 0.1) == 18
             level, expected = report.level, levels_of(order)
             assert level is not None and level in expected
             picked += [level] if len(expected) > 1 else []

@@ -24,10 +24,10 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import RunState
-from sedge_edge.agent import Agent, Identity, Work
+from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Workplace, perform
+from sedge_edge.training.job import WorkerContext, run_job
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
@@ -275,7 +275,7 @@ class World:
                 self.subscriptions[name].add(effect.topic)
             elif isinstance(effect, Unsubscribe):
                 self.subscriptions[name].discard(effect.topic)
-            elif isinstance(effect, Work):
+            elif isinstance(effect, StartJob):
                 self.later(0.5, lambda e=effect: self.work(name, agent, e))  # type: ignore[misc]
 
     def publish(self, send: Send, delay_s: float) -> None:
@@ -317,13 +317,13 @@ class World:
         except (Crash, StorageError):
             self.agents[name] = self.boot_agent(name)
 
-    def work(self, name: str, agent: Agent, effect: Work) -> None:
+    def work(self, name: str, agent: Agent, effect: StartJob) -> None:
         """The worker thread's job; lost with its process."""
         if self.agents[name] is not agent:
             return
         examples = data_of(self.names.index(name))
         loaded, _ = bundles.load(self.folder / "bundle")
-        place = Workplace(
+        place = WorkerContext(
             agent.blobs,
             agent.vectors,
             examples,
@@ -333,7 +333,7 @@ class World:
             lambda: 0.0,
         )
         try:
-            outcome = perform(effect.job, place)
+            outcome = run_job(effect.job, place)
         except StorageError as exc:
             error = exc
             self.guard_agent(name, lambda a: a.failed(error, self.now))

@@ -1,12 +1,12 @@
-"""What an agent costs a device: the size of its installation, and its memory while it trains.
+"""What the agent costs a device: the size of its installation, and its memory while training.
 
     python tools/bench/agent_memory.py BUNDLE [--epochs 3] [--examples 640] [--keep VENV]
 
-BUNDLE is a folder made by sedge-export. Installs this repository with the ``onnx`` extra, at the
-versions of constraints.txt, into a fresh virtual environment; there, a new process loads the whole
-agent and onnxruntime and trains the bundle on random examples, one thread. Sizes are sums of file sizes
-in site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. The
-last line is JSON. Linux only.
+BUNDLE is a folder made by sedge-export. This repository is installed with the ``onnx`` extra, at the
+versions of constraints.txt, into a fresh virtual environment. There a new process loads the whole agent and
+onnxruntime and trains the bundle on random examples with one thread. Sizes are sums of file sizes in
+site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. The last line is
+JSON. Linux only.
 """
 
 import argparse
@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-# What a virtual environment brings by itself; no program of ours uses it.
+# Part of every virtual environment; no program of ours uses it.
 NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
 FORBIDDEN = ("torch", "executorch", "onnx", "PIL", "scipy")
 
 
 def install(venv: Path) -> Path:
-    """A fresh environment with the agent alone; gives its interpreter."""
+    """Install the agent alone into a fresh environment. Returns its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     python = venv / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -36,19 +36,19 @@ def install(venv: Path) -> Path:
     return python
 
 
-def sizes(venv: Path) -> dict[str, float]:
+def package_sizes(venv: Path) -> dict[str, float]:
     """MB of each entry of site-packages, the largest first."""
     (packages,) = venv.glob("lib/python*/site-packages")
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for entry in packages.iterdir():
         if not entry.name.startswith(NOT_OURS):
             files = [entry] if entry.is_file() else [p for p in entry.rglob("*") if p.is_file()]
-            found[entry.name] = sum(p.stat().st_size for p in files) / 1e6
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            sizes[entry.name] = sum(p.stat().st_size for p in files) / 1e6
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 def memory() -> dict[str, float]:
-    """Peak and present memory of this process, in MiB."""
+    """Peak and current memory of this process, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     names = {"peak": "VmHWM", "now": "VmRSS"}
@@ -56,9 +56,9 @@ def memory() -> dict[str, float]:
 
 
 def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
-    """Load everything, train, and say what it took. Runs inside the fresh environment."""
+    """Load everything, train, and report time and memory. Runs inside the fresh environment."""
     row: dict[str, object] = {"interpreter_mib": memory()["now"]}
-    # Imported here, one after the other, because their cost is what is measured.
+    # Imported here, step by step, because the memory of the imports is measured too.
     import numpy as np
 
     from sedge_edge.backends import open_trainer
@@ -90,22 +90,22 @@ def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
 
 
 def measure(arguments: argparse.Namespace, venv: Path) -> dict[str, object]:
-    """Install, weigh, and train in a process of its own."""
+    """Install, sum up file sizes, and train in a process of its own."""
     python = install(venv)
-    packages = sizes(venv)
+    packages = package_sizes(venv)
     for name, size in packages.items():
         if size >= 0.1:
             print(f"{size:8.1f} MB  {name}")
     command = [str(python), __file__, str(arguments.bundle.absolute()), "--inside"]
     command += ["--epochs", str(arguments.epochs), "--examples", str(arguments.examples)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as in sedge-edge.service
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return {
         "bench": "agent_memory",
         "machine": platform.machine(),
         "bundle": arguments.bundle.name,
         "install_mb": sum(packages.values()),
-        **json.loads(found.stdout),
+        **json.loads(ended.stdout),
     }
 
 
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--examples", type=int, default=640)
-    parser.add_argument("--keep", type=Path, help="make the environment here and leave it")
+    parser.add_argument("--keep", type=Path, help="create the environment here and keep it")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:

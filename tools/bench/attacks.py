@@ -1,10 +1,10 @@
-"""What two hostile devices of ten cost, with the default [robust] and without any.
+"""The accuracy that two hostile devices of ten cost, with the default [robust] and without any defence.
 
     python tools/bench/attacks.py [--seeds 45 46 47]
 
-Runs examples/attacks.toml once for each seed: FedAvg on digits by Dir(0.5). The last line is JSON:
-accuracies in [0, 1] before local training, means over all ten devices, one for each seed.
-The defaults were chosen by other seeds, 42 to 44.
+Runs examples/attacks.toml once for each seed: FedAvg on digits, split by Dir(0.5). The last line is JSON:
+accuracies in [0, 1] before local training, means over all ten devices, one per seed. The defaults of
+[robust] were chosen with other seeds, 42 to 44.
 """
 
 import argparse
@@ -21,17 +21,17 @@ UNDEFENDED = ", no defence"
 
 
 def measure(seeds: list[int]) -> dict[str, object]:
-    """Every strategy of the file under every seed."""
-    found: dict[str, list[float]] = {}
+    """Run every strategy of the file with every seed."""
+    accuracies: dict[str, list[float]] = {}
     for seed in seeds:
         with TemporaryDirectory() as out:
             if status := emulate(["run", str(FLEET), "--seed", str(seed), "--out", out]):
                 sys.exit(status)
             for strategy in read_json(Path(out) / "result.json").strategies:
-                found.setdefault(strategy.name, []).append(strategy.before.mean)
+                accuracies.setdefault(strategy.name, []).append(strategy.before.mean)
     rows = [
-        {"attack": name, "default": found[name], "none": found[name + UNDEFENDED]}
-        for name in found
+        {"attack": name, "default": accuracies[name], "none": accuracies[name + UNDEFENDED]}
+        for name in accuracies
         if not name.endswith(UNDEFENDED)
     ]
     return {"seeds": seeds, "rows": rows}

@@ -1,19 +1,19 @@
-"""What a link carries over a real broker, beside paho-mqtt alone.
+"""The throughput of a link over a real broker, compared with paho-mqtt alone.
 
     python tools/bench/broker.py [--rounds 5] [--kib 16 64 256] [--megabytes 192]
 
-A Mosquitto on the loopback interface, a process that sends and one that receives, as a device and the
-coordinator are. Three ways for the same chunks, in turn within each round:
+A Mosquitto on the loopback interface, one process that sends and one that receives, like a device and the
+coordinator. The same chunks travel in three ways, in turn within each round:
 
-    paho     paho-mqtt alone with its network threads, as many messages waiting for the socket as a link has
+    paho     paho-mqtt alone with its network threads, and as many messages in flight as a link has
     link     ``MqttLink`` and the event loop on both ends, frames sealed beforehand and not opened
-    frames   the same, and the sender seals every chunk (HMAC-SHA256) and the receiver opens it
+    frames   the same, but the sender seals every chunk (HMAC-SHA256) and the receiver opens it
 
-MB/s are chunk bytes from the first chunk that arrives to the last; a share is the median over the
-rounds of a way's rate against paho's in the same round. Beside them a message's processor time in
-microseconds, in sender, broker (read in steps of 10 ms) and receiver: where neighbours take cores away
-this is the steadier figure. A broker throws messages away when a receiver falls far behind; "lost"
-counts those. The last line is JSON; the exit status is 1 when a target is missed. Linux only.
+MB/s are chunk bytes from the first chunk that arrives to the last; a share is the median over the rounds of
+a way's rate relative to paho's in the same round. The processor time per message, in microseconds, is given
+for sender, broker (read in steps of 10 ms) and receiver; on a busy machine it is the steadier figure. A
+broker drops messages when a receiver falls far behind; "lost" counts these. The last line is JSON; the exit
+status is 1 when a target is missed. Linux only.
 """
 
 import argparse
@@ -47,11 +47,11 @@ from sedge_protocol.wire.peer import Peer
 
 WAYS = ("paho", "link", "frames")
 KEY, TRANSFER = b"k" * 32, b"t" * 16
-# What chunks are cut from: more than a core's caches hold.
+# The source of the chunks: larger than a core's caches.
 BLOB_BYTES = 2**24
 MODEL = 582_026
 FIRST, LAST = b"first", b"last"
-# A receiver to whom nothing comes for so long has seen all that the broker did not throw away.
+# After so long a silence a receiver has everything that the broker did not drop.
 SILENCE_S = 3.0
 TIMEOUT_S = 60.0
 # At chunks of 64 KiB, sealed and opened: MB/s, and the share of paho's rate.
@@ -63,7 +63,7 @@ _listening: Event
 
 @cache
 def random_bytes() -> bytes:
-    """What chunks are cut from."""
+    """The source of the chunks."""
     return os.urandom(BLOB_BYTES)
 
 
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def topic(self) -> str:
-        """Where the chunks go."""
+        """The topic of the chunks."""
         return topics.up(self.fleet, "device")
 
     def peer(self) -> Peer:
@@ -87,7 +87,7 @@ class Case:
         return Peer(self.topic, KEY, KEY, 1, 0)
 
     def payloads(self) -> Iterator[bytes]:
-        """The chunks as they leave: frames sealed one by one, or one that is sent again and again."""
+        """The chunks as they are sent: frames sealed one by one, or a single one repeated."""
         peer, blob = self.peer(), random_bytes()
         same = peer.chunk(TRANSFER, 0, blob[: self.size]).payload
         for index in range(self.count):
@@ -106,7 +106,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What a receiver saw: messages, seconds between the first and the last, its processor seconds."""
+    """Received messages, seconds between the first and the last, and the receiver's processor seconds."""
 
     messages: int
     seconds: float
@@ -114,10 +114,10 @@ class Arrived:
 
 
 class Tally:
-    """Counts and opens what arrives. The first message is the receiver's own: it is being heard."""
+    """Counts and opens what arrives. The first message is the receiver's own: it is subscribed."""
 
     def __init__(self, case: Case) -> None:
-        self.heard = self.done = False
+        self.subscribed = self.done = False
         self.messages = 0
         self._case = case
         self._peer = case.peer()
@@ -126,7 +126,7 @@ class Tally:
     def take(self, topic: str, payload: bytes) -> None:
         """One message."""
         if payload == FIRST:
-            self.heard = True
+            self.subscribed = True
         elif payload == LAST:
             self.done = True
         else:
@@ -139,7 +139,7 @@ class Tally:
             self.messages += 1
 
     def silent(self) -> bool:
-        """Whether chunks came and then stopped coming."""
+        """Whether chunks arrived and then stopped."""
         return self.messages > 0 and time.perf_counter() - self._last_s > SILENCE_S
 
     def arrived(self) -> Arrived:
@@ -149,7 +149,7 @@ class Tally:
 
 
 class LinkStation:
-    """One end over ``MqttLink``: gives a tally what arrives, and sends payloads while there is room."""
+    """One end over ``MqttLink``: tallies what arrives, and sends payloads while there is room."""
 
     def __init__(self, case: Case, name: str, tally: Tally | None = None) -> None:
         settings = BrokerSettings(case.url, f"{case.fleet}-{name}")
@@ -167,11 +167,11 @@ class LinkStation:
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` wants to be called next."""
+        """When ``step`` is next due."""
         return self.link.timer()
 
     def step(self) -> None:
-        """As the shells of agent and coordinator do it: take what has come, send what there is room for."""
+        """Like the agent and the coordinator: take what has arrived, send while there is room."""
         for event in self.link.step():
             if isinstance(event, Received) and self._tally:
                 self._tally.take(event.topic, event.payload)
@@ -202,7 +202,7 @@ def send_by_link(case: Case) -> Sent:
 def receive_by_link(case: Case) -> Arrived:
     tally = Tally(case)
     station, loop = LinkStation(case, "receiver", tally), Loop()
-    loop.run([station], lambda: tally.heard)
+    loop.run([station], lambda: tally.subscribed)
     _listening.set()
     loop.run([station], lambda: tally.done or tally.silent())
     station.link.close()
@@ -219,7 +219,7 @@ def paho_client(case: Case, name: str) -> paho.Client:
 
 
 def open_client(client: paho.Client, case: Case) -> None:
-    """Connect, and wait until the broker agrees."""
+    """Connect, and wait for the broker to accept."""
     url = urlsplit(case.url)
     client.connect(url.hostname or "", url.port or 1883)
     client.loop_start()
@@ -244,10 +244,10 @@ def send_by_paho(case: Case) -> Sent:
         room.acquire()
         client.publish(case.topic, payload)
     client.publish(case.topic, LAST, 1).wait_for_publish(TIMEOUT_S)
-    found = Sent(time.process_time() - start)
+    sent = Sent(time.process_time() - start)
     client.disconnect()
     client.loop_stop()
-    return found
+    return sent
 
 
 def receive_by_paho(case: Case) -> Arrived:
@@ -260,25 +260,25 @@ def receive_by_paho(case: Case) -> Arrived:
     open_client(client, case)
     client.subscribe(case.topic, 1)
     client.publish(case.topic, FIRST, 1)
-    while not tally.heard:
+    while not tally.subscribed:
         time.sleep(0.01)
     _listening.set()
     while not (tally.done or tally.silent()):
         time.sleep(0.05)
-    found = tally.arrived()
+    arrived = tally.arrived()
     client.disconnect()
     client.loop_stop()
-    return found
+    return arrived
 
 
-# What the two processes are asked to do.
+# The work of the two processes.
 
 
 def get_ready(event: Event) -> None:
-    """A process begins: it knows the event, and has handled a model as agent and coordinator have.
+    """Initialise a process: set the event, and allocate and free a model, as agent and coordinator do.
 
-    glibc's malloc learns from that to keep memory. In a fresh process every chunk of 64 KiB would cost
-    the receiver some 15 page faults, a third of its time.
+    This makes glibc's malloc keep memory. In a fresh process every chunk of 64 KiB would cost the receiver
+    some 15 page faults, a third of its time.
     """
     global _listening
     _listening = event
@@ -288,7 +288,7 @@ def get_ready(event: Event) -> None:
 
 def send(case: Case) -> Sent:
     if not _listening.wait(TIMEOUT_S):
-        raise TimeoutError(f"{case}: the receiver does not hear itself after {TIMEOUT_S:.0f} s")
+        raise TimeoutError(f"{case}: the receiver is not subscribed after {TIMEOUT_S:.0f} s")
     _listening.clear()
     return send_by_paho(case) if case.way == "paho" else send_by_link(case)
 
@@ -301,7 +301,7 @@ def receive(case: Case) -> Arrived:
 
 
 class Bench:
-    """A broker and the two processes, for the time of a ``with``."""
+    """A broker and the two processes, as a context manager."""
 
     def __init__(self, megabytes: int) -> None:
         context = get_context("spawn")
@@ -348,19 +348,21 @@ class Bench:
 
 
 def measure(bench: Bench, size: int, rounds: int) -> list[Row]:
-    """All ways in turn, so that a slow spell of the machine meets them all; a row for each."""
-    found: dict[str, list[Row]] = {way: [] for way in WAYS}
+    """All ways in turn, so that a slow spell of the machine affects all of them. One row per way."""
+    measured: dict[str, list[Row]] = {way: [] for way in WAYS}
     for number in range(rounds + 1):  # the first warms up
         for way in WAYS:
             row = bench.once(way, size)
             if number:
-                found[way].append(row)
+                measured[way].append(row)
     rows: list[Row] = []
-    for way, seen in found.items():
-        pairs = zip(seen, found["paho"], strict=True)
+    for way, own_rows in measured.items():
+        pairs = zip(own_rows, measured["paho"], strict=True)
         shares = [float(own["mb_s"]) / float(raw["mb_s"]) for own, raw in pairs]
         row = {"kib": size // 1024, "way": way}
-        row |= {key: round(statistics.median(float(r[key]) for r in seen), 1) for key in seen[0]}
+        row |= {
+            key: round(statistics.median(float(r[key]) for r in own_rows), 1) for key in own_rows[0]
+        }
         row["of_paho"] = round(statistics.median(shares), 3)
         rows.append(row)
         print("".join(f"{value:>{max(len(key), 7) + 2}}" for key, value in row.items()), flush=True)
@@ -368,7 +370,7 @@ def measure(bench: Bench, size: int, rounds: int) -> list[Row]:
 
 
 def met(rows: list[Row]) -> bool:
-    """Whether frames at the target's chunk size reach it; True where they were not run."""
+    """Whether frames of the target's chunk size reach the target; True when they were not measured."""
     aimed = [r for r in rows if (r["kib"], r["way"]) == (TARGET_KIB, "frames")]
     return all(
         float(r["mb_s"]) >= TARGET_MB_S and float(r["of_paho"]) >= TARGET_SHARE for r in aimed
@@ -376,11 +378,11 @@ def met(rows: list[Row]) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a table and, last, one line of JSON; 1 when a target is missed."""
-    parser = argparse.ArgumentParser(description="What a link carries, beside paho-mqtt alone.")
+    """Print a table and a last line of JSON. Returns 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description="A link's throughput, compared with paho-mqtt.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kib", type=int, nargs="+", default=[16, 64, 256], help="chunk sizes")
-    parser.add_argument("--megabytes", type=int, default=192, help="in each transfer")
+    parser.add_argument("--megabytes", type=int, default=192, help="per transfer")
     options = parser.parse_args(argv)
     print(
         "    kib      way     mb_s  messages_s   lost  sender_us  broker_us  receiver_us  of_paho"

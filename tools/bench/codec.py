@@ -1,18 +1,18 @@
-"""Bytes and times of what travels, coded as the shipped examples code it, on a real training.
+"""Bytes and times of the vectors that are sent, coded as in the shipped examples, from a real training.
 
     python tools/bench/codec.py [--deltas runs/deltas.npz] [--repeats 20]
 
-deltas.py writes the file, and is run first where there is none (some minutes). Every row is one whole coded
-vector, as many bytes as it has as a payload:
+deltas.py writes the file, and is run first if there is none (some minutes). Every row is one whole coded
+vector, with the size of its payload:
 
-    update      a share of a device's change and of what it still owes from earlier rounds (error feedback)
-    broadcast   the same of the global model
+    update      a share of a device's change, with the residual of earlier rounds (error feedback)
+    broadcast   the same for the global model
     patch       the elements in which FedOBP starts a device from its own model, in float32
-    selection   the half that FedPURIN's order selects, coded against the device's mask of the round before
+    selection   the half that FedPURIN's order selects, coded against the device's previous mask
     next patch  new values for these elements, coded against that mask
 
-"smaller" is against 4 bytes an element. "form" is how the mask is written, "mask" its bytes. Times are the
-median of the repeats in ms, of the last round only. The last line is JSON.
+"smaller" is relative to 4 bytes per element. "form" is how the mask is written, "mask" its bytes. Times are
+the median of the repeats in ms, for the last round only. The last line is JSON.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from statistics import median
 import numpy as np
 
 from sedge_edge.training.critical_elements import critical
-from sedge_edge.training.job import choose
+from sedge_edge.training.job import select_elements
 from sedge_export.models import avgcnn
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
 from sedge_protocol.codec.masks import MaskForm
@@ -53,7 +53,7 @@ Row = dict[str, str | int | float]
 
 
 class Training:
-    """The models of a training: what the global one and those of some devices were, round by round."""
+    """The global model and those of some devices, round by round."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as file:
@@ -82,13 +82,13 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def fed_back(changes: Iterator[Theta], codec: Codec) -> Iterator[Sent]:
-    """What is sent of each change (n,) when all that was left out is added to the next."""
-    owed: Theta | None = None
+    """What is sent of each change (n,) when everything left out is added to the next (error feedback)."""
+    residual: Theta | None = None
     for change in changes:
-        whole = change if owed is None else change + owed
-        vector = choose(whole, codec)
+        whole = change if residual is None else change + residual
+        vector = select_elements(whole, codec)
         yield vector, codec.values, None
-        owed = whole - decode(encode(vector, codec.values), whole.size).dense()
+        residual = whole - decode(encode(vector, codec.values), whole.size).dense()
 
 
 def updates(training: Training, device: int, codec: Codec) -> Iterator[Sent]:
@@ -106,7 +106,7 @@ def broadcasts(training: Training, codec: Codec) -> Iterator[Sent]:
 
 
 def patches(training: Training, device: int) -> Iterator[Sent]:
-    """The personal elements of a device: those that lie farthest from the next global model."""
+    """The personal elements of a device: those farthest from the next global model."""
     for number in range(1, training.rounds + 1):
         own, shared = training.own(device, number), training.shared(number + 1)
         places = top_k(own - shared, round(PERSONAL * own.size)).indices
@@ -115,7 +115,7 @@ def patches(training: Training, device: int) -> Iterator[Sent]:
 
 
 def selections(training: Training, device: int, layout: Layout) -> Iterator[tuple[Sent, Sent]]:
-    """What a device sends of the elements that its order selects, and the patch that it gets for them."""
+    """The selected elements that a device sends, and the patch that it gets for them."""
     context: bytes | None = None
     for number in range(1, training.rounds + 1):
         own, shared = training.own(device, number), training.shared(number)
@@ -128,7 +128,7 @@ def selections(training: Training, device: int, layout: Layout) -> Iterator[tupl
 
 
 def measured(sent: Sent, repeats: int) -> Row:
-    """One row; without times where there are no repeats."""
+    """One row; without times when ``repeats`` is 0."""
     vector, values, context = sent
     code = partial(encode, vector, values, context=context)
     coded = code()
@@ -144,8 +144,8 @@ def measured(sent: Sent, repeats: int) -> Row:
     return row
 
 
-def travels(training: Training, layout: Layout) -> Iterator[tuple[Row, Iterator[Sent]]]:
-    """All that travels: what it is, and its vectors round by round."""
+def all_vectors(training: Training, layout: Layout) -> Iterator[tuple[Row, Iterator[Sent]]]:
+    """Every kind of vector that is sent: its description, and its vectors round by round."""
     for codec in BROADCASTS:
         what: Row = {"what": "broadcast", "fraction": codec.fraction, "values": codec.values.value}
         yield what, broadcasts(training, codec)
@@ -163,7 +163,7 @@ def travels(training: Training, layout: Layout) -> Iterator[tuple[Row, Iterator[
 
 def main() -> None:
     """Measure, print a line for each row, and end with JSON."""
-    parser = argparse.ArgumentParser(description="Bytes and times of what travels.")
+    parser = argparse.ArgumentParser(description="Bytes and times of what is sent.")
     parser.add_argument("--deltas", type=Path, default=Path("runs/deltas.npz"))
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
@@ -174,7 +174,7 @@ def main() -> None:
     layout = Layout.of((name, tuple(tensor.shape), Role.PARAMETER) for name, tensor in named)
     training = Training(arguments.deltas)
     rows: list[Row] = []
-    for what, vectors in travels(training, layout):
+    for what, vectors in all_vectors(training, layout):
         for number, sent in enumerate(vectors, start=1):
             repeats = arguments.repeats if number == training.rounds else 0
             rows.append({**what, "round": number, **measured(sent, repeats)})

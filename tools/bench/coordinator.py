@@ -1,15 +1,15 @@
-"""What one device's update costs the coordinator, in processor time.
+"""The processor time that one device's update costs the coordinator.
 
     python tools/bench/coordinator.py [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
 
-A real coordinator on a real store, given the real sealed frames of so many devices by a caller in the
-same thread: an offer, then the chunks of a large update. So it counts all that the cloud does for an
-update but the broker's link: frame and MAC, chunks to disk, decoding, validation, receipt, and the
-device's share of the closing of the round. Updates are the top share (tau) of a delta in bf16: "random"
-(equal normal values: no structure to find) and "rows" (rows of 1024 with very different scales, as a
-hidden layer's are), both with a durable store and without fsync. Planning the next round is reported
-beside it. One thread; milliseconds of processor time of this process, kernel included,
-per update, the median of the rounds but the first. The last line is JSON.
+A real coordinator on a real store gets the real sealed frames of many devices from a caller in the same
+thread: an offer, then the chunks of a large update. This covers everything that the cloud does for an
+update except the broker's link: frame and MAC, chunks to disk, decoding, validation, receipt, and the
+device's share of closing the round. Updates are the largest share of a delta in bf16: "random" (normal
+values without structure) and "rows" (rows of 1024 with very different scales, like a hidden layer's), both
+with a durable store and without fsync. Planning the next round is reported separately. Milliseconds per
+update are processor time of this process (one thread, kernel included), the median of all rounds but the
+first. The last line is JSON.
 """
 
 import argparse
@@ -49,14 +49,14 @@ RUN = "run"
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 SHARES = (0.5, 0.01)
 PLAN = "plan and order the next round"
-# What an update is made from; more would only make the bench slower to prepare.
+# Distinct deltas to make updates from; more would only prolong the preparation.
 DELTAS = 4
 Row = dict[str, str | int | float]
 Frames = list[bytes]
 
 
-def made_up(kind: str, size: int, seed: int) -> Theta:
-    """A delta (n,) without or with structure."""
+def synthetic_delta(kind: str, size: int, seed: int) -> Theta:
+    """A delta (n,), with or without structure."""
     rng = np.random.default_rng(seed)
     noise = rng.normal(0, 1e-3, size).astype(np.float32)
     if kind == "random":
@@ -88,7 +88,7 @@ def make_bundle(folder: Path, size: int) -> Path:
 
 
 def update_for(order: Order, layout: Layout, payload: bytes, number: int) -> bytes:
-    """An update that fits its order."""
+    """An update that matches its order."""
     metrics = Metrics(0.5, 0.25, 10)
     report = Report(
         run=order.run, round=order.round, task=order.task, layout_hash=layout.hash,
@@ -99,7 +99,7 @@ def update_for(order: Order, layout: Layout, payload: bytes, number: int) -> byt
 
 
 class Stages:
-    """Processor seconds by stage; of a stage inside another only the inner one counts."""
+    """Processor seconds by stage; a nested stage counts only for the inner one."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -107,7 +107,7 @@ class Stages:
         self._since = 0.0
 
     def watch(self, owner: object, method: str, stage: str) -> None:
-        """From now on the calls of a method count as a stage."""
+        """Count all further calls of a method as a stage."""
         call: Callable[..., object] = getattr(owner, method)
 
         def timed(*args: object, **kwargs: object) -> object:
@@ -129,7 +129,7 @@ class Stages:
 
 
 class Device:
-    """A device that has its frames ready."""
+    """A device that prepares its frames in advance."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -143,22 +143,22 @@ class Device:
             e for e in effects if isinstance(e, Send) and e.topic == topics.down(FLEET, self.name)
         ]
         frames = [open_frame(send.payload, send.topic, self.keys.down) for send in mine]
-        found = [decode_body(frame.kind, frame.body) for frame in frames]
-        return next(message for message in reversed(found) if isinstance(message, Order))
+        messages = [decode_body(frame.kind, frame.body) for frame in frames]
+        return next(message for message in reversed(messages) if isinstance(message, Order))
 
     def frames(self, order: Order, layout: Layout, payload: bytes, number: int) -> Frames:
-        """The sealed frames of an update: the offer and, where that does not hold it, the chunks."""
+        """The sealed frames of an update: the offer and, unless it holds the whole update, the chunks."""
         blob = update_for(order, layout, payload, number)
         manifest = describe(blob)
         whole = blob if len(blob) <= MAX_INLINE_BYTES else b""
         offer = Offer(order.run, order.round, manifest, 1, whole)
-        found = [self.peer.seal(offer, manifest.transfer)]
+        frames = [self.peer.seal(offer, manifest.transfer)]
         if not whole:
             for index in range(manifest.count):
                 offset, length = manifest.span(index)
                 chunk = blob[offset : offset + length]
-                found.append(self.peer.chunk(manifest.transfer, index, chunk).payload)
-        return found
+                frames.append(self.peer.chunk(manifest.transfer, index, chunk).payload)
+        return frames
 
 
 class Bench:
@@ -169,7 +169,7 @@ class Bench:
         self.stages = Stages()
         self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
         store = Store(folder / "state", durable=durable)
-        for prefix in range(256):  # a coordinator that has been at work has all of them
+        for prefix in range(256):  # a coordinator in use has all of them
             (folder / "state" / "blobs" / f"{prefix:02x}").mkdir(mode=0o700)
         for device in self.devices:
             store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
@@ -208,7 +208,7 @@ class Bench:
         watch(self.core, "poll", PLAN)
 
     def play(self, payloads: list[bytes]) -> dict[str, float]:
-        """One round: processor milliseconds an update, by stage."""
+        """One round. Returns processor milliseconds per update, by stage."""
         batches = [
             device.frames(device.order(self.effects), self.layout, payloads[i % DELTAS], i)
             for i, device in enumerate(self.devices)
@@ -226,14 +226,14 @@ class Bench:
 
 
 def measure(args: argparse.Namespace, share: float, kind: str, durable: bool) -> Row:
-    """The medians over the rounds, without the first."""
+    """The medians over all rounds but the first."""
     count = max(1, round(share * args.size))
-    deltas = (made_up(kind, args.size, seed) for seed in range(DELTAS))
+    deltas = (synthetic_delta(kind, args.size, seed) for seed in range(DELTAS))
     payloads = [encode(top_k(delta, count), ValueCoding.BF16) for delta in deltas]
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         bench = Bench(Path(folder), args, durable)
         played = [bench.play(payloads) for _ in range(args.rounds)][1:]
-    stages = {stage: median(found.get(stage, 0.0) for found in played) for stage in played[-1]}
+    stages = {stage: median(times.get(stage, 0.0) for times in played) for stage in played[-1]}
     plan = stages.pop(PLAN)
     total = sum(stages.values())
     return {
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--strategy", default="fedavg")
-    parser.add_argument("--folder", type=Path, help="of the stores (default: the system's)")
+    parser.add_argument("--folder", type=Path, help="folder of the stores (default: the system's)")
     args = parser.parse_args()
     rows: list[Row] = []
     for share in SHARES:

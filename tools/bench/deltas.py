@@ -1,4 +1,4 @@
-"""Real deltas for the codec benchmark: FedAvg on Fashion-MNIST, a few devices' models before and after.
+"""Real deltas for the codec benchmark: models of FedAvg on Fashion-MNIST before and after training.
 
     python tools/bench/deltas.py [--out runs/deltas.npz] [--rounds 12] [--epochs 5] [--momentum 0]
 
@@ -8,7 +8,7 @@ thread. The file holds float32 vectors (n,), for devices 0 to 2 in every round:
     global_<round>            what every device starts the round from; one more than there are rounds
     local_<device>_<round>    what this device ends it with
 
-No codec takes part in this training, so its masks judge every codec alike.
+This training uses no codec, so that its deltas favour none.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def _train(
 
 
 def _accuracy(model: nn.Module, dataset: Dataset) -> float:
-    """Of the last 2,000 images, which are of the authors' test set; the devices hold some of them."""
+    """Accuracy on the last 2,000 images, from the authors' test set; devices train on some of them."""
     images, labels = _images(dataset, np.arange(dataset.targets.size - 2000, dataset.targets.size))
     with torch.no_grad():
         return float((model(images).argmax(1) == labels).float().mean())

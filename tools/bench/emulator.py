@@ -1,17 +1,16 @@
-"""What the emulator itself costs: time and memory beside training, over fleets and cohorts of every size.
+"""What the emulator itself costs: time and memory besides training, for fleets and cohorts of all sizes.
 
     python tools/bench/emulator.py [--rounds 5] [--devices 100 1000 10000] [--cohorts 10 100]
 
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
-updates of the largest 1 % in bfloat16, in virtual time; the last is examples/thousand.toml as it stands,
-20 rounds long. "overhead" is the share of the workers' time that is not training or evaluation, "cost" what
-a device's round takes of it: (wall x workers - training) / device rounds; frameworks.py measures what
-other frameworks take. Memory is the peak of all processes together.
+updates of the largest 1 % in bfloat16, in virtual time; the last is examples/thousand.toml unchanged, 20
+rounds long. "overhead" is the share of the workers' time that is not training or evaluation. "cost" is that
+time per device round: (wall x workers - training) / device rounds; frameworks.py measures the same of other
+frameworks. Memory is the peak of all processes together.
 
-A virtual machine is given its memory by its host page by page, when it first uses it. Where that is slow
-(5 s a GiB have been seen, .9 s the second time) it would be whichever run came first that paid for it, by
-more than all that the emulator does; so most of the free memory is used once before. Linux only.
-The last line is JSON.
+A virtual machine gets its memory from the host page by page, on first use. Where that is slow (we have seen
+5 s per GiB, .9 s the second time) the first run would pay for it with more time than the emulator takes. So
+most of the free memory is touched once beforehand. Linux only. The last line is JSON.
 """
 
 import argparse
@@ -52,12 +51,12 @@ options = {{ quantile = 0.9995 }}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
 
 Row = dict[str, int | float | str]
-# The share of the free memory that is used once before the first run.
+# The share of the free memory that is touched before the first run.
 WARMED = 0.8
 
 
 def warm_memory() -> None:
-    """Use most of the free memory once, in a process of its own that gives it back."""
+    """Touch most of the free memory once, in a process of its own that frees it again."""
     (line,) = re.findall(r"^MemFree: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     code = "import sys; b'1' * int(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(int(WARMED * 1024 * int(line)))], check=True)
@@ -83,7 +82,7 @@ def measure(devices: int, cohort: int, rounds: int) -> Row:
 
 
 def row(devices: int, cohort: int, engine: Engine) -> Row:
-    """What an emulation cost, printed and as JSON has it."""
+    """Print what an emulation cost. Returns it for the JSON line."""
     beside_s = engine.wall_s * engine.workers - engine.train_s
     found: Row = {
         "devices": devices,

@@ -1,8 +1,8 @@
-"""What the benchmarks found, read from tools/bench/results and put into words, one ``Figure`` each.
+"""The benchmarks' results, read from tools/bench/results and put into words, one ``Figure`` each.
 
-``sections`` has them all; readme.py and results_page.py write them down. A target stands here where the
-benchmark's own result does not name it. A result that is not there, or is not what its benchmark writes
-now, is a section without figures that says so.
+``sections`` returns all; readme.py and results_page.py write them down. Targets are defined here unless the
+benchmark's result contains them. A result that is missing or outdated becomes a section without figures,
+with the reason.
 """
 
 import json
@@ -19,11 +19,11 @@ from sedge_protocol.errors import SedgeError
 RESULTS = Path(__file__).parent / "results"
 # Updates a second on one core, by the share of elements that an update keeps.
 TARGET_UPDATES = {0.5: 200, 0.01: 900}
-# Milliseconds beside training that a device may cost an emulation, and which share of the example's time.
+# Milliseconds besides training that a device may cost an emulation, and the share of the example's time.
 TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
-# How long coding the demo's update may take.
+# The time limit for encoding the demo's update.
 TARGET_ENCODE_MS = 10.0
-# What is coded (codec.py): the share of the elements and the coding of their values.
+# The coded vectors (codec.py): the share of the elements and the coding of their values.
 CODED = {
     ("update", 1.0, "fp32"): "update by default, all of it in fp32",
     ("update", 0.12, "bf16"): "update of the largest 12 % in bf16, with error feedback",
@@ -36,13 +36,13 @@ CODED = {
     ("broadcast", 0.12, "bf16"): "broadcast of the largest 12 % in bf16",
     ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
 }
-# The error that two hostile devices of ten may leave, against that of a fleet without any.
+# The error with two hostile devices of ten, relative to that of a fleet without any.
 TARGET_ERROR = 2.0
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a table; ``met`` are the targets in words, each with whether it is met.
+    """One line of a table; ``met`` are the targets in words, and whether each is met.
 
     The ``short`` ones are in the README's table.
     """
@@ -55,7 +55,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """One benchmark: what it found, by which command, or ``why`` there is nothing."""
+    """One benchmark: its figures and its command, or ``why`` there are none."""
 
     title: str
     command: str
@@ -79,7 +79,7 @@ def section(path: Path, title: str, command: str, read: Callable[[Path], list[Fi
 
 
 def traffic(path: Path) -> list[Figure]:
-    """A device's bytes both ways, one update, and the broadcast, as the sockets saw them."""
+    """A device's bytes both ways, one update and the broadcast, as counted at the sockets."""
     result = read_json(path)
     first = result.strategies[0]
     dense, payload = first.bytes.dense_update, first.bytes.update_payload_mean
@@ -121,7 +121,7 @@ def compression(path: Path) -> list[Figure]:
             f"accuracy with updates as {s.name} ({smaller:.0f} times smaller than dense), "
             "against whole ones"
         )
-        # Adding 0.0 makes a -0.0 that rounding left a plain 0.0.
+        # Adding 0.0 turns a rounded -0.0 into 0.0.
         shown = [f"{round(points, 1) + 0.0:+.1f}" for points in (before, after)]
         measured = f"{shown[0]} points before, {shown[1]} after training"
         return Figure(what, measured, short=True)
@@ -130,7 +130,7 @@ def compression(path: Path) -> list[Figure]:
 
 
 def attacks(path: Path) -> list[Figure]:
-    """What hostile devices cost, over the seeds; of the first row nobody is hostile."""
+    """What hostile devices cost, over the seeds; the first row has none."""
     clean, *attacked = loaded(path)["rows"]
 
     def percents(row: dict[str, Any]) -> str:
@@ -154,7 +154,7 @@ def attacks(path: Path) -> list[Figure]:
 
 
 def codec(path: Path) -> list[Figure]:
-    """What travels, in whole coded vectors: the mean of all rounds and devices."""
+    """The vectors that are sent, coded whole: means over all rounds and devices."""
     found = loaded(path)
     figures: list[Figure] = []
     for key, what in CODED.items():
@@ -207,14 +207,14 @@ def training(path: Path) -> list[Figure]:
 
 
 def agent_memory(path: Path) -> list[Figure]:
-    """What an agent costs a device."""
+    """What the agent costs a device."""
     row = loaded(path)
     what = "an agent's installation, and its peak memory while it trains the CNN"
     return [Figure(what, f"{row['install_mb']:.0f} MB, {row['peak_mib']:.0f} MiB", short=True)]
 
 
 def scoring(path: Path) -> list[Figure]:
-    """Choosing a device's personal parameters."""
+    """Selecting a device's personal parameters."""
     row = loaded(path)
     what = (
         f"scoring a device and choosing {row['personal']} of {row['size']:,} parameters, "
@@ -246,7 +246,7 @@ def coordinator(path: Path) -> list[Figure]:
 
 
 def broker(path: Path) -> list[Figure]:
-    """The link against paho alone, by chunk size."""
+    """The link compared with paho alone, by chunk size."""
     found = loaded(path)
     target = found["target"]
     figures: list[Figure] = []
@@ -270,7 +270,7 @@ def broker(path: Path) -> list[Figure]:
 
 
 def flood(path: Path) -> list[Figure]:
-    """What the others keep while one device floods the coordinator."""
+    """The honest devices' rate while one device floods the coordinator."""
     found = loaded(path)
     target, names = (
         found["target"],
@@ -298,7 +298,7 @@ def flood(path: Path) -> list[Figure]:
 
 
 def emulator(path: Path) -> list[Figure]:
-    """What an emulation costs beside training."""
+    """What an emulation costs besides training."""
     found = loaded(path)
     figures: list[Figure] = []
     for row in found["emulator"]:
@@ -324,7 +324,7 @@ def emulator(path: Path) -> list[Figure]:
 
 
 def frameworks(path: Path) -> list[Figure]:
-    """The same work by others."""
+    """The same work in other frameworks."""
     found = loaded(path)["frameworks"]
     own = found["sedge"]
     figures: list[Figure] = []
@@ -357,11 +357,11 @@ def loaded(path: Path) -> Any:
 
 
 def mid(rows: Sequence[Any], key: str) -> float:
-    """The median over the rows. Raises ``ValueError`` where there are none."""
+    """The median over the rows. Raises ``ValueError`` when there are none."""
     return float(median(row[key] for row in rows))
 
 
-# By the name of the result: title, command, reader.
+# Result name: title, command, reader.
 BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "demo": ("Bytes of a fleet", "make demo", traffic),
     "compression": (

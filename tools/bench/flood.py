@@ -1,24 +1,24 @@
-"""What is left of the honest devices' rate while one enrolled device floods the coordinator.
+"""The honest devices' rate of updates while one enrolled device floods the coordinator.
 
     python -m tools.bench.flood [--devices 8] [--rate 3000] [--seconds 10] [--kinds chunk get ...]
 
 A real Mosquitto with the configuration that ``sedge-cloud init`` writes (on the loopback interface alone),
-a real ``sedge-cloud serve`` and a run of FedAvg without end. The honest devices do all of the protocol, and
-sleep where others train: each fetches every round's model, and uploads an update of some five chunks. A
-message that is lost costs them up to two seconds. One more device, in a process of its own, answers no
-order and sends ``--rate`` messages a second, of one kind:
+a real ``sedge-cloud serve`` and an endless run of FedAvg. The honest devices follow the whole protocol but
+do not train: each fetches every round's model and uploads an update of some five chunks. A lost message
+costs them up to two seconds. One more device, in a process of its own, answers no order and sends
+``--rate`` messages a second, of one kind:
 
-    chunk    sealed, of a transfer that it has not offered: nobody answers them
+    chunk    sealed, of a transfer that it has not offered: nobody answers these
     get      sealed, for all chunks of the round's model
-    hello    sealed, each of a later start of the device
-    garbage  64 bytes that are no frame
+    hello    sealed, each with a higher incarnation of the device
+    garbage  64 bytes that are not a frame
     mac      a chunk with a wrong MAC
 
-Each kind is between two calm times of the same length; the share is the rate of committed updates in the
-flood against that in the calm. Beside it: messages a second that the flooder got out; how much of a core
-the coordinator took, which where neighbours take cores away is the steadier figure; how often honest
-devices had to repeat a GET or an offer; and lines that the coordinator logged meanwhile. The last line is
-JSON; the exit status is 1 when a target is missed.
+Each flood lies between two calm periods of the same length; the share is the rate of committed updates
+during the flood relative to the calm. The table also has the flooder's messages a second; the coordinator's
+use of a core, the steadier figure on a busy machine; how often honest devices had to repeat a GET or an
+offer; and the lines that the coordinator logged meanwhile. The last line is JSON; the exit status is 1 when
+a target is missed.
 """
 
 import argparse
@@ -36,10 +36,11 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 
 import numpy as np
-from tools.bench.coordinator import RUN, made_up, make_bundle, update_for
+from tools.bench.coordinator import RUN, make_bundle, synthetic_delta, update_for
 
 from sedge_cloud.admin.enrolment import add_device
-from sedge_cloud.admin.runs import initialise, start_run
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RunConfig, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker import LOOPBACK, find_mosquitto, on_free_port, wait_until_accepting
@@ -69,9 +70,9 @@ from sedge_protocol.wire.transfer import Fetch, Upload, describe, to_bitmap
 FLEET = "bench"
 KINDS = ("chunk", "get", "hello", "garbage", "mac")
 FLOODER = "flooder"
-# A model of 13 chunks, and updates of five.
+# The model has 13 chunks, an update five.
 SIZE = 200_000
-# The share of the honest devices' rate that a flood leaves, and how many lines it may cause in the log.
+# The least share of the honest devices' rate, and the most lines in the log.
 TARGET_SHARE, TARGET_LINES = 0.8, 30
 START_S = 30.0
 BODY_BYTES = 4096
@@ -82,7 +83,7 @@ Row = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class Account:
-    """A device as ``device add`` made it."""
+    """A device as ``device add`` creates it."""
 
     url: str
     name: str
@@ -90,7 +91,7 @@ class Account:
 
 
 class Station:
-    """A device's link and its end of the channel; what it hears goes to ``hear`` and ``take``."""
+    """A device's link and its end of the channel; messages go to ``hear``, chunks to ``take``."""
 
     def __init__(self, account: Account) -> None:
         self.keys = DeviceKeys.of(account.secret)
@@ -111,11 +112,11 @@ class Station:
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` wants to be called next."""
+        """When ``step`` is next due."""
         return self.link.timer()
 
     def step(self) -> None:
-        """Take what has come."""
+        """Handle what has arrived."""
         for event in self.link.step():
             match event:
                 case Connected():
@@ -138,21 +139,23 @@ class Station:
         self.send(self.peer.message(HELLO))
 
     def hear(self, message: Message) -> None:
-        """The coordinator says something."""
+        """Handle a message of the coordinator."""
         if isinstance(message, Order):
             self.order = message
-        elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # it has just started
+        elif (
+            isinstance(message, Welcome) and message.nonce != HELLO.nonce
+        ):  # the coordinator has just started
             self.greet()
 
     def take(self, topic: str, payload: bytes) -> None:
-        """A chunk for the whole fleet."""
+        """Handle a chunk for the whole fleet."""
 
     def lost(self) -> None:
         """The link is down."""
 
 
 class Honest(Station):
-    """A device that fetches each round's model and uploads an update; it trains in no time."""
+    """A device that fetches each round's model and uploads an update, without training."""
 
     def __init__(self, account: Account, layout: Layout, payload: bytes, number: int) -> None:
         super().__init__(account)
@@ -164,13 +167,13 @@ class Honest(Station):
         self._upload: Upload | None = None
 
     def timer(self) -> float:
-        """When ``step`` wants to be called next."""
+        """When ``step`` is next due."""
         work = self._upload or self._fetch
         due = None if work is None else work.timer()
         return self.link.timer() if due is None else min(self.link.timer(), due)
 
     def step(self) -> None:
-        """Take what has come, do what is due."""
+        """Handle what has arrived, do what is due."""
         super().step()
         now = time.monotonic()
         if self.order is None or not self.link.up:
@@ -187,7 +190,7 @@ class Honest(Station):
                 self.send(self._next(self._upload, self.order, index))
 
     def hear(self, message: Message) -> None:
-        """The coordinator says something."""
+        """Handle a message of the coordinator."""
         now = time.monotonic()
         known = self.order.round if self.order else 0
         super().hear(message)
@@ -210,7 +213,7 @@ class Honest(Station):
                 pass
 
     def take(self, topic: str, payload: bytes) -> None:
-        """A chunk of a model."""
+        """Handle a chunk of a model."""
         frame, now = open_frame(payload, topic, None), time.monotonic()
         if self._fetch is None or self.order is None:
             return
@@ -225,7 +228,7 @@ class Honest(Station):
             self._upload.connected(now + TRAIN_S)
 
     def lost(self) -> None:
-        """The link is down: the round begins again with the next order."""
+        """The link is down; the round starts over with the next order."""
         self.order = self._fetch = self._upload = None
 
     def _next(self, upload: Upload, order: Order, index: int | None) -> Send:
@@ -239,11 +242,11 @@ class Honest(Station):
 
 
 class Flooder(Station):
-    """A device that says one thing again and again."""
+    """A device that sends one kind of message over and over."""
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
-        # Sealed once: on one machine what the flooder computes is taken from the others.
+        # Sealed once: on one machine the flooder's own computing would slow down the others.
         self._chunk = self.peer.chunk(b"t" * 16, 0, bytes(BODY_BYTES)).payload
 
     def payload(self, kind: str) -> bytes:
@@ -267,7 +270,7 @@ class Flooder(Station):
 
 
 def flood(account: Account, asked: "Queue[tuple[str, float, float]]", sent: "Queue[int]") -> None:
-    """A process: joins the fleet, then floods when it is told to."""
+    """The flooder's process: joins the fleet, then floods when told to."""
     station, loop = Flooder(account), Loop()
     while True:
         loop.run([station], lambda: station.order is not None and not asked.empty())
@@ -286,7 +289,7 @@ def flood(account: Account, asked: "Queue[tuple[str, float, float]]", sent: "Que
 
 @contextmanager
 def running(command: list[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
-    """A process for the time of a ``with``; what it says goes to a file."""
+    """A process as a context manager; its output goes to a file."""
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -297,7 +300,7 @@ def running(command: list[str], log: Path) -> Generator[subprocess.Popen[bytes]]
 
 
 class Bench:
-    """Broker, coordinator, the honest devices and the flooder, for the time of a ``with``."""
+    """Broker, coordinator, honest devices and flooder, as a context manager."""
 
     def __init__(self, devices: int) -> None:
         self._count = devices
@@ -314,13 +317,13 @@ class Bench:
 
     def _start(self, port: int) -> None:
         folder, url = self._folder / str(port), f"mqtt://{LOOPBACK}:{port}"
-        initialise(folder, FLEET, url)
+        write_first_files(folder, FLEET, url)
         broker = folder / "mosquitto.conf"
         broker.write_text(
             broker.read_text().replace(f"listener {port}", f"listener {port} {LOOPBACK}")
         )
         toml = folder / "cloud.toml"
-        # The coordinator waits so long for the GET of a device that may never send one, as the flooder.
+        # The coordinator waits this long for a GET that a device such as the flooder may never send.
         toml.write_text(toml.read_text().replace("[broker]", "gather_ms = 100\n\n[broker]"))
         cloud = load_cloud(toml)
         names = [f"device-{number}" for number in range(self._count)]
@@ -348,7 +351,7 @@ class Bench:
         serve = [sys.executable, "-m", "sedge_cloud", "-c", str(toml), "serve"]
         self._serve = self._open.enter_context(running(serve, self._log))
         layout = Layout.of([("theta", (SIZE,), Role.PARAMETER)])
-        payload = encode(top_k(made_up("random", SIZE, 0), SIZE // 2), ValueCoding.BF16)
+        payload = encode(top_k(synthetic_delta("random", SIZE, 0), SIZE // 2), ValueCoding.BF16)
         self._honest = [Honest(a, layout, payload, i) for i, a in enumerate(accounts[:-1])]
         self._loop = Loop()
         self._open.callback(self._loop.close)
@@ -362,7 +365,7 @@ class Bench:
             raise SystemExit(f"no device takes part: {self._log.read_text()[-2000:]}")
 
     def calm(self, seconds: float) -> float:
-        """Updates a second while nothing else happens."""
+        """Updates a second without a flood."""
         return self._run(lambda: False, seconds)
 
     def flood(self, kind: str, rate: float, seconds: float) -> Row:
@@ -381,7 +384,7 @@ class Bench:
         }
 
     def _run(self, until: Callable[[], bool], seconds: float) -> float:
-        """Let the honest devices work; updates a second that were committed."""
+        """Let the honest devices work. Returns the committed updates a second."""
         before, start = self._committed(), time.monotonic()
         self._loop.run(self._honest, lambda: until() or time.monotonic() > start + seconds)
         return (self._committed() - before) / (time.monotonic() - start)
@@ -399,13 +402,13 @@ class Bench:
         return sum(device.repeated for device in self._honest)
 
     def _lines(self) -> int:
-        """Lines of the log but those that any round makes."""
+        """Lines of the log, except those that every round writes."""
         lines = self._log.read_text().splitlines()
         return sum(" INFO " not in line for line in lines)
 
 
 def measure(bench: Bench, kind: str, rate: float, seconds: float) -> Row:
-    """One kind of flood between two calm times."""
+    """One kind of flood between two calm periods."""
     before = bench.calm(seconds)
     found = bench.flood(kind, rate, seconds)
     calm = (before + bench.calm(seconds)) / 2
@@ -414,14 +417,14 @@ def measure(bench: Bench, kind: str, rate: float, seconds: float) -> Row:
 
 
 def met(rows: list[Row]) -> bool:
-    """Whether every flood leaves the honest devices what they are to have, and the log readable."""
+    """Whether every flood leaves the honest devices their share, and the log readable."""
     return all(
         float(row["share"]) >= TARGET_SHARE and float(row["lines"]) <= TARGET_LINES for row in rows
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a table and, last, one line of JSON; 1 when a target is missed."""
+    """Print a table and a last line of JSON. Returns 1 when a target is missed."""
     parser = argparse.ArgumentParser(description="What one device's flood leaves the others.")
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--rate", type=float, default=3000, help="the flooder's messages a second")

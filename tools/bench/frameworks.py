@@ -1,19 +1,19 @@
-"""The same federated work by sedge-emulate, by Flower's simulation and by FedJAX, on one machine.
+"""The same federated training in sedge-emulate, Flower's simulation and FedJAX, on one machine.
 
     python tools/bench/frameworks.py [--rounds 6] [--passes 2] [--venvs runs/frameworks] [name ...]
 
 Ten devices of 256 images of Fashion-MNIST, all in every round, 8 steps of SGD in batches of 32 (learning
 rate .01), the 4-layer CNN (582,026 parameters), FedAvg, whole float32 weights. Each framework uses all
-cores in its own way: sedge-emulate (memory link) and Flower (Ray) a process of one thread for each,
-FedJAX one client after the other with XLA's threads. sedge-emulate also evaluates every model before and
-after it is trained, on 4 images.
+cores in its own way: sedge-emulate (memory link) and Flower (Ray) have one single-threaded process per
+core, FedJAX runs one client after the other with XLA's threads. sedge-emulate also evaluates every model
+before and after training, on 4 images.
 
-Flower and FedJAX are installed by pip into virtual environments of their own, which stay in --venvs
-for the next time; where that fails the row says so. All are measured in turn, --passes times. "round" is
-the median over passes and rounds without a pass's first ("first": starting processes, compiling).
-"dispatch" is what a round without any training costs, per device: measured as such with Flower and
-FedJAX; with sedge-emulate, which has no such rounds, all wall time but the workers' training and
-evaluation, per device and round, joining and the final round included. The last line is JSON.
+Flower and FedJAX are installed by pip into virtual environments of their own, which stay in --venvs for the
+next time; if that fails, the row says so. All are measured in turn, --passes times. "round" is the median
+over passes and rounds, without each pass's first ("first": starting processes, compiling). "dispatch" is
+the cost per device of a round without any training. Flower and FedJAX run such rounds. For sedge-emulate,
+which has none, it is the wall time that is not the workers' training and evaluation, per device and round,
+including joining and the final round. The last line is JSON.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from sedge_emulate.split import pathological
 
 HERE = Path(__file__).parent
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10
-# What a device trains on, and 4 more, because sedge-emulate also tests.
+# A device's training examples, and 4 more, because sedge-emulate also tests.
 TRAIN, TEST = STEPS * BATCH_SIZE, 4
 INSTALL_S, RUN_S = 600, 300
 FLEET = f"""\
@@ -63,7 +63,7 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Pass:
-    """What one run of a framework gave: seconds of its rounds, and milliseconds of dispatch a device."""
+    """One run of a framework: seconds of its rounds, and milliseconds of dispatch per device."""
 
     rounds: list[float]
     dispatch_ms: float
@@ -83,11 +83,11 @@ class Framework:
 
 
 class Unavailable(Exception):
-    """A framework cannot be measured here, and why."""
+    """A framework cannot be measured here."""
 
 
 def frameworks() -> dict[str, Framework]:
-    """The others. Torch at exactly our own version: any other may bring gigabytes of CUDA."""
+    """The other frameworks. Torch has exactly our version: another may bring gigabytes of CUDA."""
     torch = f"torch=={version('torch').partition('+')[0]}"
     cpus = ("--cpus", str(os.cpu_count() or 1))
     return {
@@ -101,7 +101,7 @@ def frameworks() -> dict[str, Framework]:
 
 
 def install(framework: Framework, venv: Path) -> Path:
-    """The interpreter of the framework's environment, made on the first call. Raises ``Unavailable``."""
+    """The interpreter of the framework's environment, created on first use. Raises ``Unavailable``."""
     python, ready, log = (
         venv.absolute() / "bin" / "python",
         venv / "ready",
@@ -121,7 +121,7 @@ def install(framework: Framework, venv: Path) -> Path:
 
 
 def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
-    """All that a program says, which also goes to ``log``. Raises ``Unavailable`` when it fails."""
+    """A program's whole output, also written to ``log``. Raises ``Unavailable`` when it fails."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         ended = subprocess.run(
@@ -149,7 +149,7 @@ def versions(python: Path, framework: Framework) -> dict[str, str]:
 
 
 def write_data(folder: Path) -> None:
-    """The examples, equally many of each class: in one row for sedge-emulate, by device for the others."""
+    """The examples, balanced by class: in one row for sedge-emulate, by device for the others."""
     images = load("fashion-mnist")
     each = DEVICES * (TRAIN + TEST) // CLASSES
     chosen = np.concatenate([np.flatnonzero(images.targets == c)[:each] for c in range(CLASSES)])
@@ -181,14 +181,14 @@ def by_other(python: Path, framework: Framework, log: Path, folder: Path, rounds
     words = [str(python), str(HERE / framework.script), str(folder / "devices.npz")]
     words += ["--rounds", str(rounds), "--steps", str(STEPS), *framework.options]
     lines = output(framework.script, words, log, RUN_S).splitlines()
-    # Ray's processes may have a last word after ours.
+    # Ray's processes may still print after ours.
     (line,) = [line for line in lines if line.startswith('{"rounds"')]
     found = json.loads(line)
     return Pass(found["rounds"], 1000 * median(found["empty"][1:]) / DEVICES)
 
 
 def row(passes: list[Pass]) -> Row:
-    """What is said of one framework."""
+    """The row of one framework."""
     round_s = median(seconds for one in passes for seconds in one.rounds[1:])
     return {
         "round_s": round(round_s, 3),
@@ -199,7 +199,7 @@ def row(passes: list[Pass]) -> Row:
 
 
 def measure(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict[str, Row]:
-    """A row for each framework, or why there is none."""
+    """A row for each framework, or the reason why there is none."""
     others = frameworks()
     found: dict[str, list[Pass]] = {name: [] for name in names}
     failed: dict[str, Row] = {}

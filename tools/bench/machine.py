@@ -1,4 +1,4 @@
-"""The machine that figures belong to, as one line of JSON.
+"""The machine of the measurements, as one line of JSON.
 
     python tools/bench/machine.py
 
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def processor(cpuinfo: str) -> str:
-    """The name of the first processor; boards leave it out, and then it is "unknown"."""
+    """The name of the first processor; "unknown" on boards that do not report one."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

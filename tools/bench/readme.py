@@ -1,9 +1,8 @@
-"""Writes the README's tables from results, so that no figure in it is typed by hand.
+"""Writes the README's tables from the results, so that no figure is typed by hand.
 
     python -m tools.bench.readme
 
-Reads tools/bench/results/*.json (``make figures`` renews them) and replaces what stands between the
-markers.
+Reads tools/bench/results/*.json (``make figures`` updates them) and replaces the text between the markers.
 """
 
 from collections.abc import Iterable
@@ -27,7 +26,7 @@ def main() -> None:
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:
-    """The text with new lines between ``name``'s markers."""
+    """The text with the lines between ``name``'s markers replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     before, rest = text.split(begin)
     _, after = rest.split(end)
@@ -68,7 +67,7 @@ def demo(result: Result) -> list[str]:
 
 
 def bench() -> list[str]:
-    """The table of measurements: of each benchmark what says most, the rest is in RESULTS.md."""
+    """The table of measurements: the main figure of each benchmark; the rest is in RESULTS.md."""
     rows = ["| what | measured | command |", "| --- | --- | --- |"]
     for section in sections(RESULTS):
         rows += [

@@ -1,5 +1,6 @@
-"""Writes REPRODUCED.md, published tables beside what came out here, from tools/bench/results/reproduce,
-and the table of README.md that has only what was published.
+"""Writes REPRODUCED.md, published tables next to our results, from tools/bench/results/reproduce.
+
+It also writes README.md's table, which has only the published methods.
 
     python -m tools.bench.reproduced
 
@@ -17,7 +18,7 @@ from tools.reproduce.tables import HEADS, markdown, rows, tables
 
 FOLDER = Path(__file__).parent / "results" / "reproduce"
 PAGE = Path(__file__).parent / "REPRODUCED.md"
-# Of a row, what README shows: the method to what was published after training.
+# The columns that README shows: from the method to the published accuracy after training.
 SHOWN = slice(7)
 HEAD = """\
 # Published tables, reproduced
@@ -52,7 +53,7 @@ def page(found: list[Outcome]) -> str:
 
 
 def published(found: list[Outcome]) -> Iterable[str]:
-    """What came out beside everything that was published of it, in one table."""
+    """One table of our results next to all published ones."""
     yield f"| of | {' | '.join(HEADS[SHOWN])} |"
     yield f"| --- |{' --- |' * len(HEADS[SHOWN])}"
     for table, mine in tables(found):

@@ -2,7 +2,7 @@
 
     python -m tools.bench.results_page
 
-``make figures`` renews the results and then this page; no figure in it is typed by hand.
+``make figures`` updates the results and then this page; no figure in it is typed by hand.
 """
 
 import json
@@ -50,7 +50,7 @@ def machine(path: Path) -> str:
 
 
 def written(section: Section) -> list[str]:
-    """A section with its table; nothing where nothing was measured."""
+    """A section with its table; empty when nothing was measured."""
     if not section.figures:
         return []
     heads = ["| what | measured | target |", "| --- | --- | --- |"]
@@ -64,7 +64,7 @@ def judged(figure: Figure) -> str:
 
 
 def missing(found: Iterable[Section]) -> list[str]:
-    """What is left out, and which command would make it."""
+    """The missing sections, each with the command that measures it."""
     left = [f"- {s.title}: {s.why}; `{s.command}`" for s in found if s.why]
     return ["## Left out", "", *left, ""] if left else []
 

@@ -1,10 +1,10 @@
-"""What choosing one device's personal parameters costs the coordinator.
+"""What selecting one device's personal parameters costs the coordinator.
 
     python tools/bench/scoring.py [--size 582026] [--quantile 0.99993] [--repeats 50]
 
-Times FedOBP's importance and select in turn with the same work by torch.quantile, one thread each, on
-the same model, and checks that both choose the same elements. The last line is JSON; times are
-milliseconds, minimum and median. The ratio is torch's median over ours.
+Times FedOBP's importance and select, in turn with the same work by torch.quantile, with one thread each on
+the same model, and checks that both select the same elements. The last line is JSON: times in milliseconds,
+minimum and median. The ratio is torch's median over ours.
 """
 
 import argparse
@@ -29,14 +29,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def models(size: int, seed: int) -> tuple[Theta, Theta]:
-    """A global model (n,) and a device's, whose changes are normal as after a few local epochs."""
+    """A global model (n,) and a device's, with normally distributed changes as after a few local epochs."""
     rng = np.random.default_rng(seed)
     shared = rng.normal(scale=0.05, size=size).astype(np.float32)
     return shared, shared + rng.normal(scale=0.001, size=size).astype(np.float32)
 
 
 def measure(size: int, quantile: float, repeats: int) -> dict[str, object]:
-    """Both ways in turn, so that a slow spell of the machine meets both."""
+    """Both ways in turn, so that a slow spell of the machine affects both."""
     tensors = Layout.of([("theta", (size,), Role.PARAMETER)]).tensors
     shared, own = models(size, seed=0)
     shared_torch, own_torch = torch.from_numpy(shared), torch.from_numpy(own)

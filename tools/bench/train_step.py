@@ -1,11 +1,11 @@
-"""How long one training step takes in onnxruntime, beside the same step in eager torch.
+"""The time of one training step in onnxruntime, compared with the same step in eager torch.
 
     python tools/bench/train_step.py [--seconds 10] [model ...]
 
 Both sides run on one thread, batch 32, SGD with momentum 0.7, strictly in turn; the figures are medians.
-The clock is the thread's CPU time: what neighbours on the machine take away counts for neither side.
-Only ratios say anything; absolute times are this machine's. The export that precedes the timing checks
-the program against autograd, so a program that is fast and wrong is never timed.
+The clock is the thread's CPU time, so that other load on the machine counts for neither side. Only ratios
+are meaningful; absolute times are this machine's. The export before the timing verifies the program against
+autograd, so a program that is fast but wrong is never timed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Step = Callable[[], object]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a table and, last, one line of JSON; 1 when a target is missed."""
+    """Print a table and a last line of JSON. Returns 1 when a target is missed."""
     parser = argparse.ArgumentParser(description="Time one training step against eager torch.")
     parser.add_argument("models", nargs="*", help=f"of {', '.join(TARGETS)}; default: all")
     parser.add_argument("--seconds", type=float, default=10.0, help="timed for each model")

@@ -1,21 +1,21 @@
-"""How fast one host trains many devices, against the loop that simulators usually have.
+"""How fast one host trains many devices, compared with the loop that simulators usually have.
 
     python tools/bench/training.py [--rounds 5] [--trainer auto] [case ...]
 
 The loop is FL-bench's: a DataLoader over a Subset, each image normalised as torchvision does it, eager
-torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). Against it the
-trainer in two processes of one thread. Both train the same devices with the same number of examples, in
-turn; what counts is the median over the rounds of the ratio within a round, for absolute figures are this
-machine's at this moment. Neighbours on the machine hurt two threads that wait for each other more than two
-processes, so there is a second ratio, "per core": processor time of the loop with one thread against
-that of the trainer. Before it is timed a trainer has passed its own checks, and here one device's
-training is compared with the loop's on the same batches.
+torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). The trainer has two
+processes of one thread. Both train the same devices with the same number of examples, in turn. The result
+is the median over the rounds of the ratio within a round, because absolute figures vary with the machine's
+load. Other load hurts two threads that wait for each other more than two processes, so there is a second
+ratio, "per core": the processor time of the loop with one thread relative to the trainer's. Before a
+trainer is timed it has passed its own checks, and one device's training is compared with the loop's on the
+same batches.
 
-Who waits while the other is timed may find its memory taken away by the kernel, or its clock lowered: each
-trains an eighth of the devices again before it is timed.
+While one side waits, the kernel may take its memory or lower its clock, so each side trains an eighth of
+the devices again before it is timed.
 
-Then, on the models, batches and devices of the shipped examples, every trainer beside autograd: in one
-process of one thread, in turn; the median of the ratios of its processor time within a round.
+Then every trainer is compared with autograd on the models, batches and devices of the shipped examples: in
+one process with one thread, in turn; the median over the rounds of the ratio of processor times.
 """
 
 import argparse
@@ -51,7 +51,7 @@ from sedge_protocol.wire.messages import Training
 LEARNING_RATE = 0.01
 MEAN, STD = 0.286, 0.3205
 CORES = 2
-# A case on a busy machine has fewer rounds than were asked for.
+# On a busy machine a case gets fewer rounds than requested.
 LONGEST_S = 35.0
 
 
@@ -72,7 +72,7 @@ class Case:
 
     @property
     def warm_up(self) -> int:
-        """So many devices are trained before the clock starts."""
+        """The number of devices that are trained before the clock starts."""
         return self.devices // 8
 
 
@@ -85,7 +85,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Example:
-    """What a shipped example trains: a row's shape, the model, its batch; devices of so many rows each."""
+    """What a shipped example trains: row shape, model, batch size, and the number of rows per device."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -116,7 +116,7 @@ NAMED = (*CASES, BESIDE)
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Raw images in [0, 1], normalised one by one as torchvision's Normalize does."""
+    """Raw images in [0, 1], normalised one by one like torchvision's Normalize."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
@@ -135,7 +135,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 @cache
 def images(count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Raw images (count, 1, 28, 28) on a flat background, as those of clothes are, and labels."""
+    """Raw images (count, 1, 28, 28) on a flat background, like Fashion-MNIST's, and labels."""
     rng = np.random.default_rng(0)
     x = np.zeros((count, 1, 28, 28), np.float32)
     x[:, :, 4:24, 6:22] = rng.integers(0, 256, (count, 1, 20, 16)) / np.float32(255)
@@ -151,7 +151,7 @@ def module(name: str) -> nn.Module:
 
 
 def loop(case: Case, rows: Sequence[int], order: Sampler[int] | None = None) -> nn.Module:
-    """Train one device as FL-bench does; ``order`` in place of a shuffle of DataLoader's own."""
+    """Train one device like FL-bench; ``order`` replaces DataLoader's own shuffle."""
     x, y = images(case.examples)
     dataset = Subset(Images(torch.from_numpy(x), torch.from_numpy(y)), rows)
     loader = DataLoader(dataset, case.batch_size, shuffle=order is None, sampler=order)
@@ -211,7 +211,7 @@ def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bund
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds by the clock, and of the calling thread's own processor time."""
+    """Wall seconds, and the calling thread's processor seconds."""
 
     clock: float
     processor: float
@@ -225,7 +225,7 @@ class Taken:
         return Taken(end.clock - self.clock, end.processor - self.processor)
 
 
-# What the processes do.
+# The work of the processes.
 
 
 def run_loop(case: Case, threads: int) -> Taken:
@@ -295,7 +295,7 @@ def opened(example: Example) -> dict[str, FleetTrainer]:
 
 
 def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
-    """How many times as fast as autograd each trainer is, by the median of the rounds."""
+    """The speed of each trainer relative to autograd's, as the median of the rounds."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     trainers = opened(example)
@@ -327,7 +327,7 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a table and, last, one line of JSON; 1 when a target is missed."""
+    """Print a table and a last line of JSON. Returns 1 when a target is missed."""
     parser = argparse.ArgumentParser(
         description="Time batched training against a simulator's loop."
     )
@@ -362,7 +362,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """Both sides of a case, in examples a second, and all that is said about them."""
+    """Both sides of a case, in examples a second, with all other figures."""
 
     trainer: str
     loop: float
@@ -375,7 +375,7 @@ class Result:
 
 
 def measured(case: Case, name: str, rounds: int) -> Result:
-    """Time a case in processes that stay between the rounds."""
+    """Time a case in processes that persist between the rounds."""
     with ExitStack() as stack:
         simulator, *workers = (
             stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
@@ -420,7 +420,7 @@ def on_cuda(case: Case) -> float:
     chosen = trainer(case, AUTO, "cuda")
     chosen.train(many)
     start = time.perf_counter()
-    chosen.train(many)  # its results are on the host when it returns
+    chosen.train(many)  # returns when its results are on the host
     return 100 * case.steps * case.batch_size / (time.perf_counter() - start)
 
 

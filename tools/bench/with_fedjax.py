@@ -1,11 +1,11 @@
-"""Federated averaging by FedJAX: what frameworks.py runs in FedJAX's environment.
+"""Federated averaging with FedJAX; frameworks.py runs this in FedJAX's environment.
 
     python tools/bench/with_fedjax.py DATA.npz [--rounds 4] [--steps 8]
 
 The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. FedJAX's own FedAvg with its
-default backend, jit: one client after the other, each step on all processors. All devices train in
-every round, and after that in as many rounds for no step at all. The last line is JSON: the seconds of
-either kind of rounds.
+default backend, jit: one client after the other, each step on all processors. All devices train in every
+round, then make no step in as many further rounds. The last line is JSON: the seconds of both kinds of
+rounds.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-# By name, because the environment in which this repository is checked does not have them.
+# Imported by name, because the environment in which this repository is checked does not have them.
 jax: Any = import_module("jax")
-# FedJAX 0.0.17, the last release, calls what later releases of jax have under this name alone.
+# FedJAX 0.0.17, the last release, uses an old name for this function of jax.
 jax.tree_map = jax.tree_util.tree_map
 fedjax: Any = import_module("fedjax")
 haiku: Any = import_module("haiku")
@@ -41,7 +41,7 @@ def loss(batch: dict[str, Any], logits: Any) -> Any:
 
 
 def model() -> Any:
-    """The same as FedJAX knows it, with its loss."""
+    """The same model for FedJAX, with its loss."""
     sample = {"x": np.zeros((1, 28, 28, 1), np.float32), "y": np.zeros(1, np.int32)}
     return fedjax.create_model_from_haiku(
         transformed_forward_pass=haiku.transform(avgcnn),

@@ -1,11 +1,11 @@
-"""Federated averaging by Flower's simulation on Ray: what frameworks.py runs in Flower's environment.
+"""Federated averaging with Flower's simulation on Ray; frameworks.py runs this in Flower's environment.
 
     python tools/bench/with_flower.py DATA.npz [--rounds 4] [--steps 8] [--cpus 2]
 
 The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples a
 model travels as torch's state_dict; each processor runs one client at a time, torch with one thread.
-All devices train in every round, and after that in as many rounds for no step at all. The last line is
-JSON: the seconds of either kind of rounds.
+All devices train in every round, then make no step in as many further rounds. The last line is JSON: the
+seconds of both kinds of rounds.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# By name, because the environment in which this repository is checked does not have Flower.
+# Imported by name, because the environment in which this repository is checked does not have Flower.
 app = import_module("flwr.app")
 ClientApp: Any = import_module("flwr.clientapp").ClientApp
 ServerApp: Any = import_module("flwr.serverapp").ServerApp
@@ -76,14 +76,14 @@ def train(message: Any, context: Any) -> Any:
 
 
 def client_app() -> Any:
-    """All that a client does."""
+    """The client app."""
     client = ClientApp()
     client.train()(train)
     return client
 
 
 def server_app(path: str, rounds: int, steps: int, found: dict[str, list[float]]) -> Any:
-    """Runs the rounds and notes in ``found`` how long each took."""
+    """Runs the rounds and appends the time of each to ``found``."""
     server = ServerApp()
 
     def main(grid: Any, context: Any) -> None:
@@ -117,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     devices = len(data(options.data)[1])
     found: dict[str, list[float]] = {}
-    # Flower sends clients to Ray's processes by reference to their module, which __main__ is not there.
+    # Flower sends clients to Ray's processes by module name, and __main__ is another module there.
     clients = import_module("with_flower").client_app()
     run_simulation(
         server_app=server_app(options.data, options.rounds, options.steps, found),

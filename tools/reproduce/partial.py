@@ -64,6 +64,6 @@ def draw(run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
         return []
     if task != TRAIN:
         return sorted(online)
-    training = run.config.trainings(number)
+    training = run.config.training_rounds(number)
     rng = np.random.default_rng([run.config.seed, training])
     return sorted(sorted(online)[i] for i in rng.choice(DEVICES, PARTICIPANTS, replace=False))

@@ -119,7 +119,7 @@ class Released:
             return []
         if task != "train":
             return sorted(online)
-        return sorted(name(one) for one in self.cohorts[run.config.trainings(number) - 1])
+        return sorted(name(one) for one in self.cohorts[run.config.training_rounds(number) - 1])
 
     @cached_property
     def cohorts(self) -> list[list[int]]:

@@ -1,1 +1,1 @@
-"""What an operator does: runs, enrolment, first configuration, diagnosis."""
+"""What an operator does: runs, enrolment, a fleet's first files, diagnosis."""

@@ -9,8 +9,8 @@ from sedge_protocol.wire.bundle import BundleManifest
 def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> None:
     """Raise ``ConfigError`` unless each of ``narrower`` is ``whole`` with fewer channels.
 
-    That is: for the same data and backends, the same tensors along the same axes, as many channels of each
-    axis as its ``dropped`` says, which is above that of the bundle before it.
+    They must have the same data, backends, and tensors along the same axes; each has the number of channels
+    that its ``dropped`` says, which must be above that of the bundle before it.
     """
     if narrower and whole.dropped:
         raise ConfigError(
@@ -20,9 +20,9 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
     for number, form in enumerate(narrower, start=2):
         key = f"bundle {number}"
         for name in ("input", "target", "num_classes"):
-            wanted, found = getattr(whole, name), getattr(form, name)
-            if found != wanted:
-                raise ConfigError(key, f"{name} {found}", f"{wanted}, as in the first")
+            expected, actual = getattr(whole, name), getattr(form, name)
+            if actual != expected:
+                raise ConfigError(key, f"{name} {actual}", f"{expected}, as in the first")
         if _backends(form) != _backends(whole):
             raise ConfigError(key, _backends(form), f"programs for {_backends(whole)}")
         if form.dropped <= last:

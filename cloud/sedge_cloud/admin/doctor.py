@@ -17,12 +17,12 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
 ENOUGH_FREE_BYTES = 2**30
-# A coordinator that closes a round of a large fleet answers after it.
+# A coordinator that is closing a round of a large fleet answers only afterwards.
 ANSWER_S = 30.0
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
-    """Check everything that can be checked; ``tell`` gets each finding. True when all is well."""
+    """Check everything that can be checked; ``tell`` gets each result. True when all is well."""
     healthy = True
 
     def check(what: str, look: Callable[[], str]) -> None:
@@ -83,7 +83,7 @@ def _broker(cloud: CloudConfig) -> str:
 
 
 def _coordinator(cloud: CloudConfig) -> str:
-    """Whether the running one hears what the broker takes for it."""
+    """Whether the running coordinator receives what the broker accepts for it."""
     try:
         lock_folder(Path(cloud.state_dir)).close()
     except StorageError:

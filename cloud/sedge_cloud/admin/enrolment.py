@@ -18,11 +18,11 @@ from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
 
-# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password behind it is 256 random
-# bits, so the count need not slow anyone down.
+# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password is 256 random bits, so the
+# count need not slow down guessing.
 _ITERATIONS = 101
 
-# Whatever the file is called here: its name need not suit TOML, nor differ from those of the others.
+# On the device; the file's name here need not suit TOML, and might equal that of another file.
 DEVICE_CA = "ca.pem"
 OWN_PATHS = {"secret_file": "secret", "state_dir": "state"}
 SERVICE_PATHS = {
@@ -55,7 +55,7 @@ train = "train.npz"
 def add_device(
     store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
 ) -> Path:
-    """Enrol a device and write what it needs, edge.toml and secret, into a folder, as ``_issue``."""
+    """Enrol a device and write its edge.toml and secret into a folder (see ``_issue``)."""
     check_id(device, "device")
     if device == cloud.username or device.startswith(COORDINATOR):
         expected = (
@@ -70,9 +70,9 @@ def add_device(
 def reissue_device(
     store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
 ) -> Path:
-    """Give an enrolled or revoked device a new secret, as ``_issue``; the one before is void.
+    """Give an enrolled or revoked device a new secret (see ``_issue``); the old one is void.
 
-    For a secret that has leaked, a device that was lost with its disk, or a start count that is used up.
+    For a secret that has leaked, a device that has lost its disk, or an incarnation that is used up.
     """
     if all(row.device != device for row in store.devices()):
         raise ConfigError("device", device, "an enrolled device")
@@ -80,9 +80,10 @@ def reissue_device(
 
 
 def revoke_device(store: Store, cloud: CloudConfig, device: str) -> None:
-    """Never listen to a device again, unless it is issued anew; take its line from the broker's passwords.
+    """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
 
-    Raises ``ConfigError`` when there is none such; for the passwords ``StorageError``, and it is revoked.
+    Raises ``ConfigError`` when there is no such device, and ``StorageError`` when the passwords cannot be
+    written; the device is then revoked all the same.
     """
     store.revoke_device(device)
     if cloud.broker.device_password_file is not None:
@@ -97,13 +98,11 @@ def _issue(
     folder: Path,
     service: bool,
 ) -> Path:
-    """Write a device's files, with a new secret, and then ``enrol`` it.
+    """Write a device's files with a new secret, then ``enrol`` it.
 
-    With ``service`` the paths are those of sedge-edge.service, for a folder copied to /etc/sedge.
-
-    Where the broker's password file is configured the device's line is put into it. The files are
-    written first: a crash leaves a folder that no device row knows, never a device without a secret.
-    An error takes the folder away again.
+    With ``service`` the paths suit sedge-edge.service and a folder copied to /etc/sedge. If the broker's
+    password file is configured, the device gets a line in it. The files are written first: a crash leaves a
+    folder without a device, never a device without a secret. After an error the folder is removed.
     """
     secret = os.urandom(SECRET_BYTES)
     with as_caller():
@@ -134,7 +133,7 @@ def _make_folder(folder: Path) -> None:
 def _write_device(
     folder: Path, cloud: CloudConfig, device: str, secret: bytes, places: dict[str, str]
 ) -> None:
-    """The files that go to a device: its secret, its edge.toml, and the broker's authority."""
+    """Write the files that go to a device: its secret, its edge.toml and the broker's authority."""
     url, ca = cloud.broker.device_url or cloud.broker.url, ""
     with translated("write the files of a device into", folder):
         if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
@@ -148,9 +147,9 @@ def _write_device(
 
 
 def add_password(path: Path, user: str, password: str) -> None:
-    """Put a user's line into a Mosquitto password file, in place of an older one.
+    """Put a user's line into a Mosquitto password file, replacing an older one.
 
-    The file keeps its owner and mode: a running Mosquitto reads it again as a user of its own.
+    The file keeps its owner and mode, as a running Mosquitto reads it as its own user.
     """
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
@@ -169,11 +168,11 @@ def remove_password(path: Path, user: str) -> None:
 def _replace_line(path: Path, user: str, lines: list[str]) -> None:
     """Raises ``OSError``."""
     with _locked(path.parent):
-        found = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in found if not line.startswith(f"{user}:")]
+        old = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in old if not line.startswith(f"{user}:")]
         text = "\n".join([*kept, *lines, ""])
         fresh = path.with_name(path.name + ".new")
-        fresh.unlink(missing_ok=True)  # what a crash has left, or anybody's link
+        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody placed
         with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             if path.exists():
                 status = path.stat()
@@ -187,12 +186,12 @@ def _replace_line(path: Path, user: str, lines: list[str]) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """One process at a time. Raises ``OSError``."""
+    """Hold a lock on the folder: one process at a time. Raises ``OSError``."""
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, durable on return. Raises ``OSError``."""
+    """Write a file that only its owner can read; durable on return. Raises ``OSError``."""
     replace_file(path, text.encode(), path.with_name(path.name + ".tmp"))

@@ -1,1 +1,1 @@
-"""What strategies are made of: functions of arrays, without store, disk or clock."""
+"""The building blocks of strategies: functions of arrays, without store, disk or clock."""

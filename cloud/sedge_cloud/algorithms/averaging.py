@@ -1,14 +1,13 @@
-"""A round's models into one: the weighted mean, one model in memory at a time, and what is safer.
+"""Averaging a round's models: the weighted mean, one update in memory at a time, and robust rules.
 
     theta' = sum_i (m_i / m) theta_i,   m = sum_i m_i        (McMahan et al. 2017, Algorithm 1)
            = theta + sum_i m_i (theta_i - theta) / m
 
-The second form costs only as much as the updates are long: a device that sent k elements is on the
-global model everywhere else. The sum runs in float64, where a product of a float32 and a count below
-2**29 is exact (24 + 29 = 53 bits), so the order of the updates moves the result only by the rounding of
-the additions. That order is the caller's, so equal updates in equal order give equal bits. The rules of
-``robust.py`` that work coordinate by coordinate take the place of the mean where a run asks for them.
-Nothing here decides who takes part or what is personal. n = parameters.
+The second form costs only as much as the updates are long: a device that sent k elements is equal to the
+global model everywhere else. The sum runs in float64, where the product of a float32 and a count below
+2**29 is exact (24 + 29 = 53 bits), so the order of the updates affects only the rounding of the additions.
+Equal updates in equal order give equal bits. Where a run asks for a coordinate-wise rule (``robust.py``),
+it replaces the mean. Nothing here decides who takes part or what is personal. n = parameters.
 """
 
 from collections.abc import Iterable
@@ -19,16 +18,16 @@ from numpy.typing import NDArray
 from sedge_cloud.algorithms.outliers import blocks, repeatable
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust, coordinate_wise
 from sedge_cloud.strategy import Context, Update
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
 Change = NDArray[np.float64]
 
 
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
-    """The way (n,) from the global model to the mean of the trained ones by ``num_examples``.
+    """The change (n,) from the global model to the mean of the trained ones by ``num_examples``.
 
-    Where the run's ``robust`` says so a coordinate-wise rule takes the mean's place. Raises ``LocalError``
+    Where the run's ``robust`` says so, a coordinate-wise rule replaces the mean. Raises ``StrategyError``
     for an update of another shape or a negative weight.
     """
     if context.robust.rule in COORDINATE_RULES:
@@ -37,9 +36,9 @@ def average_change(context: Context, updates: Iterable[Update]) -> Change:
 
 
 def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
-    """The way (n,) from theta (n,) to the weighted mean; nothing where there is no weight.
+    """The change (n,) from theta (n,) to the weighted mean; zeros if all weights are 0.
 
-    Raises ``LocalError`` as ``average_change`` does.
+    Raises ``StrategyError`` as ``average_change`` does.
     """
     total = np.zeros(theta.size, np.float64)
     weight_sum = 0
@@ -51,9 +50,9 @@ def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
 
 
 def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
-    """As ``mean_change``, but each element only over those updates in whose patch it is not.
+    """As ``mean_change``, but each element is averaged only over the updates whose patch lacks it.
 
-    An element that is everybody's own stays as it is. Raises ``LocalError`` likewise.
+    An element in everybody's patch stays as it is. Raises ``StrategyError`` likewise.
     """
     total, weights = np.zeros(theta.size), np.zeros(theta.size)
     for update in updates:
@@ -69,9 +68,9 @@ def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
 
 
 def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Change:
-    """The change (n,) by the coordinate-wise rule over all changes, block by block.
+    """The change (n,) by a coordinate-wise rule, block by block; every device counts the same.
 
-    Every device counts the same. Raises ``LocalError`` as ``average_change`` does.
+    Raises ``StrategyError`` as ``average_change`` does.
     """
     updates = repeatable(updates)
     count = 0
@@ -88,8 +87,8 @@ def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Ch
 
 
 def _check(update: Update, theta: Theta) -> None:
-    """Raise ``LocalError`` for an update of another shape or a negative weight."""
+    """Raise ``StrategyError`` for an update of another shape or a negative weight."""
     if update.base.shape != theta.shape:
-        raise LocalError(f"mean: vector of shape {update.base.shape}, expected {theta.shape}")
+        raise StrategyError(f"mean: vector of shape {update.base.shape}, expected {theta.shape}")
     if not update.num_examples >= 0:
-        raise LocalError(f"mean: weight {update.num_examples}, expected 0 or more")
+        raise StrategyError(f"mean: weight {update.num_examples}, expected 0 or more")

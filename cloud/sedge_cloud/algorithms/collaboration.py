@@ -5,19 +5,18 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
     O_ij = 1 - |m_i xor m_j| / (2 |m_i|)         not symmetric where |m_i| and |m_j| differ
     T    = O_avg + t/beta (O_max - O_avg)        mean and largest over ordered pairs, i != j
     C_i  = {j != i : O_ij >= T}                  t = beta: the best pairs only; t > beta: nobody
-    d_i  = the mean over i and C_i               on m_i; what is averaged is the strategy's business
+    d_i  = the mean over i and C_i               on m_i; the strategy decides what is averaged
 
-The papers let every device take part in every round. Here the pairs are those of the round's updates; the
-group of a device that was absent stays as it was when it last took part, and the members count in it with
-what they sent last, those that are trusted (``strategy.ClientModel``). With ``stale_rounds`` the masks of
-devices that were absent for no longer than that are compared too. After beta nobody has a group, whenever
-it was made. A device without any critical element has no group and is in none.
+In the papers every device takes part in every round. Here only the round's updates are paired. An absent
+device keeps its last group, whose trusted members (``strategy.ClientModel``) count with what they sent
+last. With ``stale_rounds`` the masks of devices that were absent for at most that many rounds are compared,
+too. After round beta no device has a group. A device without critical elements has no group and is in none.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of
-n = 582,026, 7 s for 1000. Above ``sample`` elements so many of them are compared instead, one drawn from
-each of ``sample`` equal stretches of the model, the same ones for all devices and rounds. The standard
-error of the overlap of masks of equal size is then at most 1 / (2 d sqrt(sample)), d the share of
-critical elements: .004 with 65,536 samples and d = .5, and 1000 devices take 0.7 s.
+n = 582,026, 7 s for 1000. Models of more than ``sample`` elements are compared at ``sample`` places, one
+drawn from each of as many equal stretches, the same for all devices and rounds. The standard error of the
+overlap of masks of equal size is then at most 1 / (2 d sqrt(sample)), with d the share of critical
+elements: .004 with 65,536 samples and d = .5, and 1000 devices take 0.7 s.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,9 +34,9 @@ from sedge_protocol.layout import MAX_PARAMETERS, Theta
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]
 
-# A mask in ``Context.arrays``: the round it is of, then its bits, 16 to a number: exact in float32.
+# Prefix of a mask in ``Context.arrays``: its round, then its bits, 16 to a number, exact in float32.
 _MASK = "mask "
-# Words compared at once: with 1000 devices 4 MB, which a cache may hold.
+# Words compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
 _SEED = 5
 
@@ -59,27 +58,27 @@ class Grouping:
 
 @dataclass
 class Masks:
-    """The critical elements of a round's devices, as they come in: packed words by device."""
+    """The masks of a round's devices, collected as the updates are iterated: packed words by device."""
 
     size: int
     sample: int
     words: dict[str, Words] = field(default_factory=dict[str, Words])
 
     def __post_init__(self) -> None:
-        self._drawn = drawn(self.size, self.sample)
+        self._drawn = sampled_places(self.size, self.sample)
 
     def add(self, device: str, critical: Places) -> None:
-        """Note the places of a device's critical elements."""
+        """Add a device's critical elements."""
         bits = np.zeros(self.size, np.bool_)
         bits[critical] = True
         self.words[device] = packed(bits if self._drawn is None else bits[self._drawn])
 
 
 @dataclass(frozen=True)
-class Noted:
-    """A round's updates as they come, the ``critical`` elements of each noted in ``masks`` in passing.
+class MaskRecorder:
+    """A round's updates; iterating them adds the ``critical`` elements of each to ``masks``.
 
-    They can be gone through as often as ``updates`` can. One without a delta has no mask.
+    Can be iterated as often as ``updates`` can. An update without a delta has no mask.
     """
 
     updates: Iterable[Update]
@@ -93,8 +92,8 @@ class Noted:
             yield update
 
 
-def drawn(size: int, sample: int) -> Places | None:
-    """The places of a model of n = ``size`` that are compared, ascending; None for all of them."""
+def sampled_places(size: int, sample: int) -> Places | None:
+    """The places at which models of n = ``size`` are compared, ascending; None for all."""
     if size <= sample:
         return None
     edges = np.arange(sample + 1) * size // sample
@@ -103,7 +102,7 @@ def drawn(size: int, sample: int) -> Places | None:
 
 
 def packed(bits: NDArray[np.bool_]) -> Words:
-    """Bits (n,) in ceil(n / 64) words, the last one filled with zeros."""
+    """Bits (n,) packed into ceil(n / 64) words, padded with zeros."""
     words = np.zeros(-(-bits.size // 64), np.uint64)
     octets = np.packbits(bits, bitorder="little")
     words.view(np.uint8)[: octets.size] = octets
@@ -134,7 +133,7 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
 
 
 def collaborators(masks: Mapping[str, Words], number: int, beta: int) -> dict[str, tuple[str, ...]]:
-    """C of every device that has one after round ``number``; names in the order of ``masks``."""
+    """C of every device for which it is not empty, after round ``number``; names in ``masks``' order."""
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}
@@ -148,34 +147,36 @@ def collaborators(masks: Mapping[str, Words], number: int, beta: int) -> dict[st
     }
 
 
-def regrouped(
+def next_groups(
     context: Context, masks: Masks, grouping: Grouping
 ) -> tuple[Groups, dict[str, NDArray[np.float32]]]:
-    """The groups after the round that follows ``context``, and the masks to keep as its arrays."""
+    """The groups after the round that follows ``context``, and the masks to keep in its arrays."""
     number = context.round + 1
     if number > grouping.beta:
         return {}, {}
     compared = {**_recent(context, masks, number - grouping.stale_rounds), **masks.words}
-    found = collaborators(dict(sorted(compared.items())), number, grouping.beta)
+    new = collaborators(dict(sorted(compared.items())), number, grouping.beta)
     groups = {
         device: group for device, group in context.groups.items() if device not in masks.words
     }
-    groups |= {device: group for device, group in found.items() if device in masks.words}
+    groups |= {device: group for device, group in new.items() if device in masks.words}
     if not grouping.stale_rounds:
         return groups, {}
     kept = {name: context.arrays[name] for name in map(_name, compared) if name in context.arrays}
-    return groups, kept | {_name(device): _told(number, w) for device, w in masks.words.items()}
+    return groups, kept | {
+        _name(device): _kept_mask(number, w) for device, w in masks.words.items()
+    }
 
 
 def places(vector: SparseVector) -> Places:
-    """Where a vector has elements, ascending."""
+    """The places of a vector's elements, ascending."""
     if vector.indices is None:
         return np.arange(vector.size, dtype=np.intp)
     return vector.indices.astype(np.intp)
 
 
-def known(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
-    """The models (n,) of those devices that the cloud has an update of, each with what was sent."""
+def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
+    """The models (n,) of the clients with an update, each with what it sent."""
     for client in clients:
         if client.trained is not None and client.sent is not None:
             yield client.trained, client.sent
@@ -184,10 +185,10 @@ def known(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]
 def group_mean(
     critical: Places, models: Iterable[tuple[Theta, Places | None]], counted: bool
 ) -> NDArray[np.float32]:
-    """d (k,) at the ``critical`` places (k,) of the first of the models, all (n,).
+    """d (k,): the mean of the models (n,) at the first one's ``critical`` places (k,).
 
-    Each model comes with the places its device sent, None for all. What was not sent counts as zero or,
-    if ``counted``, not at all; the first device must have sent all of its critical elements.
+    Each model comes with the places that its device sent, None for all. What was not sent counts as zero
+    or, if ``counted``, not at all. The first device must have sent all of its critical elements.
     """
     total, count = np.zeros(critical.size, np.float64), np.zeros(critical.size, np.float64)
     for theta, sent in models:
@@ -197,25 +198,25 @@ def group_mean(
             continue
         mark = np.zeros(theta.size, np.bool_)
         mark[sent] = True
-        total += (theta * mark)[critical]  # five times as fast as to look for what both have
+        total += (theta * mark)[critical]  # five times as fast as intersecting the places
         count += mark[critical] if counted else 1
     return (total / count).astype(np.float32)
 
 
 def _recent(context: Context, masks: Masks, since: int) -> dict[str, Words]:
     """The masks of absent devices that took part in round ``since`` or later."""
-    found: dict[str, Words] = {}
-    for name, told in context.arrays.items():
+    recent: dict[str, Words] = {}
+    for name, kept in context.arrays.items():
         device = name.removeprefix(_MASK)
-        if device not in masks.words and told[0] >= since:
-            found[device] = told[1:].astype(np.uint16).view(np.uint64)
-    return found
+        if device not in masks.words and kept[0] >= since:
+            recent[device] = kept[1:].astype(np.uint16).view(np.uint64)
+    return recent
 
 
 def _name(device: str) -> str:
     return f"{_MASK}{device}"
 
 
-def _told(number: int, words: Words) -> NDArray[np.float32]:
-    """A mask as it is kept in the state, with the round it is of (below 2**24)."""
+def _kept_mask(number: int, words: Words) -> NDArray[np.float32]:
+    """A mask as it is kept in the state, after its round (below 2**24)."""
     return np.append(np.float32(number), words.view(np.uint16).astype(np.float32))

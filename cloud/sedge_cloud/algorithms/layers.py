@@ -1,7 +1,7 @@
-"""The parts of a network that methods tell apart: head, body, normalisation.
+"""The parts of a network that methods treat differently: head, body, normalisation.
 
-A layout knows names, shapes and roles only. A tensor's module is what its name has before the last dot;
-``fc.weight`` and ``fc.bias`` are the module ``fc``.
+A layout has only names, shapes and roles. A tensor's module is its name up to the last dot: ``fc.weight``
+and ``fc.bias`` are in the module ``fc``.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ Names = tuple[str, ...]
 
 
 def head(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """The parameters with these names or in these modules; without any, those of the last module.
+    """The parameters with these names or in these modules; without names, those of the last module.
 
-    Raises ``ConfigError`` for a name that is neither, and where no parameter is left for the body.
+    Raises ``ConfigError`` for a name that is neither, and if no parameter is left for the body.
     """
-    known = parameters(layout)
+    every = parameters(layout)
     for name in names:
-        if not any(inside(parameter, name) for parameter in known):
-            modules = sorted({module(parameter) for parameter in known} | set(known))
+        if not any(inside(parameter, name) for parameter in every):
+            modules = sorted({module(parameter) for parameter in every} | set(every))
             raise ConfigError("head", name, f"one of the model's modules or tensors: {modules}")
-    found = (
-        tuple(p for p in known if any(inside(p, name) for name in names)) if names else layout.head
+    top = (
+        tuple(p for p in every if any(inside(p, name) for name in names)) if names else layout.head
     )
-    if len(found) == len(known):
-        raise ConfigError("head", found, "fewer tensors, so that others are the body")
-    return found
+    if len(top) == len(every):
+        raise ConfigError("head", top, "fewer tensors, so that others are the body")
+    return top
 
 
 def body(layout: Layout, names: Sequence[str] = ()) -> Names:
@@ -37,14 +37,14 @@ def body(layout: Layout, names: Sequence[str] = ()) -> Names:
 
 
 def parameters(layout: Layout) -> Names:
-    """The tensors that are no statistics."""
+    """The tensors that are not statistics."""
     return tuple(t.name for t in layout.tensors if t.role is Role.PARAMETER)
 
 
 def norms(layout: Layout) -> Names:
-    """Scale and shift of every normalisation: the modules all of whose parameters are vectors.
+    """Scale and shift of every normalisation: modules whose parameters are all vectors.
 
-    That is BatchNorm's, GroupNorm's and LayerNorm's; a linear or convolutional layer has a matrix.
+    These are BatchNorm, GroupNorm and LayerNorm; a linear or convolutional layer has a matrix.
     """
     matrices = {module(t.name) for t in layout.tensors if len(t.shape) > 1}
     return tuple(name for name in parameters(layout) if module(name) not in matrices)
@@ -56,5 +56,5 @@ def module(name: str) -> str:
 
 
 def inside(tensor: str, name: str) -> bool:
-    """Whether a tensor has this name or lies in the module, or below the module, of this name."""
+    """Whether a tensor has this name or is in, or below, the module of this name."""
     return tensor == name or tensor.startswith(f"{name}.")

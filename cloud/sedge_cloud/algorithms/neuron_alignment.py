@@ -1,9 +1,9 @@
-"""One model in the neurons of another: optimal transport along a network's axes, one after the other.
+"""Expressing one model in the neurons of another: optimal transport along a network's axes, in order.
 
-The plan T of an axis tells which channels of the source model become which of the target's. It follows
+The plan T of an axis says which channels of the source model become which of the target's. It follows
 from the distance of their features, once the plans of the axes before it are known:
 
-    W^   = the tensors that make the axis's channels, their inputs carried by the plans known so far
+    W^   = the tensors that make the axis's channels, their inputs carried along by the earlier plans
     C_jk = || W^_j - W_k ||,  features of channel j: what it has in all of W^, biases and norms among them
     T    = argmin <C, T>, uniform marginals                                        optimal_transport.py
 
@@ -12,11 +12,11 @@ and every tensor is then carried along all of its axes:
     where it makes channels    (T diag(1 / columns of T))^T W^     a mean of the channels merged
     where it takes them        W (diag(1 / rows of T) T)           each source's weights shared out
 
-The second line is what keeps the function: merged channels' outgoing weights add up, and those of a split
-one are divided. ``literal`` normalises both sides by columns, as OTFusion's code does. A residual stream is
-one axis and gets one plan. An axis in a cycle, as block convolutions between stream and stream, is solved
-from what is known, and all of them once more when every plan is. Normalisation by groups of channels is
-carried as any other, though a channel that leaves its group is no longer normalised with it.
+The second line preserves the function: the outgoing weights of merged channels add up, and those of a split
+channel are divided. ``literal`` normalises both sides by columns, as OTFusion's code does. A residual
+stream is one axis and gets one plan. The axes of a cycle, such as block convolutions from stream to stream,
+are solved from the plans known so far, and all axes once more when every plan is known. Group normalisation
+is carried like any other tensor, although a channel that leaves its group is no longer normalised with it.
 """
 
 from collections.abc import Sequence
@@ -34,21 +34,21 @@ from sedge_protocol.layout import Role, Theta
 Normalisation = Literal["mass", "literal"]
 Values: TypeAlias = NDArray[np.float32]
 
-# A dimension that no axis makes channels along.
+# In place of a dimension, for a tensor that makes no channels.
 NONE = -1
 
 
-class Carry(NamedTuple):
-    """The plan of an axis as two matrices (M, m): for tensors that make its channels and that take them."""
+class AxisPlan(NamedTuple):
+    """An axis's plan as two matrices (M, m): for tensors that make its channels, and that take them."""
 
     makes: Values
     takes: Values
 
 
-class Carried(NamedTuple):
-    """A model in another's neurons, in that one's layout.
+class Aligned(NamedTuple):
+    """A model in another's neurons, in the other's layout.
 
-    ``cover`` is 0 for the elements that no source channel became, or None where there are none.
+    ``cover`` is 0 for elements that no source channel became, or None if there are none.
     """
 
     theta: Theta
@@ -57,40 +57,39 @@ class Carried(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligner:
-    """How models are brought into each other's neurons."""
+    """Aligns models with each other's neurons."""
 
     solver: Solver = "emd"
     reg: float = 0.01
     normalisation: Normalisation = "mass"
 
-    def align(self, theta: Theta, source: Form, target: Theta, form: Form) -> Carried:
+    def align(self, theta: Theta, source: Form, target: Theta, form: Form) -> Aligned:
         """The model ``theta`` of the form ``source`` in the neurons of ``target``, which is of ``form``.
 
-        Statistics go along with their channels. Raises ``LocalError`` for a model that is not finite and
+        Statistics go along with their channels. Raises ``StrategyError`` for a model that is not finite and
         ``ConfigError`` when the solver is not installed.
         """
-        walk = _Walk(self, theta, source, target, form)
+        walk = _Alignment(self, theta, source, target, form)
         plans = walk.plans()
         made = np.empty(form.layout.size, np.float32)
         for number, tensor in enumerate(form.layout.tensors):
             made[tensor.slice] = walk.carried(number, plans).ravel()
-        return Carried(made, _cover(form, plans))
+        return Aligned(made, _cover(form, plans))
 
-    def carry(self, cost: Matrix) -> Carry:
+    def axis_plan(self, cost: Matrix) -> AxisPlan:
         """The plan for an axis with this cost (M, m), normalised for either side."""
         plan = plan_between(cost, self.solver, self.reg)
         makes = _shares(plan, plan.sum(axis=0))
         if self.normalisation == "literal":
-            return Carry(makes, makes)
-        return Carry(makes, _shares(plan, plan.sum(axis=1)[:, None]))
+            return AxisPlan(makes, makes)
+        return AxisPlan(makes, _shares(plan, plan.sum(axis=1)[:, None]))
 
 
 def made_along(axes: Axes) -> tuple[int, ...]:
-    """For every tensor the dimension along which it makes channels, ``NONE`` for those that make none.
+    """For every tensor the dimension along which it makes channels, or ``NONE``.
 
-    That is the first dimension of biases, normalisations, linear layers and convolutions. Where so no
-    weight makes the channels of an axis, the tensor that it begins with does: an embedding, a transposed
-    convolution.
+    It is the first dimension of biases, normalisations, linear layers and convolutions. If no weight then
+    makes an axis's channels, the axis's first tensor does: an embedding, a transposed convolution.
     """
     made = [0 if dims and dims[0] != FIXED else NONE for dims in axes.dims]
     for places in axes.used:
@@ -102,9 +101,9 @@ def made_along(axes: Axes) -> tuple[int, ...]:
 
 
 def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-    """The axes such that each comes after those that feed it, and whether some are in a cycle.
+    """The axes, each after those that feed it, and whether some are in a cycle.
 
-    Ties, and the start of a cycle, are decided by the order of the tensors that make the channels.
+    The order of the tensors that make the channels decides ties, and where a cycle starts.
     """
     makers: list[list[set[int]]] = [
         [] for _ in axes.channels
@@ -121,16 +120,16 @@ def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
     order: list[int] = []
     is_cyclic = False
     while waiting:
-        known = set(order)
-        ready = [axis for axis in waiting if all(fed <= known for fed in makers[axis])]
-        partly = [axis for axis in waiting if any(fed <= known for fed in makers[axis])]
+        solved = set(order)
+        ready = [axis for axis in waiting if all(fed <= solved for fed in makers[axis])]
+        partly = [axis for axis in waiting if any(fed <= solved for fed in makers[axis])]
         is_cyclic |= not ready
         order.append((ready or partly or waiting)[0])
         waiting.remove(order[-1])
     return tuple(order), is_cyclic
 
 
-class _Walk:
+class _Alignment:
     """One alignment, tensor by tensor."""
 
     def __init__(
@@ -144,16 +143,16 @@ class _Walk:
         self._source = list(source.layout.views(theta).values())
         self._target = list(form.layout.views(target).values())
 
-    def plans(self) -> dict[int, Carry]:
+    def plans(self) -> dict[int, AxisPlan]:
         """The plan of every axis."""
         order, is_cyclic = in_order(self._form.axes, self._made)
-        plans: dict[int, Carry] = {}
+        plans: dict[int, AxisPlan] = {}
         for axis in [*order, *(order if is_cyclic else ())]:
-            plans[axis] = self._aligner.carry(self._cost(axis, plans))
+            plans[axis] = self._aligner.axis_plan(self._cost(axis, plans))
         return plans
 
-    def carried(self, number: int, plans: dict[int, Carry], but: int = NONE) -> Values:
-        """A source tensor carried along all its dimensions; not along ``but``."""
+    def carried(self, number: int, plans: dict[int, AxisPlan], but: int = NONE) -> Values:
+        """A source tensor carried along all its dimensions except ``but``."""
         values = self._source[number]
         for place, axis in enumerate(self._dims[number]):
             if axis != FIXED and place != but:
@@ -162,7 +161,7 @@ class _Walk:
                 values = _along(values, place, matrix)
         return values
 
-    def _cost(self, axis: int, plans: dict[int, Carry]) -> Matrix:
+    def _cost(self, axis: int, plans: dict[int, AxisPlan]) -> Matrix:
         """The distances (M, m) of source and target channels, by the tensors whose inputs have plans."""
         sources: list[Values] = []
         targets: list[Values] = []
@@ -182,17 +181,17 @@ def distances(sources: Values, targets: Values) -> Matrix:
     """The Euclidean distances (M, m) of the rows of (M, f) and (m, f)."""
     left, right = sources.astype(np.float64), targets.astype(np.float64)
     squares = np.square(left).sum(axis=1)[:, None] + np.square(right).sum(axis=1)
-    found: Matrix = np.sqrt(np.maximum(squares - 2 * (left @ right.T), 0))
-    return found
+    result: Matrix = np.sqrt(np.maximum(squares - 2 * (left @ right.T), 0))
+    return result
 
 
 def _shares(plan: Matrix, sums: Matrix) -> Values:
-    """The plan divided by ``sums``; 0 where they are."""
+    """The plan divided by ``sums``; 0 where these are 0."""
     return np.divide(plan, sums, out=np.zeros_like(plan), where=sums > 0).astype(np.float32)
 
 
 def _along(values: Values, place: int, matrix: Values) -> Values:
-    """Values with the c channels of one dimension, p elements to each, carried by a matrix (c, m)."""
+    """Values whose c channels along one dimension, p elements each, are carried by a matrix (c, m)."""
     shape = values.shape
     sources, targets = matrix.shape
     extent = shape[place] // sources * targets
@@ -206,8 +205,8 @@ def _rows(values: Values, place: int, channels: int) -> Values:
     return np.moveaxis(values, place, 0).reshape(channels, -1)
 
 
-def _cover(form: Form, plans: dict[int, Carry]) -> Theta | None:
-    """1 for the elements whose channels some source became, 0 for others; None when there are none."""
+def _cover(form: Form, plans: dict[int, AxisPlan]) -> Theta | None:
+    """1 for elements all of whose channels some source became, 0 for others; None if all are 1."""
     covered = {axis: plan.makes.any(axis=0) for axis, plan in plans.items()}
     if all(reached.all() for reached in covered.values()):
         return None
@@ -216,8 +215,8 @@ def _cover(form: Form, plans: dict[int, Carry]) -> Theta | None:
         values = cover[tensor.slice].reshape(tensor.shape)
         for place, axis in enumerate(dims):
             if axis != FIXED:
-                beside = tensor.shape[place] // form.axes.channels[axis]
+                elements = tensor.shape[place] // form.axes.channels[axis]
                 shape = [1] * len(dims)
                 shape[place] = tensor.shape[place]
-                values *= covered[axis].repeat(beside).reshape(shape)
+                values *= covered[axis].repeat(elements).reshape(shape)
     return cover

@@ -1,14 +1,14 @@
-"""Optimal transport between two sets of neurons: who of the one becomes whom of the other.
+"""Optimal transport between two sets of neurons: which source becomes which target.
 
-Both sets weigh 1 and every member of a set the same (uniform marginals mu, nu). The plan T (M, m) says how
-much of each source goes to each target at the least total cost sum <C, T>:
+Both sets have total weight 1, shared equally (uniform marginals mu, nu). The plan T (M, m) says how much of
+each source goes to each target at the least total cost <C, T>:
 
     emd        the exact optimum: neurons are merged or split where the sets differ in size
-    sinkhorn   the optimum of cost - reg * max(C) * entropy(T): smooth, much the fastest, never quite hard
-    assign     each of the smaller set has one partner, the rest of the larger one has none
+    sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, never quite a hard choice
+    assign     each member of the smaller set has one partner, the rest of the larger set has none
 
-SciPy does the exact ones and is imported only by them. 512 to 384 neurons take one core 2 ms (assign), 6 ms
-(sinkhorn) and 0.3 s (emd); emd of sizes without a small common multiple, as 512 and 359, takes 1.2 s.
+SciPy solves the exact ones and is imported only for them. 512 to 384 neurons take one core 2 ms (assign),
+6 ms (sinkhorn) and 0.3 s (emd); emd of sizes without a small common multiple, such as 512 and 359, 1.2 s.
 M, m = sources, targets.
 """
 
@@ -19,24 +19,24 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, StrategyError
 
 Solver = Literal["emd", "sinkhorn", "assign"]
 Matrix = NDArray[np.float64]
 
-# Below it the smallest exp(-C / reg) leaves float64.
+# Below it the smallest exp(-C / reg) underflows float64.
 MIN_REG = 0.002
-# Sinkhorn ends when the sources' weights are met to this share of each, or after so many steps.
+# Sinkhorn ends when each source's weight is met to this relative precision, or after so many steps.
 _PRECISION = 1e-6
 _STEPS = 1000
-# Sizes with a small common multiple are an assignment of copies: of 512 to 384 neurons in a quarter of the
-# time that a linear program takes.
+# Sizes with a small common multiple are solved as an assignment of copies: for 512 to 384 neurons in a
+# quarter of the time of a linear program.
 _COPIES = 4
 _LARGEST_ASSIGNMENT = 4096
 
 
-def require(solver: Solver) -> None:
-    """Raise ``ConfigError``, which says what to install, when the solver cannot be had here."""
+def require_solver(solver: Solver) -> None:
+    """Raise ``ConfigError``, which says what to install, when the solver is not available here."""
     if solver != "sinkhorn" and find_spec("scipy") is None:
         expected = "SciPy, which it needs: pip install 'sedge-fl[subflot]', or solver = 'sinkhorn'"
         raise ConfigError("solver", solver, expected)
@@ -45,13 +45,13 @@ def require(solver: Solver) -> None:
 def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
     """The plan T (M, m), of sum 1, for a ``cost`` (M, m) of 0 or more; ``reg`` is for sinkhorn.
 
-    Every row of T sums to 1/M and every column to 1/m; with ``assign`` those without a partner to 0, the
-    others to 1/min(M, m). Raises ``LocalError`` for a cost that is negative or not finite, ``ConfigError``
-    without SciPy.
+    Every row of T sums to 1/M and every column to 1/m; with ``assign`` those without a partner sum to 0 and
+    the others to 1/min(M, m). Raises ``StrategyError`` for a cost that is negative or not finite, and
+    ``ConfigError`` without SciPy.
     """
     if cost.ndim != 2 or not cost.size or not np.isfinite(cost).all() or cost.min() < 0:
-        raise LocalError(f"cost: {cost.shape}, expected (M, m) of finite numbers of 0 or more")
-    require(solver)
+        raise StrategyError(f"cost: {cost.shape}, expected (M, m) of finite numbers of 0 or more")
+    require_solver(solver)
     if solver == "sinkhorn":
         return _sinkhorn(cost, reg)
     if solver == "assign":
@@ -64,7 +64,7 @@ def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
 
 
 def _assignment(cost: Matrix) -> Matrix:
-    """1 (M, m) where a source has that target as its partner."""
+    """The plan (M, m) before scaling: 1 where a source and a target are partners."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
     plan = np.zeros(cost.shape)
@@ -73,7 +73,7 @@ def _assignment(cost: Matrix) -> Matrix:
 
 
 def _by_copies(cost: Matrix, common: int) -> Matrix:
-    """The exact plan from the assignment of ``common`` copies in all of either side's neurons."""
+    """The exact plan from the assignment of copies, ``common`` in all on each side."""
     sources, targets = cost.shape
     copies = cost.repeat(common // sources, axis=0).repeat(common // targets, axis=1)
     pairs = _assignment(copies).reshape(sources, common // sources, targets, common // targets)
@@ -84,8 +84,8 @@ def _by_copies(cost: Matrix, common: int) -> Matrix:
 def _by_program(cost: Matrix) -> Matrix:
     """The exact plan from the transport problem as a linear program.
 
-    With m units at each source and M wanted at each target a vertex is whole numbers, so that rounding
-    gives them exactly.
+    With m units at each source and M wanted at each target a vertex consists of whole numbers, so rounding
+    gives it exactly.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csc_array  # type: ignore[import-untyped]
@@ -96,17 +96,17 @@ def _by_program(cost: Matrix) -> Matrix:
     variable = np.tile(np.arange(cost.size), 2)
     sums = csc_array((np.ones(both.size), (both, variable)))  # (M + m, M m)
     units = np.repeat([targets, sources], [sources, targets])
-    # The solver's tolerances are absolute: of costs below 1e-7 it would find one plan as good as another.
+    # The solver's tolerances are absolute: for costs below 1e-7 any plan would be good enough.
     scaled = cost.ravel() / (cost.max() or 1.0)
-    found = linprog(scaled, A_eq=sums, b_eq=units, bounds=(0, None), method="highs-ds")
-    if not found.success:
-        raise LocalError(f"transport of {sources} to {targets} neurons: {found.message}")
-    plan: Matrix = np.rint(found.x).reshape(cost.shape) / cost.size
+    solution = linprog(scaled, A_eq=sums, b_eq=units, bounds=(0, None), method="highs-ds")
+    if not solution.success:
+        raise StrategyError(f"transport of {sources} to {targets} neurons: {solution.message}")
+    plan: Matrix = np.rint(solution.x).reshape(cost.shape) / cost.size
     return plan
 
 
 def _sinkhorn(cost: Matrix, reg: float) -> Matrix:
-    """The plan of the entropic problem; columns are exact, rows as near as _PRECISION or _STEPS allow."""
+    """The entropic plan; column sums are exact, row sums as near as _PRECISION or _STEPS allow."""
     sources, targets = cost.shape
     highest = cost.max()
     if highest == 0:

@@ -1,20 +1,20 @@
-"""The filter between a round's updates and its strategy: leaves out what is not finite, shortens outliers.
+"""The outlier filter between a round's updates and its strategy: norm clipping, direction, Krum.
 
-A receipt already means that an update is finite and belongs to its order. Here the updates of a round are
-compared with each other (``robust.py``): a change longer than the others' is shortened, so is one that
-points elsewhere, and left out if it points against them; Krum keeps only those that have neighbours, and
-a claim to far more examples than the others' counts for fewer. That claim is no reason for distrust: it
-moves nothing but the weight. Two lengths are compared, each with its own median: that of what the device
-trained, and that of the patch which it began with, as this comes from its own past. It works on updates
-as they are, so no strategy needs to know.
+An update with a receipt is finite and belongs to its order. Here the updates of a round are compared with
+each other (``robust.py``). A change that is longer than the others', or points elsewhere, is shortened; one
+that points against them is left out. Krum keeps only updates with near neighbours. A claim to far more
+examples than the others' is capped; it is no reason for distrust, as it affects the weight only. Two
+lengths are compared, each with its own median: that of the trained delta, and that of the patch with which
+the device started, which comes from its own past. The filter works on any update, so strategies need not
+know of it.
 
-The median of the patches is that of trusted pasts (``ClientModel.trusted``), or else that of what was
-trained: where few devices have a patch, newcomers being many, one that was shortened in its last round
-would be measured by itself in the next. A patch of a trusted past that has no other beside it stays as it
-is. What it is made of was vetted in its own rounds, and no bound from this round would do: honest patches
-grow while changes shrink, and were seen to reach 13 times the median change after 60 rounds of FedOBP with
+The patches' median is taken over trusted client models (``ClientModel.trusted``); without any it is the
+median of the deltas. Otherwise, where most devices are newcomers without a patch, a device that was
+shortened in its last round would be its own measure in the next. The only patch of a trusted model stays
+as it is: what it is made of was filtered in its own rounds, and no bound from this round would fit. Honest
+patches grow while changes shrink: they reached 13 times the median change after 60 rounds of FedOBP with
 q = .9995, and 130 times with FedPURIN. Starts are not measured: they are the cloud's own, or made of
-trusted pasts. d = updates, n = parameters.
+trusted models. d = updates, n = parameters.
 """
 
 from collections import defaultdict
@@ -35,23 +35,23 @@ from sedge_cloud.algorithms.robust import (
     krum,
 )
 from sedge_cloud.strategy import Update, place
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
-# What a block of coordinates of all updates may take: 100 updates of 582,026 parameters are four passes.
+# Memory for a block of coordinates of all updates: 100 updates of 582,026 parameters take four passes.
 BLOCK_BYTES = 64 * 2**20
-# Columns of a block that are multiplied at once, in float64.
+# Columns of a block that are multiplied at once in float64.
 COLUMNS = 4096
-# The smallest square of a distance between directions that Weiszfeld's step divides by.
+# Weiszfeld's step divides by a distance between directions; its square counts as at least this.
 NEAREST = 1e-6
 
 
 @dataclass(frozen=True)
-class Vetted:
-    """Those of the updates whose factor is not 0, shortened where it is below 1.
+class Filtered:
+    """The updates whose factor is not 0, shortened where it is below 1.
 
-    ``examples`` are those that count of each. ``distrusted`` has the factors below ``TRUSTED``, by device.
-    It can be gone through as often as ``updates`` can.
+    ``examples`` has the number of examples that each counts with, ``distrusted`` the factors below
+    ``TRUSTED`` by device. Can be iterated as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
@@ -70,7 +70,7 @@ class Vetted:
 
 
 class _Measured(NamedTuple):
-    """What is compared of an update; lengths as in ``lengths``."""
+    """The properties of an update that are compared; ``patch`` and ``delta`` are lengths."""
 
     device: str
     num_examples: int
@@ -82,14 +82,14 @@ class _Measured(NamedTuple):
 
     @property
     def has_direction(self) -> bool:
-        """Whether the device trained at all, and to an end that is finite."""
+        """Whether the device's training changed anything, and by a finite amount."""
         return 0 < self.delta < np.inf
 
 
-def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
-    """What a strategy may fold; an iterator's updates are held in memory, others looked at again.
+def filter_outliers(updates: Iterable[Update], robust: Robust) -> Filtered:
+    """The updates that a strategy may aggregate. An iterator's are kept in memory, others iterated again.
 
-    Raises ``LocalError`` when Krum is to compare updates of different widths.
+    Raises ``StrategyError`` when Krum is to compare updates of different widths.
     """
     updates = repeatable(updates)
     measured = [
@@ -117,11 +117,11 @@ def vet(updates: Iterable[Update], robust: Robust) -> Vetted:
         for each, factor in zip(measured, factors, strict=True)
         if factor < TRUSTED
     }
-    return Vetted(updates, tuple(factors), tuple(examples), distrusted)
+    return Filtered(updates, tuple(factors), tuple(examples), distrusted)
 
 
 def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:
-    """What each update is shortened to: the smaller of what its two lengths ask for."""
+    """The factor of each update: the smaller of those for its two lengths."""
     deltas = [each.delta for each in measured]
     trusted = [each.patch for each in measured if each.trusted]
     is_any = any(0 < patch < np.inf for patch in trusted)
@@ -130,10 +130,11 @@ def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:
 
 
 def _agreements(updates: Iterable[Update], measured: Sequence[_Measured]) -> list[float]:
-    """How far each update was trained along the others of its width; NaN for one that was not.
+    """How far each update's direction agrees with the others of its width; NaN for one without.
 
-    By the product of its direction with the geometric median of all: the mean, and one step of Weiszfeld's
-    from there (Pillutla et al. 2022). Three passes, and two vectors (n,) for each width.
+    It is the product of the direction with the geometric median of all directions: their mean, improved by
+    one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three passes, and two vectors (n,) for
+    each width.
     """
     centres = _centres(updates, measured, {})
     centres = _centres(updates, measured, centres)
@@ -167,39 +168,39 @@ def _centres(
 
 
 def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
-    """The product of the direction of a delta of that length with the centre (n,)."""
+    """The product of an update's direction with the centre (n,); ``length`` is its delta's."""
     if update.delta is None:
         return 0.0
-    # Not by BLAS: its bits depend on how many threads it has, and those wait for a busy host.
+    # Not by BLAS: its rounding depends on the number of threads, and threads wait on a busy host.
     product = np.einsum("i,i", update.delta.values.astype(np.float64), centre[place(update.delta)])
     return float(product) / length
 
 
 def repeatable(updates: Iterable[Update]) -> Iterable[Update]:
-    """The updates, to be gone through more than once."""
+    """The updates in a form that can be iterated more than once."""
     return list(updates) if isinstance(updates, Iterator) else updates
 
 
 def lengths(update: Update) -> tuple[float, float]:
-    """The Euclidean lengths of the two parts of an update's way: ``base`` to patch, and the delta."""
+    """The Euclidean lengths of an update's two parts: from ``base`` to its patch, and of its delta."""
     patch, delta = update.patch, update.delta
     moved = patch if patch is None else patch.values - update.base[place(patch)]
     return _length(moved), _length(delta if delta is None else delta.values)
 
 
 def products(updates: Iterable[Update], sizes: Sequence[int]) -> NDArray[np.float64]:
-    """The products (d, d) of every two changes, each from its own ``base``.
+    """The inner products (d, d) of all pairs of changes, each from its own ``base``.
 
-    Raises ``LocalError`` unless all have one size.
+    Raises ``StrategyError`` unless all have one size.
     """
     gram = np.zeros((len(sizes), len(sizes)))
     if len(set(sizes)) > 1:
-        raise LocalError(f"krum: updates of {sorted(set(sizes))} elements, expected one width")
+        raise StrategyError(f"krum: updates of {sorted(set(sizes))} elements, expected one width")
     for size in set(sizes):
         for block in blocks(updates, len(sizes), size):
             for start in range(0, block.shape[1], COLUMNS):
                 wide = block[:, start : start + COLUMNS].astype(np.float64)
-                with np.errstate(invalid="ignore"):  # an infinite change: nobody reads its products
+                with np.errstate(invalid="ignore"):  # products of an infinite change are not used
                     gram += wide @ wide.T
     return gram
 
@@ -207,10 +208,10 @@ def products(updates: Iterable[Update], sizes: Sequence[int]) -> NDArray[np.floa
 def blocks(
     updates: Iterable[Update], count: int, size: int, theta: Theta | None = None
 ) -> Iterator[Block]:
-    """The changes of ``count`` updates block by block of coordinates (d, b), in order.
+    """The changes of ``count`` updates in blocks of coordinates (d, b), in order.
 
-    They count from theta (n,) or, without it, each from its own ``base``. Each block goes through all
-    updates once, and is the same array as the one before.
+    They are from theta (n,) or, without it, each from its own ``base``. Each block iterates all updates
+    once and reuses the previous block's array.
     """
     step = max(1, min(size, BLOCK_BYTES // (4 * max(1, count))))
     buffer = np.empty((count, step), np.float32)

@@ -1,11 +1,11 @@
-"""A patch of which each device picks a part: the personal elements in the order of their scores.
+"""A patch of which each device picks a part: nested sets of the elements with the highest scores.
 
     part j = the sizes[j] elements with the highest scores, without those equal to the next one
 
-For FedOBP with ``prefixes``: the device keeps some of its training examples for itself, evaluates the start
-with each part on them, and begins with the best. So the personal fraction is the device's own, and no
-quantile has to be found for a data set; the authors' differ by data set from .99998 to .995. s = scored
-elements, k = elements of the patch.
+For FedOBP with ``prefixes``: the device holds out some training examples, evaluates the start with each
+part on them, and starts with the best. So each device has its own personal fraction, and no quantile has to
+be tuned for a data set; the authors' are between .995 and .99998. s = scored elements, k = elements of the
+patch.
 """
 
 from itertools import pairwise
@@ -18,12 +18,12 @@ from sedge_protocol.codec.patch_levels import MAX_LEVEL, Levels
 from sedge_protocol.errors import ConfigError, LocalError
 
 DEFAULT_SIZES = (0, 16, 64, 256, 1024, 4096)
-# Levels travel inside the order, two bytes of 32 KiB each where they do not get shorter.
+# Levels travel inside the order, at most 32 KiB of them: two bytes each where they do not compress.
 MAX_SIZE = 16_000
 
 
 def sizes_of(prefixes: bool | tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes that an option asks for, none for False.
+    """The sizes that the option asks for; none for False.
 
     Raises ``ConfigError`` for sizes that do not grow, or are too many or too large.
     """
@@ -43,9 +43,9 @@ def nested(
 ) -> tuple[NDArray[np.uint32], Levels]:
     """The sorted indices (k,) of the largest part of the scores (s,), and their levels (k,).
 
-    An element's level is the place of the first of the ``sizes``, ascending, whose part it is in. Elements
-    with equal scores are in or out together, and none with a score of 0 is in. Raises ``LocalError`` for a
-    score that is not finite.
+    An element's level is the index of the first of the ascending ``sizes`` whose part contains it. Elements
+    with equal scores are in or out together; a score of 0 is never in. Raises ``LocalError`` for a score
+    that is not finite.
     """
     if not np.isfinite(scores).all():
         raise LocalError(f"scores: index {int(np.argmin(np.isfinite(scores)))} is not finite")

@@ -1,15 +1,15 @@
-"""Aggregation that a few devices cannot turn: the rules, over plain arrays.
+"""Robust aggregation, which a few hostile devices cannot turn: the rules, over plain arrays.
 
     clip           a change is shortened to ``clip`` times the median length of the round's changes
-    max_weight     nobody counts for more than so many times the median number of examples
+    max_weight     no device counts for more than so many times the median number of examples
     direction      a change that points elsewhere than the round's others is shortened, or left out
     krum           the one update nearest to its neighbours           (Blanchard et al. 2017)
     multi_krum     the d - f - 2 nearest ones                         (Blanchard et al. 2017)
     trimmed_mean   of each coordinate, without the f largest and f smallest values   (Yin et al. 2018)
     median         of each coordinate                                 (Yin et al. 2018)
 
-d = updates of a round, f = those that may be wrong, b = coordinates of a block. Which updates these are
-and how they come here is the business of ``outliers.py`` and ``averaging.py``.
+d = updates of a round, f = how many of them may be wrong, b = coordinates of a block. ``outliers.py`` and
+``averaging.py`` apply the rules to updates.
 """
 
 from collections.abc import Sequence
@@ -22,41 +22,39 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 Rule: TypeAlias = Literal["direction", "mean", "trimmed_mean", "median", "krum", "multi_krum"]
-# Rules that make one vector of many, coordinate by coordinate; the others leave whole updates out.
+# Rules that combine updates coordinate by coordinate; the others leave out whole updates.
 COORDINATE_RULES: tuple[Rule, ...] = ("trimmed_mean", "median")
 
 Block: TypeAlias = NDArray[np.float32]  # (d, b)
 
-# Below this share of its change a device is distrusted: with the default clip, when that is 7.5 times as
-# long as the median.
+# A device is distrusted when its change is shortened to less than this: with the default clip, when it is
+# 7.5 times as long as the median.
 TRUSTED = 0.4
-# A change counts in full if its direction agrees with the others' this much, against the median.
+# A change counts in full if its direction's agreement is at least this share of the median agreement.
 AGREES = 0.5
 
 
 class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far the coordinator trusts a single device.
 
-    With ``clip`` above 0 no change is longer than so many times the median of the round's. With
-    ``max_weight`` above 0 nobody counts for more than so many times the median of the round's numbers of
-    examples: what a device claims to hold cannot be checked. By the rule ``direction`` a change counts by
-    how far it points where the others do, against the median of that (``agreement_factors``).
+    ``clip`` above 0 limits every change to so many times the round's median length. ``max_weight`` above 0
+    limits every device to so many times the round's median number of examples: a device's claim cannot be
+    checked. The rule ``direction`` weights a change by how far it points where the others do, relative to
+    the median of that (``agreement_factors``).
 
-    Two hostile devices of ten that send a change scaled, turned around or both, or claim any number of
-    examples, then cost at most as many points again as the model's error without them
-    (tools/bench/attacks.py). It has a price where all are honest and have few classes in common: of
-    twenty devices with digits by Dir(0.1) some were left out in a few rounds, which cost FedAvg .6 of a
-    point after training and FedPURIN 1.5, FedOBP nothing that was seen. One round does not tell a
-    reversed change from an honest one there. ``rule = "mean"`` is for such a fleet whose devices can be
-    trusted. Whoever is shortened to less than ``TRUSTED`` or left out in a round, or comes too late to
-    be compared, has a past that the others get no share of (``ClientModel.trusted``) until an update of it
-    counts again.
+    Two hostile devices of ten that scale or reverse their changes, or claim any number of examples, then at
+    most double the model's error (tools/bench/attacks.py). The price is paid where honest devices have few
+    classes in common: of twenty devices with digits by Dir(0.1) some were left out in a few rounds, which
+    cost FedAvg .6 of a point after training and FedPURIN 1.5, and FedOBP nothing measurable. One round
+    cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if its
+    devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late to be
+    compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until an update
+    of it counts again.
 
-    With the rule ``mean`` directions count for nothing. The other rules take its place where
-    ``byzantine``, a share of the round's updates, may be wrong: f = floor(byzantine * d). The
-    coordinate-wise rules ask for dense updates: where fewer than half of the devices send an element,
-    its median is no change. With ``equal_weights`` the number of examples that a device claims to have
-    counts for nothing; the coordinate-wise rules never ask for it.
+    The rule ``mean`` ignores directions. The other rules replace it where a share ``byzantine`` of the
+    round's updates may be wrong: f = floor(byzantine * d). The coordinate-wise rules need dense updates:
+    where fewer than half of the devices send an element, its median is no change. ``equal_weights`` ignores
+    the claimed numbers of examples, as the coordinate-wise rules always do.
     """
 
     clip: Annotated[float, Meta(ge=0, le=1e6)] = 3.0
@@ -66,18 +64,17 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 4.0
 
     def wrong(self, count: int) -> int:
-        """f of ``count`` updates. As the decimal that was written: in binary .29 * 100 is below 29."""
+        """f of ``count`` updates. Exact in decimal: as floats .29 * 100 is below 29."""
         return int(Fraction(str(self.byzantine)) * count)
 
 
 def clip_factors(
     lengths: Sequence[float], clip: float, among: Sequence[float] | None = None
 ) -> list[float]:
-    """What each change is multiplied with; 0 for one that is not finite.
+    """The factor of each change; 0 for one that is not finite. ``clip`` 0 shortens nothing.
 
-    The median is of the lengths ``among`` which they are compared, else of all. It is of those that are
-    any: where a codec lets most devices send nothing, the others are not to be clipped to nothing. With
-    ``clip`` 0 nothing is shortened.
+    The median is that of ``among``, by default of all lengths. Zeros are not counted: where a codec lets
+    most devices send nothing, the others must not be clipped to nothing.
     """
     compared = lengths if among is None else among
     real = [length for length in compared if np.isfinite(length) and length > 0]
@@ -89,10 +86,7 @@ def clip_factors(
 
 
 def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
-    """How many examples count of those that each device claims: at most so many times their median.
-
-    With ``max_weight`` 0 all do.
-    """
+    """The claimed numbers of examples, each at most ``max_weight`` times their median; 0: no limit."""
     if max_weight == 0 or not claimed:
         return list(claimed)
     most = max(1, int(max_weight * float(np.median(claimed))))
@@ -100,13 +94,14 @@ def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
 
 
 def agreement_factors(agreements: Sequence[float]) -> list[float]:
-    """What each change is multiplied with for how far its direction agrees with all others'; NaN: unknown.
+    """The factor of each change by how far its direction agrees with the others'; NaN: unknown.
 
-    1 down to ``AGREES`` of the median, from there in proportion, and 0 for one that points against them.
-    Of two changes neither can be told to be wrong, nor any where the median itself agrees with nothing.
+    It is 1 down to ``AGREES`` of the median agreement, then proportional, and 0 for a change that points
+    against the others. Of two changes neither can be said to be wrong, and none if the median itself is not
+    above 0.
     """
-    known = [agreement for agreement in agreements if np.isfinite(agreement)]
-    enough = AGREES * float(np.median(known)) if len(known) > 2 else 0.0
+    finite = [agreement for agreement in agreements if np.isfinite(agreement)]
+    enough = AGREES * float(np.median(finite)) if len(finite) > 2 else 0.0
     if enough <= 0:
         return [1.0] * len(agreements)
     return [
@@ -116,9 +111,9 @@ def agreement_factors(agreements: Sequence[float]) -> list[float]:
 
 
 def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
-    """Krum's score (d,) of every update from the products (d, d) of their changes; small is good.
+    """Krum's score (d,) of every update, from the inner products (d, d) of the changes; small is good.
 
-    It is the sum of the squared distances to the d - f - 2 nearest others.
+    A score is the sum of the squared distances to the d - f - 2 nearest others.
     """
     squares = np.diag(gram)
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0)
@@ -129,10 +124,10 @@ def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
 
 
 def krum(gram: NDArray[np.float64], wrong: int, rule: Rule) -> list[int]:
-    """The updates that the rule keeps, ascending, from the products (d, d) of their changes.
+    """The updates that the rule keeps, ascending, from the inner products (d, d) of the changes.
 
-    d < 3 updates are all kept: none has two others to be compared with. f is at most (d - 3) / 2, up to
-    which Krum is proven. Of equal scores the first wins.
+    Fewer than 3 updates are all kept: none has two others to be compared with. f is at most (d - 3) / 2,
+    the limit of Krum's proof. Of equal scores the first wins.
     """
     count = len(gram)
     if count < 3:
@@ -144,9 +139,9 @@ def krum(gram: NDArray[np.float64], wrong: int, rule: Rule) -> list[int]:
 
 
 def coordinate_wise(values: Block, rule: Rule, wrong: int) -> NDArray[np.float64]:
-    """One value (b,) for each column of ``values`` (d, b), which is used up.
+    """The median or trimmed mean (b,) of each column of ``values`` (d, b), which is sorted in place.
 
-    The f that the trimmed mean leaves out at each end are at most (d - 1) / 2, so that one is left.
+    f is at most (d - 1) / 2, so that at least one value remains.
     """
     count = len(values)
     if rule == "median":

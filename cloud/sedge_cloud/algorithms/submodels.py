@@ -1,6 +1,6 @@
-"""Sub-models: a few channels of every axis of a model, cut out of its theta and put back.
+"""Sub-models: some channels of every axis of a model, cut out of its theta and put back.
 
-A choice of channels, one index set per axis, picks elements of every tensor that runs along the axes; a
+A choice of channels is one index set per axis. It selects elements of every tensor along these axes; a
 sub-model is theta at these places, in the layout of a narrower form. HeteroFL, FedRolex and the fixed
 slices of SubFLOT differ only in the index sets. n, m = elements of the whole model and of a form.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sedge_cloud.strategy import Context, Update, Width
 from sedge_protocol.axes import FIXED, Axes
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
 
 # Where a sub-model's elements lie in the whole theta.
@@ -27,7 +27,7 @@ WHOLE = slice(None)
 
 @dataclass(frozen=True)
 class Form:
-    """One form of a run's model: its layout, and its axes with as many channels as it has."""
+    """One form of a run's model: its layout, and its axes with its numbers of channels."""
 
     layout: Layout
     axes: Axes
@@ -36,11 +36,11 @@ class Form:
 def form_of(context: Context, width: int) -> Form:
     """The form of ``Context.widths[width]``; in a model without axes every dimension is fixed.
 
-    Raises ``LocalError`` for a width that the run does not have.
+    Raises ``StrategyError`` for a width that the run does not have.
     """
     widths = context.widths or (Width(0.0, context.layout),)
     if not 0 <= width < len(widths):
-        raise LocalError(f"width {width}: the run has {len(widths)}")
+        raise StrategyError(f"width {width}: the run has {len(widths)}")
     fixed = Axes((), tuple((FIXED,) * len(tensor.shape) for tensor in context.layout.tensors))
     return Form(widths[width].layout, (context.axes or fixed).narrowed(widths[width].dropped))
 
@@ -51,7 +51,7 @@ def prefix(form: Form) -> Channels:
 
 
 def rolled(form: Form, whole: Axes, shift: int) -> Channels:
-    """As many neighbouring channels of every axis as the form has, from ``shift`` on, round the end."""
+    """As many neighbouring channels of every axis as the form has, from ``shift`` on, cyclically."""
     return [
         (np.arange(kept) + shift) % channels
         for kept, channels in zip(form.axes.channels, whole.channels, strict=True)
@@ -59,28 +59,28 @@ def rolled(form: Form, whole: Axes, shift: int) -> Channels:
 
 
 def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
-    """Where in the whole theta (n,) the elements (m,) of the form with these channels lie."""
-    found = np.empty(form.layout.size, np.intp)
+    """The places in the whole theta (n,) of the elements (m,) of the form with these channels."""
+    places = np.empty(form.layout.size, np.intp)
     for tensor, target, axes in zip(
         whole.layout.tensors, form.layout.tensors, whole.axes.dims, strict=True
     ):
         flat = np.array(0)
         for axis, extent in zip(axes, tensor.shape, strict=True):
             chosen = np.arange(extent)
-            if axis != FIXED:  # p elements side by side for each channel
-                beside = chosen.reshape(whole.axes.channels[axis], -1)
-                chosen = beside[channels[axis]].ravel()
+            if axis != FIXED:  # each channel has p neighbouring elements
+                by_channel = chosen.reshape(whole.axes.channels[axis], -1)
+                chosen = by_channel[channels[axis]].ravel()
             flat = np.add.outer(flat * extent, chosen)
-        found[target.slice] = flat.ravel() + tensor.offset
-    return found
+        places[target.slice] = flat.ravel() + tensor.offset
+    return places
 
 
-class Tally:
-    """A mean of what was sent, element by element: each over those devices that have the element.
+class ElementMean:
+    """A mean that takes each element over the devices that have it.
 
         theta'_k = theta_k + sum_{i has k} w_i (theta_i,k - theta_k) / sum_{i has k} w_i
 
-    An element that no device has keeps its value. Sums in float64, as in ``aggregate``.
+    An element that no device has keeps its value. Sums are in float64, as in averaging.py.
     """
 
     def __init__(self, theta: Theta) -> None:
@@ -89,17 +89,17 @@ class Tally:
         self._weights = np.zeros(theta.size)
 
     def add(self, update: Update, weight: float, places: Places) -> None:
-        """Count an update whose elements lie at ``places``, or all over the whole model for a slice."""
+        """Add an update whose elements are at ``places``; a slice stands for the whole model."""
         if isinstance(places, slice):
             self._weights += weight
             update.add_change(self._total, weight, self._theta)
         else:
-            self.vector(update.trained, weight, places)
+            self.add_vector(update.trained, weight, places)
 
-    def vector(
+    def add_vector(
         self, theta: Theta, weight: float, places: Places, cover: Theta | None = None
     ) -> None:
-        """Count a model (m,) at ``places``; ``cover`` (m,) is 0 for the elements that it lacks."""
+        """Add a model (m,) at ``places``; ``cover`` (m,) is 0 for elements that it lacks."""
         weights = np.float64(weight) if cover is None else weight * cover.astype(np.float64)
         change = np.subtract(theta, self._theta[places], dtype=np.float64)
         self._total[places] += weights * change
@@ -117,14 +117,14 @@ def count_change(
     places: Callable[[int], Places],
     weight: Callable[[Update], float],
 ) -> NDArray[np.float64]:
-    """The way (n,) to the mean of every element over the models that trained it.
+    """The change (n,) to the mean of every element over the models that trained it.
 
-    ``places`` are those of a width's elements, asked for once for each width.
+    ``places`` gives the places of a width's elements; it is called once for each width.
     """
-    tally = Tally(context.theta)
-    known: dict[int, Places] = {0: WHOLE}
+    mean = ElementMean(context.theta)
+    by_width: dict[int, Places] = {0: WHOLE}
     for update in updates:
-        if update.width not in known:
-            known[update.width] = places(update.width)
-        tally.add(update, weight(update), known[update.width])
-    return tally.change()
+        if update.width not in by_width:
+            by_width[update.width] = places(update.width)
+        mean.add(update, weight(update), by_width[update.width])
+    return mean.change()

@@ -1,8 +1,7 @@
-"""Beyond FedOBP's quantile: how many elements are personal follows from the scores themselves.
+"""Alternatives to FedOBP's quantile: the scores themselves decide how many elements are personal.
 
 With the option ``energy`` a device keeps the fewest elements whose scores add up to the share eta of all
-scores. All sets depend on values only: elements with equal scores are in or out together.
-s = scored elements.
+scores. Sets depend on values only: elements with equal scores are in or out together. s = scored elements.
 """
 
 from fractions import Fraction
@@ -19,8 +18,8 @@ Indices = NDArray[np.uint32]
 def by_energy(scores: Scores, energy: float, most: float) -> Indices:
     """Sorted indices of the fewest largest scores (s,) that add up to the share ``energy`` of all.
 
-    Elements that tie with the last of them are in too. Never more than the share ``most`` of the
-    elements: of more, those above the first score beyond it. All zeros select nothing. Raises
+    Elements that tie with the last of them are in, too. There are at most a share ``most`` of the elements;
+    beyond it, only scores above the first one that would exceed it are in. All zeros select nothing. Raises
     ``LocalError`` for a score that is not finite.
     """
     if not np.isfinite(scores).all():
@@ -47,12 +46,12 @@ def above_count(scores: Scores, count: int) -> Indices:
 
 
 def count_of(size: int, share: float) -> int:
-    """So many of ``size`` elements are this share, a decimal as it was written; rounded down."""
+    """The number of elements that a share of ``size`` is, exact in decimal and rounded down."""
     return int(Fraction(str(float(share))) * size)
 
 
 def largest_first(scores: Scores, count: int) -> Scores:
-    """The ``count`` largest scores, or all, from the largest on."""
+    """The ``count`` largest scores, or all if there are fewer, in falling order."""
     if count < scores.size:
         scores = np.partition(scores, scores.size - count)[scores.size - count :]
     return np.sort(scores)[::-1]

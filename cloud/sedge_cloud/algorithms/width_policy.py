@@ -1,7 +1,7 @@
-"""How wide a model each device gets: the options that every strategy with sub-models has.
+"""Which width each device gets: the options of every strategy with sub-models.
 
-A device has one width for the whole run. It is found from what the device said of itself or is dealt out
-by the run file, and kept in the device's ``ClientModel.arrays``. A round that only measures moves nobody.
+A device has one width for the whole run. It follows from the device's hello or is assigned by the run file,
+and is kept in the device's ``ClientModel.arrays``. Evaluation rounds change no width.
 """
 
 import re
@@ -14,34 +14,34 @@ from msgspec import Meta
 from sedge_cloud.strategy import Arrays, ClientModel, Context, Strategy
 from sedge_protocol.errors import ConfigError
 
-# A device's number among ``Context.widths``, (1,), in ``ClientModel.arrays``.
+# The index (1,) into ``Context.widths`` in ``ClientModel.arrays``.
 WIDTH = "width"
 
 _NUMBER = re.compile(r"\d+$")
 
 
-class Sized(Strategy, frozen=True):
-    """The options that decide a device's width; without any of them every device gets the whole model.
+class WidthPolicy(Strategy, frozen=True):
+    """The options that decide a device's width; by default every device gets the whole model.
 
     Raises ``ConfigError`` for options that exclude each other.
     """
 
     dropped: tuple[Annotated[float, Meta(ge=0, lt=1)], ...] = ()
-    """The shares of channels that the run's bundles lack, dealt out: a device whose id ends in number d
-    gets dropped[d mod length].
+    """The widths to assign, each as the share of channels that its bundle lacks: a device whose id ends in
+    the number d gets dropped[d mod length].
 
-    Where an id ends in no number, d is its CRC-32. What devices say of themselves is not looked at then.
+    For an id without a number at its end, d is its CRC-32. Hellos are then ignored.
     """
     memory_mb: tuple[Annotated[int, Meta(ge=1)], ...] = ()
-    """MiB that a device needs for the whole model, for the next narrower one and so on, falling.
+    """MiB of memory that the whole model needs, the next narrower one and so on, falling.
 
-    It gets the widest whose need it meets, the one after the last if it meets none; the whole one if it
-    did not say what it has.
+    A device gets the widest model for which it has enough, the one after the last if it has enough for
+    none, and the whole model if its memory is unknown.
     """
     step_s: tuple[Annotated[float, Meta(gt=0)], ...] = ()
-    """Seconds of a training step, rising: for each that its first round's steps took longer than, a device
-    gets one width narrower from its second round of training on. Its past in the wider form is then left
-    behind; until then it is measured in that one."""
+    """Limits for the seconds of a training step, rising: for each that the steps of its first round
+    exceeded, a device gets one width narrower from its second training round on. Its past in the wider form
+    is then dropped; evaluation rounds use the wider form until then."""
 
     def __post_init__(self) -> None:
         if list(self.memory_mb) != _falling(self.memory_mb):
@@ -49,13 +49,13 @@ class Sized(Strategy, frozen=True):
         if list(self.step_s) != sorted(set(self.step_s)):
             raise ConfigError("step_s", self.step_s, "rising numbers")
         if self.dropped and (self.memory_mb or self.step_s):
-            found = (self.memory_mb, self.step_s)
-            raise ConfigError("memory_mb, step_s", found, "neither of them beside dropped")
+            both = (self.memory_mb, self.step_s)
+            raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
 
     def width_of(self, context: Context, client: ClientModel) -> tuple[int, Arrays]:
-        """The number of a device's width, and the arrays in which it is kept.
+        """A device's width, and the arrays that keep it.
 
-        Raises ``ConfigError`` when the run's bundles do not have what the options name.
+        Raises ``ConfigError`` for an option that does not suit the run's bundles.
         """
         offered = [width.dropped for width in context.widths] or [0.0]
         missing = [share for share in self.dropped if share not in offered]
@@ -65,7 +65,7 @@ class Sized(Strategy, frozen=True):
             if len(getattr(self, key)) >= len(offered):
                 expected = f"fewer than the run's bundles, {len(offered)}"
                 raise ConfigError(key, getattr(self, key), expected)
-        if context.measures and client.trained is not None:
+        if context.is_evaluation and client.trained is not None:
             return client.width, client.arrays
         kept = client.arrays.get(WIDTH)
         if kept is not None:
@@ -94,5 +94,5 @@ def _falling(numbers: tuple[int, ...]) -> list[int]:
 
 
 def _number(device: str) -> int:
-    found = _NUMBER.search(device)
-    return int(found[0]) if found else zlib.crc32(device.encode())
+    match = _NUMBER.search(device)
+    return int(match[0]) if match else zlib.crc32(device.encode())

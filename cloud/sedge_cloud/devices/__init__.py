@@ -1,1 +1,1 @@
-"""The devices that are there, and the bytes that come from them and go to them."""
+"""Which devices there are, and the bytes that they send and receive."""

@@ -1,4 +1,4 @@
-"""What devices can do, as they say in their hello, and what is asked only of those that can."""
+"""What devices can do, as announced in their hellos, and what a run's work needs."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.messages import Codec, Hello, Training, Work
 
-# What every device decodes and codes; other value codings it must announce.
+# Every device supports these value codings; it must announce all others.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
 
 # In a hello's codecs: the device adds a vector to its gradients.
@@ -19,11 +19,11 @@ CORRECTION = "correction"
 def capable(run: Run) -> Callable[[Hello], bool]:
     """Whether a device can do a run's work.
 
-    That is: run one of its programs, and decode what devices get, the bundle, broadcast and patches.
+    It must run one of its programs, and decode the bundle, broadcasts and patches.
     """
     backends = {program.backend for program in run.manifest.programs}
     broadcast, patch = run.config.broadcast, run.config.patch
-    # A bundle is zstd, and nobody needs to announce what is not compressed.
+    # Bundles are always zstd, and no compression needs no announcement.
     compressions = {Compression.ZSTD, broadcast.compression, patch.compression}
     compressions.discard(Compression.NONE)
     codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
@@ -39,7 +39,7 @@ def capable(run: Run) -> Callable[[Hello], bool]:
 
 
 def needed_features(work: Work, training: Training) -> frozenset[str]:
-    """What a device must announce for this work; ``training`` is the run's."""
+    """The features that a device must announce for this work; ``training`` is the run's."""
     wanted = {
         "freeze": any(phase.freeze for phase in (work.training or training, *work.trainings)),
         "phases": bool(work.then),
@@ -53,15 +53,15 @@ def needed_features(work: Work, training: Training) -> frozenset[str]:
 
 
 def codec_for(config: RunConfig, hello: Hello | None) -> Codec:
-    """How a device codes its update: as the run says, or the nearest that the device can."""
+    """How a device codes its update: as the run says, or the nearest coding that it supports."""
     codec: Codec = config.codec
     if hello is None:
         return codec
-    known = {*hello.compressions, Compression.NONE}
+    supported = {*hello.compressions, Compression.NONE}
     wanted = (codec.compression, Compression.ZSTD, Compression.ZLIB, Compression.NONE)
     values_known = codec.values in COMMON_VALUES or codec.values in hello.codecs
     return msgspec.structs.replace(
         codec,
         values=codec.values if values_known else ValueCoding.INT8,
-        compression=next(compression for compression in wanted if compression in known),
+        compression=next(compression for compression in wanted if compression in supported),
     )

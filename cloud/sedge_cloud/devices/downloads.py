@@ -1,4 +1,4 @@
-"""Blobs on their way to devices: the fleet's shared ones once for all, a private one to its device."""
+"""Blobs on their way to devices: a shared blob is sent once to the whole fleet, others to one device."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -9,27 +9,24 @@ from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.transfer import Manifest, Serving, describe
 
-# Manifests kept: making one hashes the whole blob. That of 2.3 MB has 36 digests of 16 bytes: there is room
-# for two thousand starts or patches.
+# Making a manifest hashes the whole blob, so manifests are cached. One of 2.3 MB has 36 digests of 16
+# bytes: there is room for two thousand starts or patches.
 CACHED_MANIFESTS_BYTES = 2 * 2**20
-# Beside the digests: hash, sizes and the object itself.
+# Besides the digests: hash, sizes and the object itself.
 _MANIFEST_BYTES = 400
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
 # The manifest of a stored blob.
 Describe: TypeAlias = Callable[[bytes], Manifest]
-# Transfer, and the device where it goes to one alone.
+# Transfer, and the device if the blob goes to one device only.
 Key: TypeAlias = tuple[bytes, str | None]
 
 
-class Served(NamedTuple):
-    """A blob that a device's order names; with ``askers`` it is sent once, to all of so many devices.
-
-    With 0 it goes to this device alone.
-    """
+class NamedBlob(NamedTuple):
+    """A blob that a device's order names. It is sent once to its ``receivers``; 0: to this device only."""
 
     manifest: Manifest
-    askers: int
+    receivers: int
 
 
 class Downloads:
@@ -39,7 +36,7 @@ class Downloads:
         self._blobs = blobs
         self._gather_s = gather_s
         self._active: dict[Key, Serving] = {}
-        # Those of which something is to be sent, the longest asked first; few are shared.
+        # Blobs with chunks to send, in the order of their requests; few are shared.
         self._shared: OrderedDict[Key, Serving] = OrderedDict()
         self._private: OrderedDict[Key, Serving] = OrderedDict()
         self._manifests: Cache[Manifest] = Cache(
@@ -48,48 +45,48 @@ class Downloads:
 
     def manifest(self, blob: bytes) -> Manifest:
         """The manifest of a stored blob."""
-        held = self._manifests.get(blob)
-        return held or self._manifests.put(blob, describe(self._blobs.read(blob)))
+        cached = self._manifests.get(blob)
+        return cached or self._manifests.put(blob, describe(self._blobs.read(blob)))
 
     def request(
-        self, device: str, transfer: bytes, missing: bytes, served: Iterable[Served], now: float
+        self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float
     ) -> int:
-        """A device misses chunks of a blob, one of those that its order names; how many it adds.
+        """Queue the chunks that a device lacks of a blob in its order; the number of chunks added.
 
         Raises ``FrameError`` for any other blob, and for a malformed bitmap.
         """
         one = next((one for one in served if one.manifest.transfer == transfer), None)
         if one is None:
-            raise FrameError(f"GET of transfer {transfer.hex()}, which no order of it names")
-        owner = None if one.askers else device
+            raise FrameError(f"GET of transfer {transfer.hex()}, which its order does not name")
+        owner = None if one.receivers else device
         key = transfer, owner
         serving = self._active.get(key) or Serving(
-            one.manifest, self._gather_s if one.askers else 0
+            one.manifest, self._gather_s if one.receivers else 0
         )
-        queued = serving.request(device, missing, max(1, one.askers), now)
+        queued = serving.request(device, missing, max(1, one.receivers), now)
         self._active[key] = serving
         if serving.timer() is not None:
             waiting = self._waiting(owner)
             waiting[key] = serving
-            if queued:  # who asks for more while it is being served comes after all who wait
+            if queued:  # a device that asks for more goes to the end of the queue
                 waiting.move_to_end(key)
         return queued
 
     def poll(self, now: float, room: int) -> list[Chunk]:
-        """Up to ``room`` chunks to send now; shared blobs and private ones have half of it each.
+        """Up to ``room`` chunks to send now, from shared and from private blobs in turn.
 
-        Raises ``StorageError`` for one that the disk has damaged.
+        Raises ``StorageError`` for a blob that the disk has damaged.
         """
-        found: list[Chunk] = []
+        chunks: list[Chunk] = []
         kinds, sent = (self._shared, self._private), True
         while sent:
             sent = False
             for waiting in kinds:
-                chunk = self._next(waiting, now) if len(found) < room else None
+                chunk = self._next(waiting, now) if len(chunks) < room else None
                 if chunk is not None:
-                    found.append(chunk)
+                    chunks.append(chunk)
                     sent = True
-        return found
+        return chunks
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
@@ -99,7 +96,7 @@ class Downloads:
         return min((at for at in due if at is not None), default=None)
 
     def clear(self) -> None:
-        """Forget every request; who still misses something asks again."""
+        """Forget every request; a device that still lacks something asks again."""
         self._active.clear()
         self._shared.clear()
         self._private.clear()
@@ -108,18 +105,18 @@ class Downloads:
         return self._shared if owner is None else self._private
 
     def _next(self, waiting: OrderedDict[Key, Serving], now: float) -> Chunk | None:
-        """A chunk of the first of these blobs that has one to send now."""
-        ready = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
-        found = next((turn for turn in ready if turn[2]), None)
-        if found is None:
+        """A chunk of the first of these blobs that has one due."""
+        polled = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
+        ready = next((turn for turn in polled if turn[2]), None)
+        if ready is None:
             return None
-        key, serving, (index,) = found
+        key, serving, (index,) = ready
         if serving.timer() is None:
             del waiting[key]
         (transfer, owner), manifest = key, serving.manifest
         offset, length = manifest.span(index)
         data = self._blobs.read_span(manifest.sha256, offset, length)
-        if not manifest.matches(index, data):  # every device would drop it without a word
+        if not manifest.matches(index, data):  # every device would drop it silently
             name = manifest.sha256.hex()
             raise StorageError(f"read blob {name}: chunk {index} does not have its digest")
         return owner, transfer, index, data

@@ -1,11 +1,11 @@
-"""How much one sender may say: no device crowds out the others, or fills the log.
+"""Rate limits: no device may crowd out the others or fill the log.
 
-A token bucket of messages for each device, far above what an honest one needs: a round takes it some five
-and its chunks, and what 500 chunks of 64 KiB fill is a link of 260 Mbit/s. What a message costs is read off
-its length and its kind, before its MAC is looked at. A message above the bucket is as good as lost on
-its way: who meant it says it again. Strangers, the revoked among them, are not heard at all.
+Each device has a token bucket of messages, far above what an honest one needs: a round takes about five
+messages and the chunks, and 500 chunks of 64 KiB a second fill a link of 260 Mbit/s. A message's cost
+follows from its length and kind, before its MAC is checked. A message beyond the bucket is dropped like one
+lost on its way: its sender repeats it. Unknown senders, and revoked devices, are not heard at all.
 
-Beside it a number of lines in the log, for each device and for all strangers together.
+A quota of log lines applies to each device, and one to all unknown senders together.
 """
 
 import logging
@@ -17,34 +17,34 @@ from sedge_protocol.wire.frame import HEADER, Kind
 
 E = TypeVar("E")
 
-RATE = 500.0  # a second, for as long as one likes
-BURST = 2000.0  # so many at once
-# The bytes of a body that cost as much as a message: their MAC takes as long.
+RATE = 500.0  # messages a second, sustained
+BURST = 2000.0  # messages at once
+# So many bytes of a body cost one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
-# A HELLO may take a transaction and is answered with the open orders; one a connection is what is needed.
-# An OFFER or a GET reads rows or files. A GET also pays for each chunk that it queues.
+# A HELLO may take a transaction and is answered with the open orders; a connection needs only one. An OFFER
+# or a GET reads rows or files. A GET also pays for each chunk that it queues.
 COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5}
 _KIND = 3
 WARN_EVERY_S = 60.0
-# Lines of log in so many seconds; an honest device causes a few a round.
+# Log lines allowed in so many seconds; an honest device causes a few a round.
 LINES, LINES_S = 20, 60.0
 
 
 def cost(payload: bytes) -> int:
-    """What a frame takes from its sender's bucket, by its length and the kind that it claims."""
+    """A frame's cost to its sender's bucket, by its length and the kind that it claims."""
     units = max(1, -(-(len(payload) - HEADER.size) // UNIT_BYTES))
     return units if len(payload) <= _KIND else units - 1 + COST.get(payload[_KIND], 1)
 
 
 class TokenBucket:
-    """What is left of one sender's bucket."""
+    """One sender's bucket."""
 
     def __init__(self) -> None:
         self._left = BURST
         self._at = self._warn_at = 0.0
 
     def spend(self, now: float, cost: int = 1) -> bool:
-        """Whether a message of this cost may be looked at."""
+        """Take a message's cost; False when the bucket has too little left for it."""
         self._left = min(BURST, self._left + RATE * max(0.0, now - self._at))
         self._at = max(self._at, now)
         if self._left < cost:
@@ -53,11 +53,11 @@ class TokenBucket:
         return True
 
     def charge(self, cost: int) -> None:
-        """Take for what has been done already, below nothing if need be."""
+        """Take the cost of work already done; the bucket may fall below 0."""
         self._left -= cost
 
     def warns(self, now: float) -> bool:
-        """Whether it is time to say that messages are being dropped: once a minute."""
+        """Whether dropped messages should be logged now: once a minute."""
         if now < self._warn_at:
             return False
         self._warn_at = now + WARN_EVERY_S
@@ -65,14 +65,14 @@ class TokenBucket:
 
 
 class LogQuota:
-    """Which lines get into the log, by who causes them; how many do not is said in one."""
+    """Limits the log lines that each sender causes; one line says how many were left out."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[float, int]] = {}  # since when, how many
-        self._over: dict[str, int] = {}  # whose lines are being left out: how many
+        self._over: dict[str, int] = {}  # lines left out, by sender
 
     def admit(self, sender: str, effects: Iterable[E], now: float) -> list[E]:
-        """The effects without the notes that are too many."""
+        """The effects without the notes that exceed the quota."""
         return [e for e in effects if not isinstance(e, Note) or self._admits(sender, now)]
 
     def _admits(self, sender: str, now: float) -> bool:
@@ -86,14 +86,14 @@ class LogQuota:
         return False
 
     def poll(self, now: float) -> list[Note]:
-        """What was left out, of those whose time is over."""
-        found: list[Note] = []
+        """A line for each sender whose interval with omitted lines is over."""
+        notes: list[Note] = []
         for sender in [s for s in self._over if now >= self._lines[s][0] + LINES_S]:
             left_out = self._over.pop(sender)
             del self._lines[sender]
             text = f"{sender}: {left_out} more lines like these in {LINES_S:.0f} s were left out"
-            found.append(Note(logging.WARNING, text))
-        return found
+            notes.append(Note(logging.WARNING, text))
+        return notes
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""

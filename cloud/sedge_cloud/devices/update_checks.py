@@ -1,4 +1,4 @@
-"""What a received update is checked against before anything believes it: its order, and every limit."""
+"""A received update is checked against its order and every limit before anything uses it."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Checked(NamedTuple):
-    """An update that belongs to its order: its report and, unless it has none, its delta."""
+    """An update that belongs to its order: its report and its delta, if it has one."""
 
     report: Report
     delta: SparseVector | None
@@ -28,10 +28,10 @@ class Checked(NamedTuple):
 def check_update(
     run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow, blob: bytes
 ) -> Checked:
-    """What a received update holds, wholly validated.
+    """The contents of a received update, fully validated; the payload is decoded to its last element.
 
-    Raises ``UpdateRejected`` with the reason when it does not belong to this order, ``CodecError`` when
-    its bytes are malformed; the payload is decoded to its last element.
+    Raises ``UpdateRejected`` when it does not belong to this order and ``CodecError`` when its bytes are
+    malformed.
     """
     report, payload = decode_update(blob)
     layout = run.layout(order.width)
@@ -43,10 +43,10 @@ def check_update(
         ("model_hash", report.model_hash, order.model_hash or round_.model_hash),
         ("patch_hash", report.patch_hash, order.patch_hash),
     ]
-    for name, found, wanted in expected:
-        if found != wanted:
+    for name, reported, ordered in expected:
+        if reported != ordered:
             raise UpdateRejected(
-                "mismatch", f"update.{name}: {_show(found)}, expected {_show(wanted)}"
+                "mismatch", f"update.{name}: {_show(reported)}, expected {_show(ordered)}"
             )
     _require_offered(run_store, order, layout.size, report.level)
     if report.num_examples < 1:
@@ -61,7 +61,7 @@ def check_update(
 
 
 def _require_offered(run_store: RunStore, order: OrderRow, size: int, level: int | None) -> None:
-    """Raise ``UpdateRejected`` unless the device has picked what it was offered."""
+    """Raise ``UpdateRejected`` unless the device has picked a level that it was offered."""
     levels = run_store.levels(order, size)
     expected: tuple[int | None, ...] = (None,) if levels is None else offered(levels)
     if level not in expected:
@@ -77,13 +77,16 @@ def _require_finite(
     delta: SparseVector,
     level: int | None,
 ) -> None:
-    """Raise ``CodecError`` unless start + delta is finite; k values almost always show it."""
+    """Raise ``CodecError`` unless start + delta is finite. Their largest values almost always prove it."""
     size = run.layout(order.width).size
-    held, patch = run_store.held(model, size), run_store.started(order, size, level, keep=True)
-    start = max(held.largest, 0.0 if patch is None else magnitude(patch.values))
+    decoded, patch = (
+        run_store.decoded_model(model, size),
+        run_store.applied_patch(order, size, level, keep=True),
+    )
+    start = max(decoded.largest, 0.0 if patch is None else magnitude(patch.values))
     if start + magnitude(delta.values) <= _LARGEST:
         return
-    update = Update(order.device, 0, held.theta, patch, delta)
+    update = Update(order.device, 0, decoded.theta, patch, delta)
     with np.errstate(over="ignore"):
         finite = (np.isfinite(update.trained_within(block)).all() for block in blocks(size))
         if not all(finite):

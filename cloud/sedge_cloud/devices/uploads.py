@@ -1,10 +1,10 @@
 """Where updates arrive: offers, chunks, and the one transaction that makes a receipt.
 
-A receipt, good or bad, is stored before it is sent, so the same offer always gets the same answer
-and an update counts once however often it comes. Nothing of an update is believed before its bytes
-match the manifest, the manifest its order, and the payload decodes to its last element. When the disk
-refuses, the upload is forgotten and ``StorageError`` raised: what has arrived lies in its part, and
-the next offer goes on from there.
+A receipt, good or bad, is stored before it is sent. So the same offer always gets the same answer, and an
+update counts once however often it comes. Nothing in an update is used before its bytes match the manifest,
+its report matches the order, and its payload has been decoded completely. When the disk refuses, the upload
+is forgotten and ``StorageError`` raised; the part file keeps what has arrived, and the next offer goes on
+from there.
 """
 
 import hashlib
@@ -35,23 +35,23 @@ from sedge_protocol.wire.messages import (
 from sedge_protocol.wire.transfer import CREDIT, Intake
 from sedge_protocol.wire.update import MAX_REPORT_BYTES, Report
 
-# A device has one update to send, two when the last round's is still on its way.
+# A device has one update to send, or two while the last round's is still on its way.
 MAX_TRANSFERS = 2
-# A sender that is there repeats its offer within 2 + 60 seconds (transfer.py); one silent for twice as
-# long makes room for another.
+# A live sender repeats its offer within 2 + 60 seconds (transfer.py); an upload silent for twice as long
+# makes room for another.
 IDLE_S = 120.0
 RETRY_MS = 30_000
-# A coded vector is at most its float32 values and a bitmap; a sixteenth covers codec overhead.
+# A coded vector is at most its float32 values and a bitmap: a 32nd more. A sixteenth covers headers too.
 DENSE_SLACK = 16
 
 
-# (run, round, device) -> the device's order and its round, while that is open: what the store would say.
+# (run, round, device) -> the device's order and its round while that is open, without asking the store.
 OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | None]
 
 
 @dataclass
-class Transfer:
-    """One upload on its way in."""
+class Upload:
+    """One upload in progress."""
 
     run: str
     round: int
@@ -61,18 +61,17 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to reply, and the receipt if one was just written; ``report`` only with a good one."""
+    """The reply, and the receipt if one was just written; ``report`` comes with a good one only."""
 
     reply: Message | None = None
     row: UpdateRow | None = None
     report: Report | None = None
 
 
-class Inbox:
+class Uploads:
     """Every upload of the fleet.
 
-    Raises ``FrameError`` for chunks that do not fit their manifest, ``StorageError`` when the disk
-    refuses.
+    Raises ``FrameError`` for a chunk that does not fit its manifest, ``StorageError`` for a disk error.
     """
 
     def __init__(self, store: Store, run_store: RunStore, open_order: OpenOrder) -> None:
@@ -80,8 +79,8 @@ class Inbox:
         self._run_store = run_store
         self._open_order = open_order
         self._blobs: BlobFolder = store.blobs
-        self._transfers: dict[str, dict[bytes, Transfer]] = {}
-        # What a chunk came for since the last poll; and since the last report, the longest silent first.
+        self._transfers: dict[str, dict[bytes, Upload]] = {}
+        # Uploads with a chunk since the last poll, and those since the last report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
 
@@ -89,9 +88,9 @@ class Inbox:
         self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
     ) -> Answer:
         """A device offers an update for an order of ``run`` (None: there is no such run)."""
-        known = self._store.update(offer.run, offer.round, device)
-        if known is not None:
-            return Answer(receipt(known, offer.manifest.sha256))
+        row = self._store.update(offer.run, offer.round, device)
+        if row is not None:
+            return Answer(receipt(row, offer.manifest.sha256))
         sha256, size = offer.manifest.sha256, offer.manifest.size
         try:
             if run is None:
@@ -115,16 +114,16 @@ class Inbox:
     def chunk(
         self, device: str, frame: Frame, find_run: Callable[[str], Run | None], now: float
     ) -> Answer:
-        """A chunk of an upload; one for a transfer nobody has offered is left to the next offer."""
-        found = self._transfers.get(device, {}).get(frame.transfer)
-        if found is None:
+        """A chunk of an upload; one of an unknown transfer is ignored: the next offer sorts it out."""
+        upload = self._transfers.get(device, {}).get(frame.transfer)
+        if upload is None:
             return Answer()
-        found.heard = now
+        upload.heard = now
         try:
-            self._take(device, frame.transfer, found, frame.index, frame.body, now)
-            run = find_run(found.run) if found.intake.complete else None
+            self._take(device, frame.transfer, upload, frame.index, frame.body, now)
+            run = find_run(upload.run) if upload.intake.complete else None
             if run is not None:
-                return self._complete(device, frame.transfer, found, run)
+                return self._complete(device, frame.transfer, upload, run)
         except StorageError:
             self._forget(device, frame.transfer)
             raise
@@ -139,12 +138,12 @@ class Inbox:
             if at is None or at > now:
                 break
             due[key] = intake
-        found: list[tuple[str, bytes, Have]] = []
+        reports: list[tuple[str, bytes, Have]] = []
         for key, intake in due.items():
             if intake.poll(now):
                 self._quiet.pop(key, None)
-                found.append((*key, Have(0, intake.bitmap(), CREDIT)))
-        return found
+                reports.append((*key, Have(0, intake.bitmap(), CREDIT)))
+        return reports
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
@@ -152,41 +151,41 @@ class Inbox:
 
     def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
         manifest = offer.manifest
-        found = self._transfers.get(device, {}).get(transfer)
-        if found is None or (found.run, found.round) != (offer.run, offer.round):
+        upload = self._transfers.get(device, {}).get(transfer)
+        if upload is None or (upload.run, upload.round) != (offer.run, offer.round):
             if not self._make_room(device, offer, now):
                 return Answer(Busy(RETRY_MS, "too many transfers"))
             if hashlib.sha256(offer.data).digest() == manifest.sha256:
                 return self._whole(device, offer, run)
             self._blobs.trim_parts(device, manifest, MAX_TRANSFERS - 1)
             intake = Intake(manifest, self._blobs.open_part(device, manifest))
-            found = Transfer(offer.run, offer.round, intake, now)
-            self._transfers.setdefault(device, {})[transfer] = found
-        found.heard = now
+            upload = Upload(offer.run, offer.round, intake, now)
+            self._transfers.setdefault(device, {})[transfer] = upload
+        upload.heard = now
         if offer.data and len(offer.data) == manifest.size:
             for index in range(manifest.count):
                 offset, length = manifest.span(index)
                 data = offer.data[offset : offset + length]
-                self._take(device, transfer, found, index, data, now)
-        if found.intake.complete:
-            return self._complete(device, transfer, found, run)
-        return Answer(Have(offer.number, found.intake.bitmap(), CREDIT))
+                self._take(device, transfer, upload, index, data, now)
+        if upload.intake.complete:
+            return self._complete(device, transfer, upload, run)
+        return Answer(Have(offer.number, upload.intake.bitmap(), CREDIT))
 
     def _whole(self, device: str, offer: Offer, run: Run) -> Answer:
-        """A new upload that came whole inside its offer: it goes to the disk with its receipt."""
+        """A new upload that is whole in its offer: it is stored in the transaction of its receipt."""
         manifest = offer.manifest
         for index in range(manifest.count):
             offset, length = manifest.span(index)
             manifest.check(index, offer.data[offset : offset + length])
         self._blobs.require_room(manifest.size)
-        found = Transfer(offer.run, offer.round, Intake(manifest, set()), 0.0)
-        return self._receive(device, run, found, offer.data, offer.data)
+        upload = Upload(offer.run, offer.round, Intake(manifest, set()), 0.0)
+        return self._receive(device, run, upload, offer.data, offer.data)
 
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
-        """Whether the device may begin one more upload, when those that it puts an end to are gone.
+        """Whether the device may begin one more upload, after dropping those that it replaces.
 
-        A round takes one update of a device. The same blob cut anew goes on from the same part; another
-        blob means that the device has forgotten the one before.
+        A round takes one update from a device. The same blob in other chunks goes on from the same part
+        file; another blob means that the device has lost the previous one.
         """
         mine = self._transfers.get(device, {})
         for transfer, old in list(mine.items()):
@@ -198,7 +197,7 @@ class Inbox:
         return len(mine) < MAX_TRANSFERS
 
     def _forget(self, device: str, transfer: bytes) -> None:
-        """An upload has ended, or begins anew with its next offer."""
+        """Forget an upload that has ended, or that starts again with its next offer."""
         mine = self._transfers.get(device, {})
         mine.pop(transfer, None)
         if not mine:
@@ -215,38 +214,39 @@ class Inbox:
         round_ = self._store.round(run.name, number)
         if order is None or round_ is None:
             raise UpdateRejected("unknown-round", f"round {number} has no order for {device}")
-        # The client model will name these; a model may outlive its round, for other devices' sake.
+        # The client model will name these blobs. A round's model may be kept for other devices' sake, so
+        # that its presence does not say that the round is recent.
         gone = not round_.open and number + LATE_ROUNDS <= run.state.round
         if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
             raise UpdateRejected("stale", f"round {number} closed too long ago")
         return order, round_
 
     def _take(
-        self, device: str, transfer: bytes, found: Transfer, index: int, data: bytes, now: float
+        self, device: str, transfer: bytes, upload: Upload, index: int, data: bytes, now: float
     ) -> None:
-        if found.intake.chunk(index, data, now):
-            self._blobs.write_part(device, found.intake.manifest, index, data)
-        self._fresh[device, transfer] = found.intake
-        self._quiet[device, transfer] = found.intake
+        if upload.intake.chunk(index, data, now):
+            self._blobs.write_part(device, upload.intake.manifest, index, data)
+        self._fresh[device, transfer] = upload.intake
+        self._quiet[device, transfer] = upload.intake
         self._quiet.move_to_end((device, transfer))
 
-    def _complete(self, device: str, transfer: bytes, found: Transfer, run: Run) -> Answer:
-        """All chunks are there: check the whole, write the receipt, and only then answer."""
-        manifest = found.intake.manifest
+    def _complete(self, device: str, transfer: bytes, upload: Upload, run: Run) -> Answer:
+        """All chunks have arrived: check the whole, write the receipt, and only then answer."""
+        manifest = upload.intake.manifest
         blob = self._blobs.take_part(device, manifest)
         if blob is None:
-            found.intake.have = set()
-            return Answer(Have(0, found.intake.bitmap(), CREDIT))
-        answer = self._receive(device, run, found, blob)
+            upload.intake.have = set()
+            return Answer(Have(0, upload.intake.bitmap(), CREDIT))
+        answer = self._receive(device, run, upload, blob)
         self._blobs.discard_part(device, manifest)
         self._forget(device, transfer)
         return answer
 
     def _receive(
-        self, device: str, run: Run, found: Transfer, blob: bytes, small: bytes = b""
+        self, device: str, run: Run, upload: Upload, blob: bytes, small: bytes = b""
     ) -> Answer:
-        """Judge an update that is wholly on disk, or ``small``, and write its receipt."""
-        number, sha256 = found.round, found.intake.manifest.sha256
+        """Check an update that is completely on disk, or ``small``, and write its receipt."""
+        number, sha256 = upload.round, upload.intake.manifest.sha256
         row = UpdateRow(run.name, number, device, sha256, b"", len(blob), 0)
         report: Report | None = None
         client: ClientModelRow | None = None
@@ -273,12 +273,14 @@ class Inbox:
     def _client_model(
         self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, blob: bytes
     ) -> ClientModelRow:
-        """What the device's model has become with this update; its mask only where the order selects."""
+        """The device's client model after this update; with a mask only where the order selects."""
         report, delta, work = checked.report, checked.delta, order.read_work()
         patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
-        if report.level is not None:  # of the patch only what the device has picked
-            started = self._run_store.started(order, run.layout(order.width).size, report.level)
-            patch, patch_blob = self._run_store.write_patch(started)
+        if report.level is not None:  # only the part of the patch that the device has picked
+            applied = self._run_store.applied_patch(
+                order, run.layout(order.width).size, report.level
+            )
+            patch, patch_blob = self._run_store.write_patch(applied)
             patch_context = b""
         return ClientModelRow(
             run=run.name,
@@ -300,16 +302,16 @@ class Inbox:
         )
 
     def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:
-        """The mask that the device keeps as well: of its last update with 0 < k < n."""
+        """The mask that the device keeps, too: that of its last update with 0 < k < n."""
         mask = b"" if delta is None else self._run_store.write_mask(delta)
         if mask:
             return mask
-        known = self._store.client_model(run.name, order.device)
-        return known.mask if known is not None and known.width == order.width else b""
+        client = self._store.client_model(run.name, order.device)
+        return client.mask if client is not None and client.width == order.width else b""
 
 
 def receipt(row: UpdateRow, offered: bytes) -> Message:
-    """The answer to an offer of this blob when the round already has this receipt."""
+    """The answer to an offer of a blob when the round already has this receipt."""
     if row.blob != offered:
         detail = "another update of this device was counted for this round"
         return Reject(row.run, row.round, offered, "duplicate", detail)

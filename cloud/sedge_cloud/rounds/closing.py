@@ -1,13 +1,13 @@
-"""How a round is folded: its updates become the next global model, in one transaction.
+"""How a round closes: its updates are aggregated into the next global model, in one transaction.
 
-A pure function of committed rows, so that a crash before the transaction repeats it with the same bytes.
+The result depends on committed rows only, so after a crash the same bytes are computed again.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.algorithms.outliers import vet
+from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -20,14 +20,14 @@ from sedge_cloud.rounds.lifecycle import (
 from sedge_cloud.rounds.summary import Summary, summarise
 from sedge_cloud.store.rows import RoundRow, UpdateRow
 from sedge_cloud.store.runs import Run, RunState, RunStore
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 
 
 def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary:
-    """Fold the updates into the next global model and store the result; the run moves on.
+    """Aggregate the updates into the next global model and store it; the run moves on.
 
-    With too few updates, or a result that cannot be kept, the run has failed and its state stays.
+    With too few updates, or a model that cannot be stored, the run fails and keeps its state.
     """
     run, row = live.run, current.row
     updates = counted_updates(run, run_store.store, row)
@@ -37,12 +37,12 @@ def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summa
     failure = _shortage(run, summary)
     if not failure:
         try:
-            state, distrusted = _fold(run, run_store, row, updates)
-        except (LocalError, ConfigError) as exc:  # such as a change above what its coding holds
+            state, distrusted = _aggregate(run, run_store, row, updates)
+        except (StrategyError, Unencodable, ConfigError) as exc:
             failure = f"the next global model cannot be kept: {exc}"
     late = tuple(update.device for update in updates if update.late)
     summary = msgspec.structs.replace(summary, failure=failure, distrusted=distrusted, late=late)
-    is_last = row.round >= run.config.rounds_in_all
+    is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     status = RUNNING if event is None else next_state(RUN, run.status, event)
     coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
@@ -51,10 +51,11 @@ def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summa
     return summary
 
 
-def closed_already(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
-    """The summary of a round whose closing was committed, though the disk reported it as failed.
+def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
+    """The summary of a round that was committed as closed although the disk reported a failure.
 
-    The run moves on. None for one that is still open. Closing it again would find its updates collected.
+    The run moves on. None for a round that is still open. A closed one must not be closed again: its
+    updates may have been collected.
     """
     run, store = live.run, run_store.store
     row = store.round(run.name, current.row.round)
@@ -71,21 +72,23 @@ def _move_on(live: LiveRun, state: RunState, status: str) -> None:
         live.end(next(event for event, end in RUN[RUNNING].items() if end == status))
 
 
-def _fold(
+def _aggregate(
     run: Run, run_store: RunStore, row: RoundRow, updates: Sequence[UpdateRow]
 ) -> tuple[RunState, dict[str, float]]:
-    """The run's state after a round's updates, its blobs stored, and whose update did not count in full."""
+    """The run's state after a round, its blobs stored, and the devices that are distrusted."""
     state, distrusted = run.state, dict[str, float]()
     if row.task == TRAIN:
         context = run_store.context(run)
-        vetted = vet(run_store.updates(run, row.round, context.theta, updates), run.config.robust)
-        distrusted = vetted.distrusted
-        state = run_store.write_state(run, run.strategy.apply(context, vetted))
+        filtered = filter_outliers(
+            run_store.updates(run, row.round, context.theta, updates), run.config.robust
+        )
+        distrusted = filtered.distrusted
+        state = run_store.write_state(run, run.strategy.apply(context, filtered))
     return msgspec.structs.replace(state, round=row.round), distrusted
 
 
 def _shortage(run: Run, summary: Summary) -> str:
-    """Why a round has too few updates to go on; empty when it has enough."""
+    """Why a round has too few updates; empty when it has enough."""
     good, needed = len(summary.devices), run.config.min_updates
     if good >= needed:
         return ""

@@ -1,8 +1,8 @@
-"""Who takes part in a round, and with which orders: drawn from those that can do the work, and planned.
+"""Who takes part in a round: drawn from the devices that can do the run's work, then planned.
 
-A device that lacks a feature its order needs is left out. Where too few remain, the round is drawn again
-from those that were not. All of it follows from who is online and what they have said of themselves, so
-that a restart draws the same devices.
+A device that lacks a feature that its order needs is left out; if too few remain, the round is drawn again
+from the others. The result depends only on who is online and on their hellos, so a restart draws the same
+devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,21 +15,21 @@ from sedge_cloud.rounds.plans import Planned, plan_round
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
-# (run, number of the round, its task, ids of the able devices) -> ids of the cohort
+# (run, number of the round, its task, ids of the capable devices) -> ids of the cohort
 Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
 
 
-def coming_round(run: Run) -> tuple[int, str] | None:
-    """Number and task of the next round, or None when the run is over."""
+def next_round(run: Run) -> tuple[int, str] | None:
+    """Number and task of the run's next round, or None when the run is over."""
     config, number = run.config, run.state.round + 1
-    if number > config.rounds_in_all:
+    if number > config.total_rounds:
         return None
-    trains = config.trainings(number) > config.trainings(number - 1)
+    trains = config.training_rounds(number) > config.training_rounds(number - 1)
     return number, TRAIN if trains else EVALUATE
 
 
 def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
-    """The devices of a round, drawn from those that can take part; the same draw for the same devices."""
+    """The devices of a round, drawn from the capable ones; the same draw for the same devices."""
     config = run.config
     if task == EVALUATE:
         size = max(config.min_updates, round(config.fraction_evaluate * len(able)))
@@ -43,11 +43,10 @@ def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[s
 def plan_cohort(
     run: Run, run_store: RunStore, number: int, task: str, fleet: Fleet, draw: Draw
 ) -> Planned:
-    """The orders of a round, and who was left out on the way.
+    """The orders of a round, and the devices that were left out.
 
-    There are fewer than ``min_updates`` of them when the round cannot open with the devices that are
-    online, and none while fewer than ``min_available_devices`` are. Raises ``LocalError`` for an
-    assignment that cannot be made or given.
+    With fewer than ``min_updates`` orders the round cannot open yet; there are none while fewer than
+    ``min_available_devices`` are online. Raises ``StrategyError`` for an assignment that cannot be used.
     """
     able, left_out = fleet.able(run), dict[str, frozenset[str]]()
     if len(able) < run.config.min_available_devices:
@@ -57,7 +56,7 @@ def plan_cohort(
         if not drawn:
             return Planned([], left_out)
         planned = plan_round(run, run_store, number, drawn, fleet.hello)
-        # A draw may name devices of its own choice, the same ones again.
+        # A draw may choose its own devices, and so name the same ones again.
         repeated = planned.left_out.keys() <= left_out.keys()
         left_out |= planned.left_out
         if repeated or len(planned.orders) >= run.config.min_updates:

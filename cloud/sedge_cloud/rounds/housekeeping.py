@@ -1,7 +1,7 @@
-"""The coordinator's trouble with its disk: told and counted, and made good where that is possible.
+"""Disk errors, which are logged, counted and mended where possible, and the collection of garbage.
 
-What nothing refers to any more is collected at the start, when rounds close and, as a full disk would
-keep them from closing, after every error of the disk. That goes through all blobs, so not every time.
+Unreferenced blobs are collected at the start, when rounds close, and after a disk error, since a full disk
+would keep rounds from closing. A collection looks at every blob, so it does not run every time.
 """
 
 import logging
@@ -15,12 +15,12 @@ from sedge_cloud.store.runs import RunStore
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
-# After an error of the disk, what met it is tried again.
+# How long after a disk error the operation is tried again.
 DISK_RETRY_S = 30.0
 
 
 class Housekeeping:
-    """The care of a coordinator's store; ``counters`` are the coordinator's."""
+    """Keeps a coordinator's store in order; ``counters`` are the coordinator's."""
 
     def __init__(self, run_store: RunStore, counters: Counter[str]) -> None:
         self._run_store = run_store
@@ -28,35 +28,35 @@ class Housekeeping:
         self._wanted = False
         self._collect_at = 0.0
 
-    def trouble(self, error: StorageError, run: str = "") -> Note:
-        """The disk refused something, of this run if it was a run's."""
+    def storage_failed(self, error: StorageError, run: str = "") -> Note:
+        """Log a disk error, of this run if it concerns one, and schedule a collection."""
         self._wanted = True
-        return self._told(error, run)
+        return self._note(error, run)
 
     def started(self) -> list[Note]:
-        """The store has been taken over: what the process before left is collected."""
+        """Collect what the previous process left."""
         return self._collect(self._run_store.collect)
 
-    def closed(self, orders: int) -> list[Note]:
-        """A round of so many orders has closed."""
-        return self._collect(lambda: self._run_store.tidy(orders))
+    def round_closed(self, orders: int) -> list[Note]:
+        """Collect, if it is due, after a round with this number of orders."""
+        return self._collect(lambda: self._run_store.collect_if_due(orders))
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
         return self._collect_at if self._wanted else None
 
     def poll(self, now: float) -> list[Note]:
-        """What was found lost; and room is made, if that is due."""
-        found = [Note(logging.WARNING, text) for text in self._run_store.take_losses()]
+        """Log what the disk has lost, and collect if that is due."""
+        notes = [Note(logging.WARNING, text) for text in self._run_store.take_losses()]
         if self._wanted and now >= self._collect_at:
             self._wanted, self._collect_at = False, now + DISK_RETRY_S
-            found += self._collect(self._run_store.collect)
-        return found
+            notes += self._collect(self._run_store.collect)
+        return notes
 
     def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:
-        """Reject the updates that the disk has lost, or what they started from; gives those.
+        """Reject the updates that the disk has lost, or whose start it has lost; yields them.
 
-        A round's own model is not looked at: without it there is no update that could count.
+        The round's own model is not checked: without it no update could count.
         """
         store = self._run_store.store
         for update, order in accepted:
@@ -69,14 +69,14 @@ class Housekeeping:
                 yield msgspec.structs.replace(update, rejected="malformed", detail=detail)
 
     def _collect(self, collect: Callable[[], object]) -> list[Note]:
-        """Delete what nothing needs. What cannot be deleted does not keep us from our work."""
+        """Delete unreferenced blobs. A failure is logged and does not stop the coordinator."""
         try:
             collect()
         except StorageError as exc:
-            return [self._told(exc)]
+            return [self._note(exc)]
         return []
 
-    def _told(self, error: StorageError, run: str = "") -> Note:
+    def _note(self, error: StorageError, run: str = "") -> Note:
         self._counters["storage_errors"] += 1
         text = str(error)
         if run and not text.startswith((f"run {run}:", f"run {run},")):

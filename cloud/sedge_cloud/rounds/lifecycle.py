@@ -12,10 +12,9 @@
                        --``grace_s`` or ``deadline_s`` are over-->               closed
                        --they are over, but updates were lost-->                 open, ``deadline_s`` more
 
-A round opens when enough able devices are online. One that is open when its run ends is void: nothing is
-aggregated. The tables below are these lines; an event that a state does not have raises. Who acts on them
-is scheduler.py. The store holds what is open; after a restart an open round goes on with its full
-``deadline_s``.
+A round opens when enough capable devices are online. A round that is open when its run ends is void: it is
+not aggregated. The tables below are these lines; an event that a state does not have raises. scheduler.py
+acts on them. The store has the open rounds: after a restart each goes on, with its full ``deadline_s``.
 """
 
 import math
@@ -38,12 +37,12 @@ from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN, Committed, Reject
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
-# An order that went unanswered for this long is sent again: a broker may have dropped it.
+# An order without an answer for this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
 
 
 class Event(StrEnum):
-    """What happens to a run or to a round."""
+    """An event in the life of a run or of a round."""
 
     # to a run
     LAST_ROUND = "the last round closed"
@@ -99,10 +98,10 @@ def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> 
 
 @dataclass
 class OpenRound:
-    """The open round of a run: who was asked, who has answered, and until when it waits.
+    """The open round of a run: who was asked, who has answered, and how long it waits.
 
-    ``settled`` are the devices that owe no answer any more, ``received`` those of them with an update that
-    counts, ``present`` those that are online and still owe one. ``ends_at`` is when the phase does.
+    ``settled`` are the devices that no longer owe an answer, ``received`` those of them whose update
+    counts, ``present`` those that are online and still owe one. The phase ends at ``ends_at``.
     """
 
     row: RoundRow
@@ -122,7 +121,7 @@ class OpenRound:
 
     @cached_property
     def users(self) -> Counter[bytes]:
-        """How many orders name a model, a patch, its mask or a correction."""
+        """How many orders name each blob: a model, a patch, its mask or a correction."""
         given = self.orders.values()
         named = [
             (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction) for o in given
@@ -131,27 +130,27 @@ class OpenRound:
 
     @cached_property
     def widths(self) -> Counter[int]:
-        """How many orders are for each width."""
+        """How many orders there are for each width."""
         return Counter(order.width for order in self.orders.values())
 
     @property
     def ends_at(self) -> float:
-        """When time is up."""
+        """When the phase's time is up."""
         return min(self.deadline, self.grace_ends)
 
     def asked(self, now: float) -> None:
-        """Its orders have just been sent."""
+        """Note that its orders have just been sent."""
         self.resend_at = now + RESEND_S
 
     def timer(self) -> float:
-        """When the round wants to be looked at, whatever comes in."""
+        """When the round is next due, whether or not messages arrive."""
         return min(self.ends_at, self.resend_at)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
-        """What answers and time have made of the round since its last event."""
+        """The next event, given the answers so far and the time; None if there is none yet."""
         if len(self.settled) == len(self.orders):
             return Event.EVERYONE
-        # As the decimal that was written: in binary .07 * 100 is above 7, and would wait for 8.
+        # Exact in decimal: as floats .07 * 100 is above 7, and the round would wait for 8.
         quorum = math.ceil(Fraction(str(config.quorum)) * len(self.orders))
         if self.phase is Phase.OPEN and len(self.received) >= max(quorum, config.min_updates):
             return Event.QUORUM
@@ -160,7 +159,7 @@ class OpenRound:
         return Event.TIME if len(self.received) >= config.min_updates else Event.SHORTAGE
 
     def enter(self, event: Event, config: RunConfig, now: float) -> None:
-        """Take an event. Raises ``LocalError`` for one that the phase does not have."""
+        """Apply an event. Raises ``LocalError`` for one that the phase does not have."""
         self.phase = next_state(ROUND, self.phase, event)
         if event is Event.QUORUM:
             self.grace_ends = now + config.grace_s
@@ -177,24 +176,24 @@ class OpenRound:
         return [name for name in self.orders if name not in self.settled]
 
     def arrive(self, device: str) -> None:
-        """A device is online."""
+        """Note that a device is online."""
         if self.waiting_for(device):
             self.present.add(device)
 
     def settle(self, device: str) -> None:
-        """A device owes nothing more."""
+        """Note that a device no longer owes an answer."""
         self.settled.add(device)
         self.present.discard(device)
 
     def answered(self, device: str, receipt: Committed | Reject) -> None:
-        """A device that has been given its receipt, new or old, owes its round nothing more."""
+        """Settle a device that has its receipt, new or repeated."""
         if receipt.round == self.row.round and device in self.orders:
             self.settle(device)
             if isinstance(receipt, Committed):
                 self.received.add(device)
 
     def decline(self, device: str, reason: str) -> None:
-        """A device will not do its order."""
+        """Note that a device declines its order."""
         self.orders[device] = msgspec.structs.replace(self.orders[device], declined=reason)
         self.settle(device)
 
@@ -203,9 +202,9 @@ class OpenRound:
 class LiveRun:
     """A run, and its open round while it has one.
 
-    The disk has refused something of it where ``retry_at`` is above 0: nothing is tried before.
-    ``drawn_at`` is ``Fleet.changes`` at the last draw that found too few able devices: drawing again is of
-    no use before somebody comes or goes.
+    ``retry_at`` above 0 says that the disk has refused a write: nothing is tried before that time.
+    ``drawn_at`` is ``Fleet.changes`` at the last draw with too few capable devices: drawing again is
+    useless until a device comes or goes.
     """
 
     run: Run
@@ -214,11 +213,11 @@ class LiveRun:
     drawn_at: int = -1
 
     def timer(self) -> float | None:
-        """When the run wants to be looked at, whatever comes in; without an open round, never."""
+        """When the run is next due, whether or not messages arrive; None without an open round."""
         return None if self.round is None else max(self.round.timer(), self.retry_at)
 
     def end(self, event: Event) -> None:
-        """Take an event that ends the run. Raises ``LocalError`` when it has ended already."""
+        """Apply an event that ends the run. Raises ``LocalError`` when it has ended already."""
         self.run.status = next_state(RUN, self.run.status, event)
         self.round = None
 
@@ -226,14 +225,14 @@ class LiveRun:
 def new_round(
     run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float
 ) -> OpenRound:
-    """A round that could open now."""
+    """A round that could open now; nothing is stored yet."""
     steps = msgspec.msgpack.encode(run.state.steps) if run.state.steps else b""
     row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None, steps)
     return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
 
 
 def resume(run: Run, store: Store, now: float) -> OpenRound | None:
-    """The run's open round as the store has it, with a fresh deadline."""
+    """The run's open round from the store, with a fresh deadline."""
     row = store.current_round(run.name)
     if row is None:
         return None
@@ -246,16 +245,16 @@ def resume(run: Run, store: Store, now: float) -> OpenRound | None:
 
 
 def counted_updates(run: Run, store: Store, row: RoundRow) -> list[UpdateRow]:
-    """The updates that count in a round: its own, then late ones where the run wants these counted.
+    """The updates that count in a round: its own and, if the run counts them, late ones.
 
-    Those that have come since the last round of training closed. A device counts once: where it has an
-    update for this round, that one; of several late ones the latest.
+    Those are the updates that came since the last training round closed. A device counts once: with its
+    update for this round if there is one, otherwise with the latest of its late ones.
     """
     config, updates = run.config, store.updates(run.name, row.round)
     if config.late_updates != "count" or row.task != TRAIN:
         return updates
     since = row.round
-    while since > 1 and config.trainings(since - 1) == config.trainings(since - 2):
+    while since > 1 and config.training_rounds(since - 1) == config.training_rounds(since - 2):
         since -= 1
     late = {update.device: update for update in store.late_updates(run.name, since, row.round)}
     absent = late.keys() - {update.device for update in updates}

@@ -1,6 +1,6 @@
-"""A device's order as it goes on the wire: what it gets in a round, and how it codes what it sends.
+"""A device's order as it goes on the wire: what it gets in a round, and how it codes its update.
 
-Made again from the same rows and the same hello, it is the same but for the time that is left.
+An order made again from the same rows and the same hello differs only in the time left.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.frame import MAX_BODY_BYTES
 from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
 
-# What an order may have: its codec and the time left may take more bytes when it is made again.
+# Less than a frame holds: made again, an order may need some bytes more for its codec and time left.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
 
 
@@ -30,7 +30,7 @@ def make_order(
     describe: Describe,
     left_s: float,
 ) -> Order:
-    """A device's order of a round with ``left_s`` seconds left; ``steps`` are the round's, decoded."""
+    """A device's order in a round with ``left_s`` seconds left; ``steps`` are ``row.steps``, decoded."""
     work = given.read_work()
     if given.model:
         steps = ()
@@ -56,14 +56,14 @@ def make_order(
 
 
 def require_sendable(run: Run, order: Order, device: str) -> Order:
-    """The same order. Raises ``LocalError`` for one that is larger than a frame."""
+    """The same order. Raises ``StrategyError`` for one that does not fit in a frame."""
     size = len(encode_body(order))
     if size > MAX_ORDER_BYTES:
         sizes = {
             key: len(msgspec.msgpack.encode(getattr(order, key))) for key in order.__struct_fields__
         }
         largest = max(sizes, key=sizes.__getitem__)
-        raise LocalError(
+        raise StrategyError(
             f"{run.config.strategy}, {device}: an order of {size} bytes, of which {largest} takes "
             f"{sizes[largest]}, expected at most {MAX_ORDER_BYTES}"
         )

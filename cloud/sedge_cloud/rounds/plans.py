@@ -1,9 +1,9 @@
 """From assignments to orders: what a strategy asks of each device of a cohort, checked and coded.
 
-    plan --> check --> start as a blob (equal starts are one), patch coded, the rest as Work
+    plan --> check --> start as a blob (equal starts share one), patch coded, the rest as Work
 
-A device that lacks something its order needs is left out of the round. n = elements of its model, m of
-that in another width.
+A device that lacks a feature that its order needs is left out of the round. n = elements of the whole
+model, m = elements of a narrower form, k = elements of a patch.
 """
 
 import hashlib
@@ -28,21 +28,21 @@ from sedge_protocol.codec import (
     mask_needed,
 )
 from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
-from sedge_protocol.errors import CodecError, ConfigError, LocalError
+from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, PatchChoice, Work
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, PatchChoice, Work
 
-# A patch that the device keeps is named, so that it need not travel, unless its name is no shorter.
+# A patch that the device has kept travels as its hash, unless the patch itself is this short.
 NAMED_BYTES = 256
-# No order has this number: its seed draws the examples that a device holds out.
+# No order has this number; its seed draws the examples that a device holds out.
 HOLDOUT_ROUND = 0
-# Stands for a device that nobody has heard of; no device has such an id.
-STRANGER = "a new device"
+# Stands for a device without a past; no id may have spaces.
+NEWCOMER = "a new device"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A round's orders by device, and of the devices that are left out what each of them lacks."""
+    """A round's orders by device, and what each of the devices that are left out lacks."""
 
     orders: list[OrderRow]
     left_out: dict[str, frozenset[str]]
@@ -57,40 +57,41 @@ class Planned:
 def plan_round(
     run: Run, run_store: RunStore, number: int, devices: Sequence[str], hello: Hellos
 ) -> Planned:
-    """Plan every device's part in a round.
-
-    Raises ``LocalError`` for an assignment that cannot be made or given.
-    """
+    """Plan every device's part in a round. Raises ``StrategyError`` for an unusable assignment."""
     planner = _Planner(run, run_store, number, hello)
     orders: list[OrderRow] = []
     left_out: dict[str, frozenset[str]] = {}
     for device in devices:
         try:
             assignment = planner.assignment(device)
-        except (
-            ConfigError,
-            CodecError,
-        ) as exc:  # options that do not suit the model or its bundles
-            raise LocalError(f"{run.config.strategy}, {device}: {exc}") from exc
-        said, work = hello(device), check_assignment(run, device, assignment)
-        lacking = needed_features(work, run.config.training)
-        lacking |= {CORRECTION} if assignment.correction is not None else set()
-        lacking -= frozenset(said.codecs if said is not None else ())
-        if lacking:
-            left_out[device] = lacking
-        else:
-            orders.append(planner.order(device, assignment, work))
+            work = check_assignment(run, device, assignment)
+            lacking = _lacking(run, assignment, work, hello(device))
+            if lacking:
+                left_out[device] = lacking
+            else:
+                orders.append(planner.order(device, assignment, work))
+        except (ConfigError, CodecError, Unencodable) as exc:
+            # Options that do not suit the model or its bundles, or values that cannot travel.
+            raise StrategyError(f"{run.config.strategy}, {device}: {exc}") from exc
     return Planned(orders, left_out)
 
 
-def plan_stranger(run: Run, run_store: RunStore) -> OrderRow:
-    """What a device that nobody has heard of would be ordered in the first round.
+def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
+    """The features that an order needs and the device has not announced."""
+    needed = needed_features(work, run.config.training)
+    if assignment.correction is not None:
+        needed |= {CORRECTION}
+    return needed.difference(() if hello is None else hello.codecs)
 
-    Raises ``LocalError`` and ``CodecError`` for an assignment that cannot be made or given.
+
+def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
+    """The order of a device without a past in the first round.
+
+    Raises ``StrategyError``, ``CodecError`` or ``Unencodable`` for an assignment that cannot be used.
     """
     assignment = run.strategy.plan(run_store.context(run), ClientModel())
-    work = check_assignment(run, STRANGER, assignment)
-    return _Planner(run, run_store, 1, lambda device: None).order(STRANGER, assignment, work)
+    work = check_assignment(run, NEWCOMER, assignment)
+    return _Planner(run, run_store, 1, lambda device: None).order(NEWCOMER, assignment, work)
 
 
 def order_seed(seed: int, number: int, device: str) -> int:
@@ -100,63 +101,65 @@ def order_seed(seed: int, number: int, device: str) -> int:
 
 
 def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
-    """What an assignment asks besides start and patch, complete.
+    """The work of an assignment, completed with its defaults.
 
-    Raises ``LocalError`` for anything that a device would have to refuse.
+    Raises ``StrategyError`` for anything that a device would have to refuse.
     """
     where, work = f"{run.config.strategy}, {device}", assignment.work
     if not 0 <= assignment.width < len(run.widths):
-        raise LocalError(
+        raise StrategyError(
             f"{where}: width {assignment.width}, the run has {len(run.widths)} bundles"
         )
     layout = run.layout(assignment.width)
     if assignment.width and assignment.start is None:
-        raise LocalError(f"{where}: width {assignment.width} without a start of its own")
+        raise StrategyError(f"{where}: width {assignment.width} without a start of its own")
     patch = assignment.patch
     for name in ("start", "correction"):
-        found: Theta | None = getattr(assignment, name)
-        if found is not None and (found.shape != (layout.size,) or found.dtype != np.float32):
+        theta: Theta | None = getattr(assignment, name)
+        if theta is not None and (theta.shape != (layout.size,) or theta.dtype != np.float32):
             expected = f"float32 ({layout.size},)"
-            raise LocalError(f"{where}: {name} {found.dtype} {found.shape}, expected {expected}")
+            raise StrategyError(f"{where}: {name} {theta.dtype} {theta.shape}, expected {expected}")
     if patch is not None and patch.size != layout.size:
-        raise LocalError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
+        raise StrategyError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
     if work.scoring is not None and (patch is not None or work.own_model is not None):
-        raise LocalError(f"{where}: device scoring together with a patch or a model of its own")
+        raise StrategyError(f"{where}: device scoring together with a patch or a model of its own")
     if assignment.correction is not None and work.own_model is not None and work.own_model.mixes:
-        raise LocalError(f"{where}: a correction together with a mixture")
+        raise StrategyError(f"{where}: a correction together with a mixture")
     _require_choice(where, assignment)
     _require_names(where, layout, work)
     stays = () if assignment.shares_statistics else layout.statistics
     keep = (*stays, *(name for name in work.keep if name not in stays))
     work = msgspec.structs.replace(work, keep=keep, choice=_choice(run, device, assignment))
-    try:  # ranges hold for what is decoded, and a training may be of a run file's stricter kind
+    try:  # msgspec checks ranges when it decodes, and makes a TrainingConfig a plain Training
         return msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
     except ValueError as exc:  # msgspec's errors
-        raise LocalError(f"{where}: {exc}") from exc
+        raise StrategyError(f"{where}: {exc}") from exc
 
 
 def _require_choice(where: str, assignment: Assignment) -> None:
-    """Raise ``LocalError`` for levels that are not the patch's, or that nobody can pick by."""
+    """Raise ``StrategyError`` for levels that do not fit the patch, or without a holdout."""
     levels, patch = assignment.levels, assignment.patch
     if levels is not None:
         count = 0 if patch is None else patch.count
         if levels.dtype != np.uint8 or levels.shape != (count,):
-            raise LocalError(
+            raise StrategyError(
                 f"{where}: levels {levels.dtype} {levels.shape}, expected uint8 ({count},)"
             )
         if levels.max(initial=0) > MAX_LEVEL:
-            raise LocalError(f"{where}: level {levels.max()}, expected 0 to {MAX_LEVEL}")
+            raise StrategyError(f"{where}: level {levels.max()}, expected 0 to {MAX_LEVEL}")
         if not assignment.holdout:
-            raise LocalError(f"{where}: levels without a holdout to pick one by")
+            raise StrategyError(f"{where}: levels without a holdout to pick one by")
     if assignment.work.choice is not None:
-        raise LocalError(f"{where}: a choice, which follows from levels and holdout")
+        raise StrategyError(f"{where}: a choice, which follows from levels and holdout")
     alone = assignment.work.scoring is None and assignment.work.own_model is None
     if assignment.holdout and not alone:
-        raise LocalError(f"{where}: a holdout together with device scoring or a model of its own")
+        raise StrategyError(
+            f"{where}: a holdout together with device scoring or a model of its own"
+        )
 
 
 def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
-    """What a device picks from, if it may; the same examples are held out in every round of a run."""
+    """What a device picks from, if it may; it holds out the same examples in every round of a run."""
     if not assignment.holdout:
         return None
     seed = order_seed(run.config.seed, HOLDOUT_ROUND, device)
@@ -171,7 +174,7 @@ def _require_names(where: str, layout: Layout, work: Work) -> None:
     named += [work.scoring.tensors] if work.scoring else []
     for name in {name for names in named for name in names}:
         if name not in layout.by_name:
-            raise LocalError(f"{where}: no tensor named {name!r}")
+            raise StrategyError(f"{where}: no tensor named {name!r}")
 
 
 class _Planner:
@@ -190,15 +193,15 @@ class _Planner:
         return self._run.strategy.plan(self._context, self._clients.of(device))
 
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
-        """A device's part as it is stored. Raises ``LocalError`` for one that cannot be given."""
+        """A device's order as it is stored. Raises ``Unencodable`` for values that cannot travel."""
         run, run_store = self._run, self._run_store
-        known, said = run_store.store.client_model(run.name, device), self._hello(device)
-        trusted = known is None or run_store.trusted(run, known)
-        if known is not None and known.width != assignment.width:
-            known = None  # its mask and what it remembers are of another layout
+        client, hello = run_store.store.client_model(run.name, device), self._hello(device)
+        trusted = client is None or run_store.trusted(run, client)
+        if client is not None and client.width != assignment.width:
+            client = None  # its mask and its kept patch are of another layout
         model, model_hash = self._start(assignment.start)
-        is_own = self._is_own(device, assignment.patch, known)
-        patch, patch_context = self._patch(assignment.patch, known, is_own)
+        is_own = self._is_own(device, assignment.patch, client)
+        patch, patch_context = self._patch(assignment.patch, client, is_own)
         inline = len(patch) <= (NAMED_BYTES if is_own else MAX_INLINE_BYTES)
         return OrderRow(
             run=run.name,
@@ -207,19 +210,19 @@ class _Planner:
             patch=patch if inline else b"",
             work=msgspec.msgpack.encode(work),
             arrays=run_store.write_arrays(assignment.arrays),
-            context=b"" if work.select is None else self._mask(known),
+            context=b"" if work.select is None else self._mask(client),
             model=model,
             model_hash=model_hash,
             width=assignment.width,
             patch_blob=b"" if inline else run_store.store.blobs.write(patch),
             patch_context=patch_context,
             trusted=trusted,
-            num_train=0 if said is None else said.num_train,
+            num_train=0 if hello is None else hello.num_train,
             correction=self._correction(assignment.correction),
         )
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
-        """Blob and hash of a start vector; both empty where it is the run's model."""
+        """Blob and hash of a start vector; both empty for the run's own model."""
         if start is None:
             return b"", b""
         name = hash_of(start)
@@ -233,7 +236,7 @@ class _Planner:
         return self._starts[name]
 
     def _correction(self, correction: Theta | None) -> bytes:
-        """The blob of what is added to a device's gradients; empty where nothing is."""
+        """The blob of the vector that a device adds to its gradients; empty for none."""
         if correction is None:
             return b""
         whole = SparseVector(correction.size, None, correction)
@@ -241,31 +244,33 @@ class _Planner:
         return self._run_store.store.blobs.write(coded)
 
     def _is_own(
-        self, device: str, patch: SparseVector | None, known: ClientModelRow | None
+        self, device: str, patch: SparseVector | None, client: ClientModelRow | None
     ) -> bool:
-        """Whether a patch is what the device keeps: what it sent last, at the values that it then had."""
-        if patch is None or known is None or not known.remembered:
+        """Whether the device has kept this patch: the elements it last sent, with its values then."""
+        if patch is None or client is None or not client.remembered:
             return False
-        client = self._clients.of(device)
-        return client.trained is not None and _same(patch, client.sent, client.trained)
+        model = self._clients.of(device)
+        return model.trained is not None and _same(patch, model.sent, model.trained)
 
-    def _mask(self, known: ClientModelRow | None) -> bytes:
+    def _mask(self, client: ClientModelRow | None) -> bytes:
         """The blob of a device's last mask; empty where there is none, or the disk has lost it."""
-        if known is None or not known.mask or not self._run_store.store.blobs.has(known.mask):
+        if client is None or not client.mask or not self._run_store.store.blobs.has(client.mask):
             return b""
-        return known.mask
+        return client.mask
 
     def _patch(
-        self, patch: SparseVector | None, known: ClientModelRow | None, is_own: bool
+        self, patch: SparseVector | None, client: ClientModelRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
-        """The coded patch, and the blob of the mask it needs; both empty where there is none."""
+        """The coded patch, and the blob of the mask that decoding needs; each empty for none."""
         if patch is None:
             return b"", b""
-        if is_own:  # not compressed, the bytes are a function of the vector: those that it keeps
+        if (
+            is_own
+        ):  # uncompressed, the bytes depend on the vector only: the device has the same ones
             return encode(patch, ValueCoding.FP32, Compression.NONE), b""
         coding = self._run.config.patch
         values = _held_in(coding.values, patch.values)
-        mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(known)
+        mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(client)
         if not mask:
             return encode(patch, values, coding.compression), b""
         context = self._run_store.store.blobs.read(mask)
@@ -274,20 +279,20 @@ class _Planner:
 
 
 def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
-    """The coding that is wanted or, where it does not hold the largest of the values (k,), fp32.
+    """The wanted coding or, where it cannot hold the largest of the values (k,), fp32.
 
-    Every device knows that one, and a coded vector names its own. A single device's wild value is not to
-    end the run for all.
+    One device's wild value must not end the run. Every device decodes fp32, and a coded vector names its
+    coding.
     """
     try:
         decoded_values(np.array([magnitude(values)], np.float32), wanted)
-    except LocalError:
+    except Unencodable:
         return ValueCoding.FP32
     return wanted
 
 
 def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:
-    """Whether a patch is ``trained`` (n,) at the elements that were sent."""
+    """Whether a patch is ``trained`` (n,) at the elements in ``sent``."""
     if sent is None or sent.count != patch.count:
         return False
     if patch.indices is None or sent.indices is None:

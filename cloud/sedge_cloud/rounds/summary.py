@@ -1,4 +1,4 @@
-"""What a closed round came to: means over its devices, and where the personal parameters sit."""
+"""The summary of a closed round: means over its devices, and where the personal parameters are."""
 
 import math
 from collections import Counter
@@ -25,10 +25,10 @@ class DeviceSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """A closed round.
 
-    ``personal`` counts patch elements by tensor, summed over the cohort; of a patch that a device picks
-    from, only those that it picked. ``failure`` says why the round ended the run; the global model is then
-    the one before it. ``distrusted`` has the devices whose updates were shortened or left out, with the
-    factor (outliers.py), and ``late`` those whose updates for earlier rounds were counted in this one.
+    ``personal`` counts patch elements by tensor, summed over the cohort; where a device picks a part of
+    its patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
+    stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
+    (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
     """
 
     run: str
@@ -88,21 +88,21 @@ def summarise(
 def personal_elements(
     run: Run, run_store: RunStore, orders: Sequence[OrderRow], picked: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """How many patch elements lie in each tensor, summed over the orders.
+    """The number of patch elements in each tensor, summed over the orders.
 
-    Of a patch from which the device picks a part, only what it has ``picked``.
+    Where a device picks a part of its patch, only the part up to the level in ``picked`` counts.
     """
-    found: Counter[str] = Counter()
+    elements: Counter[str] = Counter()
     for order in orders:
         layout, level = run.layout(order.width), picked.get(order.device)
-        patch = run_store.started(order, layout.size, level)
+        patch = run_store.applied_patch(order, layout.size, level)
         unknown = level is None and order.read_work().choice is not None
         if patch is None or unknown:
             continue
         if patch.indices is None:
             counts = [tensor.size for tensor in layout.tensors]
-        else:  # sorted: so many lie before the end of each tensor
+        else:  # indices are sorted: count those before the end of each tensor
             ends = np.searchsorted(patch.indices, [t.slice.stop for t in layout.tensors])
             counts = np.diff(ends, prepend=0).tolist()
-        found.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})
-    return {t.name: found[t.name] for t in run.manifest.layout.tensors if found[t.name]}
+        elements.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})
+    return {t.name: elements[t.name] for t in run.manifest.layout.tensors if elements[t.name]}

@@ -1,4 +1,4 @@
-"""What was computed and may be wanted again, up to so many bytes. Correctness never depends on it."""
+"""A cache that is limited in bytes. Correctness never depends on it."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,9 +8,9 @@ V = TypeVar("V")
 
 
 class Cache(Generic[V]):
-    """Values by name; those not wanted for the longest time go first.
+    """Values by name; the least recently used go first.
 
-    ``size`` tells a value's bytes. The sizes add up to at most ``limit``: what is larger by itself is not
+    ``size`` gives a value's bytes. All values together have at most ``limit``: one larger than that is not
     kept at all.
     """
 
@@ -24,14 +24,14 @@ class Cache(Generic[V]):
         return len(self._values)
 
     def get(self, name: bytes) -> V | None:
-        """The value of this name, or None when it is not here (any more)."""
+        """The value of this name, or None if it is not (or no longer) cached."""
         if name not in self._values:
             return None
         self._values.move_to_end(name)
         return self._values[name]
 
     def put(self, name: bytes, value: V) -> V:
-        """Keep a value, in place of an earlier one of the name; gives it back."""
+        """Cache a value, replacing an earlier one of this name, and return it."""
         if name in self._values:
             self._held -= self._size(self._values.pop(name))
         self._values[name] = value

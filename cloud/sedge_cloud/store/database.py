@@ -1,9 +1,9 @@
-"""What the coordinator knows, on disk: one SQLite database and a folder of blobs.
+"""The coordinator's state on disk: one SQLite database and a folder of blobs.
 
-SQLite in WAL mode with synchronous=FULL: a transaction that returned survives power loss. Blobs are
-written, and flushed, before the transaction that names them, so a row never names a missing blob;
-what a crash leaves unnamed is collected. The command line writes here too, beside a running service,
-which notices by ``data_version``. This file owns sqlite3.
+SQLite runs in WAL mode with synchronous=FULL: a transaction that returned survives power loss. Blobs are
+written and flushed before the transaction that names them, so a row never names a missing blob; blobs that
+a crash leaves unnamed are collected. The command line writes here too, while the service runs, which
+notices by ``data_version``. This file owns sqlite3.
 """
 
 import errno
@@ -27,19 +27,19 @@ from sedge_protocol.wire.frame import next_incarnation
 
 # How long one process waits for another's transaction, in seconds.
 BUSY_S = 10.0
-# A device may be this many rounds late and still have its update understood.
+# An update may be this many rounds late and still be accepted.
 LATE_ROUNDS = 3
-# How a file that cannot be read fails for good: it is not there, or its place on the disk has gone bad.
+# Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Store:
-    """The coordinator's memory. Every method is one transaction; ``StorageError`` when it failed.
+    """The coordinator's state. Every method is one transaction and raises ``StorageError`` when it fails.
 
-    With ``durable`` false nothing is flushed to the disk: what a method wrote survives the end of the
-    process, but a power cut may damage the database. That is for emulation and simulations only.
+    Without ``durable`` nothing is flushed: writes survive the end of the process, but a power cut may
+    damage the database. That is for emulation and simulation only.
     """
 
     def __init__(self, folder: Path, durable: bool = True) -> None:
@@ -56,8 +56,8 @@ class Store:
             self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
         try:
             with self._errors():
-                self._use_wal()
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+                self._use_wal()
                 self._open_schema()
         except BaseException:
             self._db.close()
@@ -70,18 +70,18 @@ class Store:
     def check(self) -> None:
         """Read the whole database. Raises ``StorageError`` when it is damaged."""
         with self._errors():
-            found = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
-        if found != "ok":
-            raise StorageError(f"{self._path}: {found}")
+            verdict = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
+        if verdict != "ok":
+            raise StorageError(f"{self._path}: {verdict}")
 
     def version(self) -> int:
-        """Changes whenever another process has committed something."""
+        """A number that changes whenever another process has committed something."""
         with self._errors():
             row = self._db.execute("PRAGMA data_version").fetchone()
         return int(row[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """Our own start count: larger than ever before, and at least a clock's seconds that can be true."""
+        """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
         with self._transaction() as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'incarnation'").fetchone()
             incarnation = next_incarnation(int(row[0]), clock)
@@ -106,21 +106,24 @@ class Store:
             db.execute("INSERT INTO devices (device, secret) VALUES (?, ?)", (device, secret))
 
     def revoke_device(self, device: str) -> None:
-        """Never listen to a device again. Raises ``ConfigError`` when there is none such."""
+        """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
         with self._transaction() as db:
-            found = db.execute("UPDATE devices SET revoked = 1 WHERE device = ?", (device,))
-            if not found.rowcount:
+            changed = db.execute("UPDATE devices SET revoked = 1 WHERE device = ?", (device,))
+            if not changed.rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
     def reissue_device(self, device: str, secret: bytes) -> None:
-        """Give an id a new secret, revoked or not; its counts begin anew. Raises ``ConfigError``."""
+        """Give a device a new secret, even a revoked one; its incarnation restarts from 0.
+
+        Raises ``ConfigError`` when there is no such device.
+        """
         sql = "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL WHERE device = ?"
         with self._transaction() as db:
             if not db.execute(sql, (secret, device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
-    def heard(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
-        """Keep a device's newest incarnation and hello, unless its secret is another by now."""
+    def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
+        """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
         sql = "UPDATE devices SET incarnation = ?, hello = ? WHERE device = ? AND secret = ?"
         with self._transaction() as db:
             db.execute(sql, (incarnation, hello, row.device, row.secret))
@@ -137,7 +140,7 @@ class Store:
             self._insert(db, "runs", row)
 
     def set_status(self, run: str, status: str) -> None:
-        """Change a running run's status. Raises ``ConfigError`` when there is none such."""
+        """Change a running run's status. Raises ``ConfigError`` when there is no such run."""
         sql = "UPDATE runs SET status = ? WHERE run = ? AND status = 'running'"
         with self._transaction() as db:
             if not db.execute(sql, (status, run)).rowcount:
@@ -158,16 +161,16 @@ class Store:
         return next(iter(self._rows(RoundRow, sql, run, number)), None)
 
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Begin a round: the row and every order, together."""
+        """Store a round and all of its orders."""
         with self._transaction() as db:
             self._insert(db, "rounds", row)
             for order in orders:
                 self._insert(db, "orders", order)
 
     def close_round(self, run: str, number: int, summary: bytes, state: bytes, status: str) -> None:
-        """End a round: its summary, and the run's next state and status, together.
+        """Close a round: its summary, and the run's next state and status.
 
-        Of an order that no update can come for any more it is enough to know that there was one.
+        Orders for which no update is accepted any more are emptied; their rows stay.
         """
         with self._transaction() as db:
             db.execute(
@@ -195,7 +198,7 @@ class Store:
         return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
-        """A device cannot do its order."""
+        """Note that a device declines its order."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE orders SET declined = ? WHERE run = ? AND round = ? AND device = ?",
@@ -211,7 +214,7 @@ class Store:
         return self._rows(UpdateRow, sql, run, number)
 
     def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
-        """The late updates that came for the rounds ``since`` to ``number``, the oldest round's first."""
+        """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
         sql = (
             "SELECT * FROM updates WHERE run = ? AND late BETWEEN ? AND ? AND rejected = ''"
             " ORDER BY round, device"
@@ -219,7 +222,7 @@ class Store:
         return self._rows(UpdateRow, sql, run, since, number)
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
-        """The receipt, good or not, of one device in one round."""
+        """One device's receipt in one round, good or bad."""
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
@@ -232,30 +235,30 @@ class Store:
             )
 
     def receive(self, row: UpdateRow, client: ClientModelRow | None, small: bytes = b"") -> None:
-        """Write a receipt and, with it, what the device's model has become (if newer).
+        """Write a receipt together with the device's new client model, if that is newer.
 
-        ``small`` is the update itself, where it is not in the blob folder: in here it takes one flush
-        with its receipt, a file of its own would take two more.
+        ``small`` is the update itself where it is not in the blob folder: here it shares the receipt's
+        flush, while a file of its own would take two more.
         """
         with self._transaction() as db:
             self._insert(db, "updates", row)
             if small:
                 db.execute("INSERT OR IGNORE INTO small_updates VALUES (?, ?)", (row.blob, small))
             if client is not None:
-                known = db.execute(
+                last = db.execute(
                     "SELECT round FROM client_models WHERE run = ? AND device = ?",
                     (client.run, client.device),
                 ).fetchone()
-                if known is None or known[0] < client.round:
+                if last is None or last[0] < client.round:
                     self._insert(db, "client_models", client, "INSERT OR REPLACE")
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
-        """A device's last model, in references."""
+        """A device's last model, by reference."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device = ?"
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def update_blob(self, sha256: bytes) -> bytes:
-        """The bytes of an accepted update, checked; a small one is kept in the database."""
+        """The bytes of an accepted update, checked against their hash."""
         with self._errors():
             sql = "SELECT data FROM small_updates WHERE sha256 = ?"
             row = self._db.execute(sql, (sha256,)).fetchone()
@@ -266,22 +269,22 @@ class Store:
         return bytes(row[0])
 
     def lost(self, sha256: bytes) -> str:
-        """Why an update or another blob is gone for good; empty where it can be read, or may be later."""
+        """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
         try:
             self.update_blob(sha256)
         except StorageError as exc:
-            cause = exc.__cause__  # none: it does not have its hash
+            cause = exc.__cause__  # None: the bytes do not have their hash
             if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
                 return str(exc)
         return ""
 
     def drop_small_updates(self) -> None:
-        """Delete the small updates that nothing needs any more."""
+        """Delete the small updates that nothing refers to."""
         with self._transaction() as db:
             db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
 
     def named_blobs(self) -> set[bytes]:
-        """Every blob that a row outside the runs' state still needs; steps in open rounds only."""
+        """Every blob that a row refers to outside the runs' states; steps count in open rounds only."""
         with self._errors():
             rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
             named = {bytes(row[0]) for row in rows if row[0]}
@@ -289,7 +292,7 @@ class Store:
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
 
     def _use_wal(self) -> None:
-        """Switch to WAL; SQLite does not wait by itself when two processes make the file at once."""
+        """Switch to WAL. SQLite itself does not wait when two processes create the file at once."""
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
@@ -304,7 +307,7 @@ class Store:
                 time.sleep(0.01)
 
     def _open_schema(self) -> None:
-        """Make the tables; whoever of several processes is first."""
+        """Create the tables, unless another process has done so."""
         with self._transaction() as db:
             schema = db.execute("PRAGMA user_version").fetchone()[0]
             if schema == SCHEMA:
@@ -349,5 +352,5 @@ class Store:
     def _errors(self) -> Generator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # damage in a name or message
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # the last: damaged text
             raise StorageError(f"{self._path}: {exc}") from exc

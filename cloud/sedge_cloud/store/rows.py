@@ -1,7 +1,7 @@
-"""The rows of the coordinator's database, as ``Store`` writes and reads them: field by field, by position.
+"""The rows of the coordinator's database, as ``Store`` writes and reads them: by position, field by field.
 
-A coded patch lies in its row while it is small enough to travel inside its order, and among the blobs
-where it is larger; a row has one of the two.
+A coded patch that is small enough to travel inside its order is stored in its row, a larger one as a blob;
+a row has one of the two.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from sedge_protocol.wire.messages import Work
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """One enrolled device; ``hello`` is the last one's MessagePack, or None."""
+    """One device; ``hello`` is its last one in MessagePack, or None."""
 
     device: str
     secret: bytes
@@ -23,10 +23,10 @@ class DeviceRow(msgspec.Struct, frozen=True):
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One run; ``config`` and ``state`` are MessagePack (config.RunConfig, run_store.RunState).
+    """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 
-    ``bundle`` is the blob of the whole model's bundle, ``narrower`` MessagePack of the blobs of those with
-    fewer channels, widest first, or empty.
+    ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
+    with fewer channels, widest first, or empty.
     """
 
     run: str
@@ -41,18 +41,18 @@ class RunRow(msgspec.Struct, frozen=True):
     def bundles(self) -> tuple[bytes, ...]:
         """The blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
         try:
-            found = msgspec.msgpack.decode(self.narrower, type=tuple[bytes, ...])
-        except ValueError as exc:  # msgspec's errors; empty is none
+            narrower = msgspec.msgpack.decode(self.narrower, type=tuple[bytes, ...])
+        except ValueError as exc:  # msgspec's errors
             if self.narrower:
                 raise StorageError(f"run {self.run}: its bundles cannot be read: {exc}") from exc
-            found = ()
-        return (self.bundle, *found)
+            narrower = ()
+        return (self.bundle, *narrower)
 
 
 class RoundRow(msgspec.Struct, frozen=True):
-    """One round; ``model`` is the blob of the coded global, ``summary`` MessagePack once closed.
+    """One round; ``model`` is the blob of its global model, ``summary`` MessagePack once it is closed.
 
-    ``steps`` is MessagePack of the ``StepRow`` that its orders name, oldest first, or empty.
+    ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty.
     """
 
     run: str
@@ -66,15 +66,14 @@ class RoundRow(msgspec.Struct, frozen=True):
 
 
 class OrderRow(msgspec.Struct, frozen=True):
-    """What one device was given; ``patch`` is coded, ``work`` MessagePack of ``Work``, ``arrays`` a blob.
+    """One device's order; ``patch`` is coded, ``work`` MessagePack of ``Work``, ``arrays`` a blob.
 
-    ``context`` is the blob of the mask that its update may be coded against, and ``patch_context`` that of
-    the mask without which its patch cannot be decoded. ``model`` is the blob of a start vector that takes
-    the place of the round's model, and ``model_hash`` its hash. ``correction`` is the blob of a vector that
-    the device adds to its gradients. Each is empty where there is none.
-    ``width`` counts the run's bundles from 0. ``trusted`` is that of the client model which the order was
-    planned from (strategy.ClientModel), ``num_train`` the examples that the device said hello with, 0
-    unknown; it is told neither.
+    ``context`` is the blob of the mask against which the update may be coded, ``patch_context`` the blob of
+    the mask that decoding the patch needs. ``model`` is the blob of a start vector that replaces the
+    round's model, ``model_hash`` its hash, and ``correction`` the blob of a vector that the device adds to
+    its gradients. Each is empty for none. ``width`` is the index of a bundle of the run. Two fields are not
+    sent: ``trusted`` is that of the client model from which the order was planned, and ``num_train`` the
+    number of examples in the device's hello, 0 if unknown.
     """
 
     run: str
@@ -96,11 +95,11 @@ class OrderRow(msgspec.Struct, frozen=True):
 
     @property
     def patch_hash(self) -> bytes:
-        """The name of the coded patch; empty for none."""
+        """SHA-256 of the coded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
-        """The blobs that the client model will name when its update comes; ``model`` is the round's."""
+        """The blobs that the client model will name once the update is here; ``model`` is the round's."""
         named = (
             self.model or model,
             self.arrays,
@@ -111,7 +110,7 @@ class OrderRow(msgspec.Struct, frozen=True):
         return tuple(blob for blob in named if blob)
 
     def read_work(self) -> Work:
-        """What is in ``work``. Raises ``StorageError`` when it cannot be read."""
+        """``work``, decoded. Raises ``StorageError`` when it cannot be read."""
         try:
             return msgspec.msgpack.decode(self.work, type=Work) if self.work else Work()
         except ValueError as exc:  # msgspec's errors
@@ -120,10 +119,10 @@ class OrderRow(msgspec.Struct, frozen=True):
 
 
 class UpdateRow(msgspec.Struct, frozen=True):
-    """One receipt, good (``rejected`` empty) or not; repeated offers get the same answer.
+    """One receipt, good (``rejected`` is empty) or bad; repeated offers get the same answer.
 
-    ``late`` is 0 or, for an update that came after its round had closed, the round that was open then, or
-    the next to open.
+    ``late`` is 0 or, for an update that came after its round had closed, the round that was then open or
+    next to open.
     """
 
     run: str
@@ -138,14 +137,13 @@ class UpdateRow(msgspec.Struct, frozen=True):
 
 
 class ClientModelRow(msgspec.Struct, frozen=True):
-    """A device's last model in references: model blob + patch + update blob give the vector.
+    """A device's last model by reference: model blob + patch + update blob give the vector.
 
-    ``patch`` or the blob ``patch_blob`` is what the device started with: of its order's patch the part
-    that it had picked, where it could.
-    ``context`` is the blob of the mask that the update blob may need to be decoded, ``mask`` that of its
-    own mask, which the device holds as well; each is empty where there is none. ``width`` tells which of
-    the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from the
-    report, and ``remembered`` says that the device was to keep what it sent.
+    ``patch`` or the blob ``patch_blob`` is the patch that the device applied: of its order's patch, the
+    part that it picked. ``context`` is the blob of the mask that decoding the update may need, ``mask`` the
+    blob of the update's own mask, which the device has, too; each is empty for none. ``width`` tells which
+    of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from the report,
+    and ``remembered`` says that the device has kept what it sent.
     """
 
     run: str
@@ -167,7 +165,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[bytes, ...]:
-        """The blobs that it is made from."""
+        """The blobs from which it is decoded."""
         named = (
             self.model,
             self.blob,
@@ -180,5 +178,5 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def patch_hash(self) -> bytes:
-        """The name of the coded patch; empty for none."""
+        """SHA-256 of the coded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")

@@ -1,8 +1,8 @@
-"""From references to vectors and back: what the store names, decoded.
+"""Runs by reference: states, client models and updates, decoded from the blobs that the store names.
 
-A device's last model is never stored as a vector. It is (model blob, patch, update blob), and the
-vector follows: decode the model, write the patch over it, add the decoded delta. So the cloud holds
-kilobytes per device, and what it computes with is exactly what went over the wire.
+A client model is never stored as a vector. It is (model blob, patch, update blob): decode the model, write
+the patch over it, add the decoded delta. So the cloud stores kilobytes per device, and computes with
+exactly what went over the wire.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,22 +27,24 @@ from sedge_protocol.wire.bundle import BundleManifest, unpack
 from sedge_protocol.wire.transfer import Manifest, describe
 from sedge_protocol.wire.update import Report
 
-# A blob is written before the row that names it; the command line does so beside the service.
+# A blob is written before the row that names it, also by the command line while the service runs: a younger
+# blob without a name is not collected.
 ORPHAN_AGE_S = 60.0
-# Who counted in full, by the rounds of client models: 1000 rounds of 100 devices fit.
+# The devices that counted in full in a round, for rounds that client models name: 1000 rounds of 100
+# devices fit.
 CACHED_NAMES_BYTES = 16 * 2**20
 NAME_BYTES = 128
-# A device may lose its link in the middle of an update and come back the next day.
+# A device may lose its link in the middle of an upload and come back the next day.
 PART_AGE_S = 86_400.0
 R = TypeVar("R")
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """What a strategy gave back, in references; ``round`` counts the rounds applied.
+    """A strategy's last ``State`` by reference; ``round`` counts the rounds closed.
 
-    ``model`` is the coded global, whole and exact. ``steps`` lead to it from the versions before, oldest
-    first, as far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little
-    endian, or empty. ``groups`` is the blob of MessagePack of ``State.groups``, or empty.
+    ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier ones, oldest first, as
+    far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little endian, or
+    empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty.
     """
 
     model: bytes
@@ -65,16 +67,16 @@ class _Device(msgspec.Struct, frozen=True):
 
 
 class _Closed(msgspec.Struct, frozen=True):
-    """What of a closed round's summary (lifecycle.py) tells whose updates counted in full."""
+    """The fields of a round's summary (summary.py) that tell whose updates counted in full."""
 
     devices: tuple[_Device, ...]
     distrusted: dict[str, float] = {}
 
 
 class Run:
-    """One run with what is needed to plan and to close its rounds.
+    """One run, with what planning and closing its rounds needs.
 
-    ``bundles`` are those of its widths, the whole model's first; ``manifest`` is that one's.
+    ``bundles`` has one bundle for each width, the whole model's first, and ``manifest`` is that one's.
     """
 
     def __init__(self, row: RunRow, store: Store) -> None:
@@ -94,24 +96,24 @@ class Run:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The run's algorithm, made when it is first asked for: an ended run answers offers without it.
+        """The run's algorithm, made on demand: an ended run answers offers without it.
 
-        Raises ``ConfigError`` when it cannot be made, as where a class of the user's own is gone.
+        Raises ``ConfigError`` when it cannot be made, such as when a user's class has gone.
         """
         return make_strategy(self.config.strategy, self.config.options)
 
     def layout(self, width: int) -> Layout:
-        """The layout of one of the run's widths, counted from 0, the whole model's."""
+        """The layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout
 
 
 @dataclass(frozen=True)
 class RoundUpdates:
-    """Accepted updates on the global ``base`` (n,), each made when it is due.
+    """Accepted updates on the global model ``base`` (n,), each decoded when the iteration reaches it.
 
-    They can be gone through as often as is needed. No device counts with more examples than it said hello
-    with. A late one counts as the same change from ``base``: what it has changed since its own round began
-    is kept, and what the fleet has learned meanwhile is, too.
+    They can be iterated more than once. A device counts with at most the number of examples in its hello. A
+    late update counts as the same change, but from ``base``: so neither its change nor what the fleet has
+    learned since is lost.
     """
 
     run: Run
@@ -127,7 +129,7 @@ class RoundUpdates:
                 row.device,
                 min(report.num_examples, order.num_train or report.num_examples),
                 self.vectors.theta(order.model, size) if order.model else self.base,
-                self.vectors.started(order, size, report.level),
+                self.vectors.applied_patch(order, size, report.level),
                 self.vectors.delta(size, row.blob, order.context),
                 order.width,
                 report.mix,
@@ -137,7 +139,7 @@ class RoundUpdates:
 
 
 class RunStore(Vectors):
-    """Vectors of a store's runs."""
+    """The vectors of a store's runs."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -148,8 +150,8 @@ class RunStore(Vectors):
         )
 
     def context(self, run: Run) -> Context:
-        """What the run's strategy is given now."""
-        layout, trainings = run.manifest.layout, run.config.trainings(run.state.round)
+        """What the run's strategy is passed now."""
+        layout, trainings = run.manifest.layout, run.config.training_rounds(run.state.round)
         return Context(
             layout,
             self.theta(run.state.model, layout.size),
@@ -161,44 +163,46 @@ class RunStore(Vectors):
             run.widths,
             run.manifest.axes,
             run.config.robust,
-            measures=run.config.trainings(run.state.round + 1) == trainings,
+            is_evaluation=run.config.training_rounds(run.state.round + 1) == trainings,
             devices=self.store.enrolled(),
         )
 
     def write_state(self, run: Run, state: State) -> RunState:
-        """Store what a strategy gives back; the result names it.
+        """Store a strategy's ``State``; the result names its blobs.
 
-        Where the broadcast is not whole, the next global model is what the devices make of it
-        (broadcast.py). What the broadcast leaves out is owed where the state ``counts``. A pure function of
-        ``run.state`` and ``state``. Raises ``LocalError`` when it is not finite.
+        Where the broadcast is coded, the next global model is the one that the devices decode
+        (broadcast.py), and what it leaves out is owed if the state ``is_change``. The result depends on
+        ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
         """
-        known, broadcast = run.state, run.config.broadcast
-        known = msgspec.structs.replace(
-            known, arrays=self.write_arrays(state.arrays), groups=self.write_groups(state.groups)
+        broadcast = run.config.broadcast
+        last = msgspec.structs.replace(
+            run.state,
+            arrays=self.write_arrays(state.arrays),
+            groups=self.write_groups(state.groups),
         )
-        current = self.theta(known.model, run.manifest.layout.size)
+        current = self.theta(last.model, run.manifest.layout.size)
         if broadcast.whole:
             if state.theta is current:
-                return known
+                return last
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
-            return msgspec.structs.replace(known, model=model, model_hash=model_hash)
-        owed = self.read_vector(known.owed) if known.owed and state.counts else None
+            return msgspec.structs.replace(last, model=model, model_hash=model_hash)
+        owed = self.read_vector(last.owed) if last.owed and state.is_change else None
         version = next_version(state.theta, current, owed, broadcast)
-        left = self.write_vector(version.owed) if state.counts else b""
-        known = msgspec.structs.replace(known, owed=left)
+        still_owed = self.write_vector(version.owed) if state.is_change else b""
+        last = msgspec.structs.replace(last, owed=still_owed)
         model, model_hash, size = self.write_model(version.theta, broadcast.compression)
-        if model_hash == known.model_hash:
-            return known
+        if model_hash == last.model_hash:
+            return last
         blob = self.store.blobs.write(version.step)
-        step = StepRow(known.model_hash, blob, len(version.step))
-        steps = worth_sending((*known.steps, step), size)
-        return msgspec.structs.replace(known, model=model, model_hash=model_hash, steps=steps)
+        step = StepRow(last.model_hash, blob, len(version.step))
+        steps = worth_sending((*last.steps, step), size)
+        return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
 
     def client_model(self, run: Run, device: str) -> ClientModel:
-        """What the cloud knows of a device in this run, but for its group and its memory's size.
+        """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.
 
-        The vector is read-only: whoever plans may not change it. What the disk has lost a part of counts
-        as none: the run goes on, and the device's next update takes its place.
+        If the disk has lost a part of it, the device counts as one without a past: the run goes on, and the
+        device's next update replaces the model.
         """
         row = self.store.client_model(run.name, device)
         if row is None:
@@ -213,10 +217,10 @@ class RunStore(Vectors):
             return ClientModel(device=device)
 
     def take_losses(self) -> list[str]:
-        """What has been found lost since the last call, each once."""
-        found = list(self._losses.values())
+        """The client models found lost since the last call, each once."""
+        losses = list(self._losses.values())
         self._losses.clear()
-        return found
+        return losses
 
     def _client_model(self, run: Run, row: ClientModelRow) -> ClientModel:
         device = row.device
@@ -227,20 +231,20 @@ class RunStore(Vectors):
         trained.flags.writeable = False
         return ClientModel(
             trained,
-            run.config.trainings(row.round),
+            run.config.training_rounds(row.round),
             self.read_arrays(row.arrays),
             device,
             delta,
             width=row.width,
             mix=row.mix,
             step_s=row.step_s,
-            began=partial(self.theta, row.model, size),
+            load_base=partial(self.theta, row.model, size),
             trusted=self.trusted(run, row),
             steps=row.steps,
         )
 
     def trusted(self, run: Run, row: ClientModelRow) -> bool:
-        """Whether the update of a client model counted in full in its round; none that came late did."""
+        """Whether the update of a client model counted in full in its round; a late one never does."""
         name = f"{run.name}/{row.round}".encode()
         counted = self._counted.get(name)
         if counted is None:
@@ -255,9 +259,9 @@ class RunStore(Vectors):
     def with_orders(
         self, run: Run, number: int, rows: Iterable[UpdateRow]
     ) -> list[tuple[UpdateRow, OrderRow]]:
-        """Updates that count in a round, each with its order; a late one's is of an earlier round."""
+        """Updates that count in a round, each with its order; a late one's is from an earlier round."""
         orders = {order.device: order for order in self.store.orders(run.name, number)}
-        found: list[tuple[UpdateRow, OrderRow]] = []
+        pairs: list[tuple[UpdateRow, OrderRow]] = []
         for row in rows:
             order = orders.get(row.device)
             if row.round != number:
@@ -265,22 +269,22 @@ class RunStore(Vectors):
             if order is None:
                 where = f"run {run.name}, round {row.round}"
                 raise StorageError(f"{where}: an update of {row.device}, but no order")
-            found.append((row, order))
-        return found
+            pairs.append((row, order))
+        return pairs
 
     def updates(
         self, run: Run, number: int, base: Theta, rows: Iterable[UpdateRow] | None = None
     ) -> RoundUpdates:
-        """The updates that count in a round, by device; without ``rows`` those that came in time.
+        """The updates of a round by device, on the global model ``base`` (n,).
 
-        They are on the global ``base`` (n,).
+        ``rows`` are those that count; by default, those that came in time.
         """
-        given = self.store.updates(run.name, number) if rows is None else rows
-        by_device = sorted(given, key=lambda row: row.device)
+        counted = self.store.updates(run.name, number) if rows is None else rows
+        by_device = sorted(counted, key=lambda row: row.device)
         return RoundUpdates(run, self, base, tuple(self.with_orders(run, number, by_device)))
 
     def write_groups(self, groups: Groups) -> bytes:
-        """Store who learns with whom; the blob's hash, or empty bytes for none."""
+        """Store who learns with whom; the blob, or empty for none."""
         return self.store.blobs.write(msgspec.msgpack.encode(groups)) if groups else b""
 
     def read_groups(self, blob: bytes) -> Groups:
@@ -290,22 +294,21 @@ class RunStore(Vectors):
         return msgspec.msgpack.decode(self.store.blobs.read(blob), type=dict[str, tuple[str, ...]])
 
     def collect(self) -> int:
-        """Delete the blobs that nothing refers to; bytes freed."""
+        """Delete the blobs that nothing refers to; the number of bytes freed."""
         keep = self.store.named_blobs()
         for row in self.store.runs():
             keep |= _read(row, row.state, RunState).blobs()
             keep.update(row.bundles)
         self._written, self._kept = 0, len(keep)
         freed = self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
-        self.store.drop_small_updates()  # last: on a full disk it needs the room that was just freed
+        self.store.drop_small_updates()  # last: on a full disk it needs the space just freed
         return freed
 
-    def tidy(self, orders: int) -> None:
-        """A round of so many orders has closed: collect when they add up to what was kept last time.
+    def collect_if_due(self, orders: int) -> None:
+        """Count a closed round's orders; collect when they reach the number of blobs kept last time.
 
-        An update leaves up to three blobs: itself, its mask, its device's arrays. So what nothing refers
-        to is a small multiple of what something does, and the cost of looking through all of it, shared
-        among the updates, does not grow with the fleet.
+        An update leaves up to three blobs: itself, its mask, its device's arrays. So garbage stays within a
+        small multiple of what is in use, and a collection's cost per update does not grow with the fleet.
         """
         self._written += orders
         if self._written >= self._kept:
@@ -313,7 +316,7 @@ class RunStore(Vectors):
 
 
 def _read(row: RunRow, coded: bytes, kind: type[R]) -> R:
-    """A part of a run's row. Raises ``StorageError`` when it cannot be read."""
+    """Decode a column of a run's row. Raises ``StorageError`` when it cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=kind)
     except ValueError as exc:  # msgspec's errors

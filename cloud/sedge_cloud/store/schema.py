@@ -1,7 +1,7 @@
-"""The tables of the coordinator's database, and what is asked of them.
+"""The tables of the coordinator's database, and the longer queries on them, as text.
 
-What is here is text and values; database.py owns sqlite3. Columns are in the order of the fields of
-rows.py: rows are read and written by position.
+Columns are in the order of the fields in rows.py: rows are read and written by position. database.py owns
+sqlite3.
 """
 
 import msgspec
@@ -41,8 +41,8 @@ CREATE TABLE client_models (
 CREATE TABLE small_updates (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL);
 INSERT INTO meta VALUES ('incarnation', 0);
 """
-# The updates that a client model builds on, and those of open rounds. A cross join looks rounds up
-# first: SQLite would otherwise go through all updates there ever were.
+# The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
+# rounds first; otherwise it would scan all updates ever received.
 NAMED_UPDATES = (
     "SELECT blob FROM client_models UNION SELECT u.blob FROM rounds r"
     " CROSS JOIN updates u ON u.run = r.run AND u.round = r.round WHERE r.open = 1"
@@ -50,10 +50,10 @@ NAMED_UPDATES = (
 
 
 def named_blobs_sql(late_rounds: int) -> str:
-    """Every blob that a row names but the runs' states and rounds' steps.
+    """Every blob that a row names, except in the runs' states and the rounds' steps.
 
-    A round up to ``late_rounds`` before the one that is open, or next, needs its model and what its orders
-    name: they become part of a client model when its late update comes.
+    Rounds up to ``late_rounds`` before the open or next one keep their models and what their orders name:
+    a late update makes them part of a client model.
     """
     live = (
         "WITH coming(run, round) AS MATERIALIZED"
@@ -79,7 +79,7 @@ def named_blobs_sql(late_rounds: int) -> str:
 
 
 class StepRow(msgspec.Struct, frozen=True):
-    """A coded delta, ``blob`` of ``size`` bytes, from the global with ``base_hash`` to the next one."""
+    """A coded change, ``blob`` of ``size`` bytes, from the global model ``base_hash`` to the next one."""
 
     base_hash: bytes
     blob: bytes

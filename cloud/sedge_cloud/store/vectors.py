@@ -1,7 +1,7 @@
-"""Vectors and what names them: coded models, deltas, patches, masks and a strategy's arrays, as blobs.
+"""Vectors as blobs: coded models, deltas, patches, masks and strategies' arrays.
 
-Models, and updates as they were decoded at their receipt, are held in memory within limits; nothing
-depends on what is held. n = elements of a vector.
+Decoded models and updates are cached within limits; correctness never depends on the caches. n = elements
+of a vector, k = elements of a patch.
 """
 
 import hashlib
@@ -28,15 +28,16 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES
 from sedge_protocol.wire.update import decode_update
 
-# Decoded models in memory: the open round's, and older ones that devices' histories build on. A model
-# of 582,026 parameters fits 115 times.
-CACHED_GLOBALS_BYTES = 256 * 2**20
-# Updates as they were decoded at their receipt, for the closing of their round and the next plan. Only a
-# receipt adds to them: both go through the fleet in order, and would always find the next one gone.
+# Decoded models: the open round's, and older ones that client models build on. 115 of 582,026 parameters
+# fit.
+CACHED_MODELS_BYTES = 256 * 2**20
+# Updates decoded at their receipt, for the closing of their round and the next plan. Only a receipt adds to
+# this cache: closing and planning go through the fleet in order, and adding to a full cache would always
+# drop the entry that is needed next.
 CACHED_UPDATES_BYTES = 256 * 2**20
 
 
-class Global(NamedTuple):
+class DecodedModel(NamedTuple):
     """A decoded model (n,) and its largest magnitude."""
 
     theta: Theta
@@ -48,74 +49,75 @@ class Vectors:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._globals: Cache[Global] = Cache(CACHED_GLOBALS_BYTES, lambda held: held.theta.nbytes)
+        self._models: Cache[DecodedModel] = Cache(
+            CACHED_MODELS_BYTES, lambda model: model.theta.nbytes
+        )
         self._vectors: Cache[SparseVector] = Cache(CACHED_UPDATES_BYTES, vector_bytes)
 
     def write_model(
         self, theta: Theta, compression: Compression, values: ValueCoding = ValueCoding.FP32
     ) -> tuple[bytes, bytes, int]:
-        """Store a model (n,), exact with fp32: its blob, the hash of the decoded vector, the blob's bytes.
+        """Store a model (n,), exact with fp32: its blob, the decoded vector's hash, the blob's size.
 
-        Raises ``LocalError`` for an element that is not finite in ``values``.
+        Raises ``Unencodable`` for an element that is not finite in ``values``.
         """
         coded = encode(SparseVector(theta.size, None, theta), values, compression)
         blob = self.store.blobs.write(coded)
-        held = theta if values is ValueCoding.FP32 else decode(coded, theta.size).dense()
-        self._remember(blob, held)
-        return blob, hash_of(held), len(coded)
+        decoded = theta if values is ValueCoding.FP32 else decode(coded, theta.size).dense()
+        self._cache(blob, decoded)
+        return blob, hash_of(decoded), len(coded)
 
     def theta(self, blob: bytes, size: int) -> Theta:
         """A model (n,), read-only."""
-        return self.held(blob, size).theta
+        return self.decoded_model(blob, size).theta
 
-    def held(self, blob: bytes, size: int) -> Global:
+    def decoded_model(self, blob: bytes, size: int) -> DecodedModel:
         """A model (n,), read-only, and its largest magnitude."""
-        held = self._globals.get(blob)
-        if held is None:
-            model = decode(self.store.blobs.read(blob), size)
-            theta = model.values if model.indices is None else model.dense()
-            held = self._remember(blob, theta)
-        return held
+        cached = self._models.get(blob)
+        if cached is not None:
+            return cached
+        vector = decode(self.store.blobs.read(blob), size)
+        return self._cache(blob, vector.values if vector.indices is None else vector.dense())
 
     def keep_delta(self, blob: bytes, context: bytes, delta: SparseVector) -> None:
-        """Hold the decoded delta of a stored update."""
+        """Cache the decoded delta of a stored update."""
         self._vectors.put(blob + context, delta)
 
     def delta(self, size: int, blob: bytes, context: bytes) -> SparseVector | None:
         """The decoded delta of a stored update; None for one without a payload."""
-        held = self._vectors.get(blob + context)
-        if held is not None:
-            return held
+        cached = self._vectors.get(blob + context)
+        if cached is not None:
+            return cached
         _, payload = decode_update(self.store.update_blob(blob))
         return self.decode(payload, size, context) if payload else None
 
     def patch(
         self, row: OrderRow | ClientModelRow, size: int, keep: bool = False
     ) -> SparseVector | None:
-        """The decoded patch of an order, if there is one; ``keep`` it for the closing of its round."""
-        name = row.patch_hash
-        if not name:
+        """The decoded patch of an order, if it has one; ``keep`` caches it for the round's closing."""
+        if not row.patch_hash:
             return None
-        held = self._vectors.get(name + row.patch_context)
-        if held is None:
+        name = row.patch_hash + row.patch_context
+        patch = self._vectors.get(name)
+        if patch is None:
             coded = self.store.blobs.read(row.patch_blob) if row.patch_blob else row.patch
-            held = self.decode(coded, size, row.patch_context)
+            patch = self.decode(coded, size, row.patch_context)
             if keep:
-                self._vectors.put(name + row.patch_context, held)
-        return held
+                self._vectors.put(name, patch)
+        return patch
 
     def levels(self, order: OrderRow, size: int) -> Levels | None:
-        """The levels (k,) of an order's patch, none without one; None where the device has no choice."""
+        """The levels (k,) of an order's patch; None where the device has no choice."""
         choice = order.read_work().choice
         if choice is None:
             return None
         patch = self.patch(order, size, keep=True)
         return decode_levels(choice.levels, 0 if patch is None else patch.count)
 
-    def started(
+    def applied_patch(
         self, order: OrderRow, size: int, level: int | None, keep: bool = False
     ) -> SparseVector | None:
-        """The part of an order's patch that the device started with, by the level that it reported."""
+        """The part of an order's patch that the device applied, by the level that it reported."""
         patch = self.patch(order, size, keep)
         if patch is None or level is None:
             return patch
@@ -123,7 +125,7 @@ class Vectors:
         return patch if levels is None else part(patch, levels, level)
 
     def write_patch(self, patch: SparseVector | None) -> tuple[bytes, bytes]:
-        """A patch as a row has it: exact, inline or as the blob of this name; both empty for none."""
+        """Store a patch exactly: its bytes for a row, or its blob if it is large; both empty for none."""
         if patch is None:
             return b"", b""
         coded = encode(patch, ValueCoding.FP32)
@@ -131,26 +133,26 @@ class Vectors:
         return (coded, b"") if inline else (b"", self.store.blobs.write(coded))
 
     def decode(self, coded: bytes | memoryview, size: int, context: bytes) -> SparseVector:
-        """A coded vector (n,), decoded with the mask in the blob ``context``, if that is not empty."""
+        """Decode a vector (n,), with the mask in the blob ``context`` unless that is empty."""
         mask = self.store.blobs.read(context) if context else None
         return decode(coded, size, mask)
 
     def write_mask(self, delta: SparseVector) -> bytes:
-        """Store the mask of a delta; the blob's hash, or empty where all or no elements were sent."""
+        """Store the mask of a delta; its blob, or empty where all or no elements were sent."""
         if not 0 < delta.count < delta.size:
             return b""
         return self.store.blobs.write(mask_bitmap(delta))
 
     def write_vector(self, theta: Theta) -> bytes:
-        """Store a vector (n,) as it is; the blob's hash, or empty bytes for one of zeros."""
+        """Store a vector (n,) as plain float32; its blob, or empty for zeros."""
         return self.store.blobs.write(theta.astype("<f4").tobytes()) if theta.any() else b""
 
     def read_vector(self, blob: bytes) -> Theta:
-        """A vector (n,) that was stored as it is."""
+        """A vector (n,) that was stored as plain float32."""
         return np.frombuffer(self.store.blobs.read(blob), "<f4").astype(np.float32)
 
     def write_arrays(self, arrays: Arrays) -> bytes:
-        """Store a strategy's own arrays; the blob's hash, or empty bytes for none."""
+        """Store a strategy's own arrays; their blob, or empty for none."""
         if not arrays:
             return b""
         packed = {
@@ -171,14 +173,14 @@ class Vectors:
             for name, (shape, data) in packed.items()
         }
 
-    def _remember(self, blob: bytes, theta: Theta) -> Global:
+    def _cache(self, blob: bytes, theta: Theta) -> DecodedModel:
         view = theta.view()
         view.flags.writeable = False
-        return self._globals.put(blob, Global(view, magnitude(view)))
+        return self._models.put(blob, DecodedModel(view, magnitude(view)))
 
 
 def hash_of(theta: Theta) -> bytes:
-    """The name of a vector (n,): SHA-256 of its float32, little endian."""
+    """A vector's name: SHA-256 of its n float32, little endian."""
     return hashlib.sha256(theta.astype("<f4", copy=False).tobytes()).digest()
 
 

@@ -1,8 +1,8 @@
-"""The strategies that a run file can name, one paper a file, and how a run file's options become one.
+"""The strategies that a run file can name, one paper a file, and how they are made from its options.
 
-A strategy of your own is a subclass of ``Strategy``, or of one that is here, in a module that can be
-imported where the coordinator runs (beside the fleet file in the emulator); a run file names it
-"module:Class". Only a run file can name one: nothing that a device sends does.
+Your own strategy is a subclass of ``Strategy``, or of one in this folder. Its module must be importable
+where the coordinator runs (in the emulator: beside the fleet file), and a run file names it "module:Class".
+Only a run file can do so; nothing that a device sends names code.
 """
 
 import importlib
@@ -42,8 +42,8 @@ STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
     """The named strategy, or your own "module:Class", with these options.
 
-    Raises ``ConfigError``, which lists what exists, for an unknown name or option, a value of the wrong
-    type or out of its range, one that is missing, and for a class that is no strategy or cannot be made.
+    Raises ``ConfigError`` for an unknown name or option, a missing value or one of the wrong type or out of
+    range, and for a class that is not a strategy or cannot be made. It lists what exists.
     """
     kind = _own(name) if ":" in name else STRATEGIES.get(name)
     if kind is None:
@@ -63,36 +63,36 @@ def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
 def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> dict[str, object]:
     """The options of a strategy's class, converted to their types. Raises ``ConfigError``."""
     try:
-        known = {option.name: option for option in msgspec.structs.fields(kind)}
-    except Exception as exc:  # whatever stands in the user's own annotations
+        fields = {option.name: option for option in msgspec.structs.fields(kind)}
+    except Exception as exc:  # whatever the user's own annotations raise
         why = f"a class whose annotations can be read ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
     values: dict[str, object] = {}
     for key, value in options.items():
-        if key not in known:
+        if key not in fields:
             raise ConfigError(
-                key, value, f"an option of {name}: {', '.join(known) or 'it has none'}"
+                key, value, f"an option of {name}: {', '.join(fields) or 'it has none'}"
             )
         try:
-            values[key] = msgspec.convert(value, known[key].type)
+            values[key] = msgspec.convert(value, fields[key].type)
             _require_finite(value)
         except Exception as exc:  # msgspec's errors, or what a type of the user's own raises
-            raise ConfigError(key, value, _expected(known[key].type, exc)) from exc
-    for key, option in known.items():
+            raise ConfigError(key, value, _expected(fields[key].type, exc)) from exc
+    for key, option in fields.items():
         if key not in values and option.required:
             raise ConfigError(key, None, f"a value: {name} has none of its own")
     return values
 
 
 def _expected(annotation: object, error: Exception) -> str:
-    """What an option takes; msgspec's own text does not list the names that it may have."""
+    """What an option takes; msgspec's own text does not list a Literal's values."""
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(repr, get_args(annotation)))}"
     return str(error).removeprefix("Expected ").split(" - at ")[0]
 
 
 def _require_finite(value: object) -> None:
-    """Raise ``ValueError`` for NaN and infinity, which TOML has and which no range excludes."""
+    """Raise ``ValueError`` for NaN and infinity, which TOML can write and no range excludes."""
     for part in value if isinstance(value, list | tuple) else (value,):
         if isinstance(part, float) and not math.isfinite(part):
             raise ValueError("a finite number")
@@ -102,10 +102,10 @@ def _own(name: str) -> type[Strategy]:
     """The class that "module:Class" names. Raises ``ConfigError``."""
     module, _, attribute = name.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), attribute)
+        kind: object = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as exc:  # whatever the user's own code raises
         why = f"module:Class that can be imported ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
-    if not isinstance(found, type) or not issubclass(found, Strategy):
+    if not isinstance(kind, type) or not issubclass(kind, Strategy):
         raise ConfigError("strategy", name, "a subclass of sedge_cloud.Strategy")
-    return found
+    return kind

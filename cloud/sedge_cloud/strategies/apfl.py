@@ -1,13 +1,13 @@
 """APFL (Deng et al. 2020, Algorithm 1): the device's model is a mixture of its own and the global one.
 
     device     w     from w_t, one step on its own gradient; sent
-               v     from where it ended last time, one step on the gradient of
-                     F_k(alpha v + (1 - alpha) w);   stays
-               alpha one step on <v - w, that gradient>, where it is adaptive
+               v     from its last value, one step on the gradient of
+                     F_k(alpha v + (1 - alpha) w);   stays on the device
+               alpha one step on <v - w, that gradient>, if adaptive
     cloud      FedAvg of the w
 
-The mixture is what the device evaluates and predicts with. v starts as the global model. Each update
-reports alpha and the next order brings it back, so the cloud remembers it.
+The device evaluates and predicts with the mixture. v starts as the global model. Each update reports alpha,
+and the next order brings it back: the cloud remembers it.
 """
 
 from typing import Annotated, ClassVar
@@ -18,17 +18,17 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.wire.messages import OwnModel, Work
 
-# A mixture of 1 is no mixture any more: it would never move again, and an order means Ditto by it.
+# At 1 the mixture would never change again, and in an order alpha = 1 means Ditto.
 LARGEST = 0.999
 
 
 class APFL(FedAvg, frozen=True):
-    """FedAvg, and each device's mixture besides."""
+    """FedAvg, and a mixture on each device."""
 
     name: ClassVar[str] = "apfl"
 
     alpha: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.5
-    """The own model's share in the mixture; of a device's first round where it is adaptive."""
+    """The own model's share in the mixture; if adaptive, the first one."""
     adaptive: bool = True
     """Whether each device moves its alpha by gradient steps (the paper's equation 11)."""
 

@@ -1,10 +1,10 @@
 """Ditto (Li et al. 2021, Algorithm 1): a second model on the device, tied to the first.
 
     device     w_k   from w_t, by the run's training; sent
-               v_k   from where it ended last time, min over v of F_k(v) + lambda/2 ||v - w_t||^2; stays
+               v_k   from its last value, min over v of F_k(v) + lambda/2 ||v - w_t||^2
     cloud      FedAvg of the w_k
 
-v_k is what the device evaluates and predicts with, and never leaves it. The device trains twice.
+The device trains twice. It evaluates and predicts with v_k, which never leaves it.
 """
 
 from typing import Annotated, ClassVar
@@ -18,12 +18,12 @@ from sedge_protocol.wire.messages import OwnModel, Work
 
 
 class Ditto(FedAvg, frozen=True):
-    """FedAvg, and each device's own model besides."""
+    """FedAvg, and a model of its own on each device."""
 
     name: ClassVar[str] = "ditto"
 
     lam: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
-    """The paper's lambda: how strongly a device's own model is pulled to the global one."""
+    """The paper's lambda: how strongly the own model is pulled to the global one."""
     personal_epochs: Annotated[int, Meta(ge=0, le=1000)] = 0
     """Epochs of the own model; 0: as many as the run's ``local_epochs``."""
 

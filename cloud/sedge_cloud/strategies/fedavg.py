@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017, Algorithm 1): one model for all.
 
-BatchNorm's statistics stay on the device (FedBN's finding for statistics; with none in the layout this is
-the paper's algorithm). Methods that change no more than what a device does are FedAvg with another plan.
+BatchNorm's statistics stay on the device, as FedBN suggests; without BatchNorm this is the paper's
+algorithm. Methods that only change what a device does are FedAvg with another ``plan``.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
 """FedBN (Li et al. 2021, Algorithm 1): normalisation stays on the device, everything else is averaged.
 
-The paper's finding is about BatchNorm: running statistics, scale and shift. A model without BatchNorm
-has nothing to keep, and FedBN is then FedAvg; ``norms = "all"`` keeps the scale and shift of GroupNorm and
-LayerNorm too, which the paper does not study.
+The paper is about BatchNorm: running statistics, scale and shift. For a model without BatchNorm, FedBN is
+FedAvg. ``norms = "all"`` also keeps the scale and shift of GroupNorm and LayerNorm, which the paper does
+not study.
 """
 
 from typing import ClassVar, Literal
@@ -21,7 +21,7 @@ class FedBN(FedAvg, frozen=True):
     name: ClassVar[str] = "fedbn"
 
     norms: Norms = "batch"
-    """``batch``: BatchNorm as in the paper; ``all``: modules whose parameters are vectors only, too."""
+    """``batch``: BatchNorm as in the paper; ``all``: also every module with vectors only."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model and the device's own normalisation."""

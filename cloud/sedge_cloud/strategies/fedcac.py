@@ -1,16 +1,16 @@
-"""FedCAC: devices whose critical parameters lie at the same places learn those from each other.
+"""FedCAC: devices with critical parameters at the same places learn these from each other.
 
-Wu et al. 2023, "Bold but Cautious". For device i in round t; th_i is what it trained, m_i its critical
-elements, which the server finds in what every device sends anyway:
+Wu et al. 2023, "Bold but Cautious". For device i in round t, th_i is its trained model and m_i its critical
+elements, which the server finds in the update:
 
     c = |(th_i - start_i) th_i|, m_i the largest tau of it, tensor by tensor
     C_i = the devices whose masks overlap with m_i           collaboration.py
     d_i = 1/(|C_i| + 1) sum_{j in C_i + i} th_j              what the device gets on m_i
     G   = sum_j (n_j / n) th_j                               what it gets elsewhere
 
-After round beta nobody collaborates: d_i is th_i on m_i. BatchNorm's statistics stay on the device,
-its scale and shift are parameters like all others. A device that the cloud knows nothing of starts from
-G. What partial participation means: collaboration.py. FedPURIN is the same with sparse uploads.
+After round beta nobody collaborates: d_i is th_i on m_i. BatchNorm's statistics stay on the device, while
+its scale and shift are parameters like all others. A device without a past starts from G.
+collaboration.py says how partial participation is handled. FedPURIN is the same with sparse uploads.
 n = parameters.
 """
 
@@ -24,20 +24,20 @@ from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.collaboration import (
     Beta,
     Grouping,
+    MaskRecorder,
     Masks,
-    Noted,
     OverlapSample,
     Places,
     StaleRounds,
     group_mean,
-    known,
-    regrouped,
+    next_groups,
+    trained_models,
 )
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 
-# The authors' code takes a threshold of at most the first for none, and then every c above the second.
+# In the authors' code a threshold of at most the first is none; then every c above the second is critical.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 
@@ -54,11 +54,11 @@ class FedCAC(Strategy, frozen=True):
     overlap_sample: OverlapSample = 2**21
     """Models of more elements are compared by so many of them."""
     stale_rounds: StaleRounds = 0
-    """For so many rounds an absent device's mask is still compared; kept in the state, n/4 bytes each."""
+    """For how many rounds an absent device's mask is still compared; each takes n/4 bytes of the state."""
 
     @property
     def coordinate_rules(self) -> bool:
-        """Yes: by G."""
+        """Yes, for G."""
         return True
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
@@ -71,7 +71,7 @@ class FedCAC(Strategy, frozen=True):
         if context.round > self.beta:
             values = client.trained[critical]
         else:
-            models = ((theta, None) for theta, _ in known([client, *client.group]))
+            models = ((theta, None) for theta, _ in trained_models([client, *client.group]))
             values = group_mean(critical, models, counted=False)
         patch = SparseVector(context.layout.size, critical.astype(np.uint32), values)
         return Assignment(patch)
@@ -84,8 +84,8 @@ class FedCAC(Strategy, frozen=True):
 
         grouping = self._grouping()
         masks = Masks(context.layout.size, grouping.sample)
-        change = average_change(context, Noted(updates, masks, critical))
-        groups, arrays = regrouped(context, masks, grouping)
+        change = average_change(context, MaskRecorder(updates, masks, critical))
+        groups, arrays = next_groups(context, masks, grouping)
         return context.replaced(context.theta + change, arrays, groups)
 
     def _grouping(self) -> Grouping:
@@ -95,9 +95,9 @@ class FedCAC(Strategy, frozen=True):
 def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fraction: float) -> Places:
     """m, ascending: where c = |delta * trained| is among the largest ``fraction`` of its tensor.
 
-    int(fraction * numel) elements of each parameter tensor, and those that tie with the last of them. A
-    tensor with a threshold of 1e-10 or less has every c above 1e-20 instead, as in the authors' code; where
-    nothing is, no element is critical (there all of them are). Statistics never are.
+    These are int(fraction * numel) elements of each parameter tensor, and those that tie with the last of
+    them. Where that threshold is 1e-10 or less, every c above 1e-20 is critical instead, as in the authors'
+    code; if there is none, no element is (in the authors' code: every one). Statistics never are.
     """
     with np.errstate(over="ignore"):
         scores = np.abs(delta.dense() * trained)  # (n,)

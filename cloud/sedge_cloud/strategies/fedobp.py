@@ -1,4 +1,4 @@
-"""FedOBP: the few parameters that tell a device's model from the fleet's stay the device's own.
+"""FedOBP: the few parameters in which a device's model differs most from the fleet's stay personal.
 
 For a device with last trained model th_i and the global model th_g, the server computes
 
@@ -6,19 +6,18 @@ For a device with last trained model th_i and the global model th_g, the server 
     K   = {k : I_k > quantile_q(I)}        the personal set, quantile by linear interpolation
     th~ = th_i on K, th_g elsewhere        where the device starts
 
-and the next th_g is the mean of all trained models by ``num_examples``, personal elements included,
-as in the authors' code. The scoring on the server follows arXiv 2604.16574. BatchNorm statistics
-are neither scored nor averaged: counters such as num_batches_tracked would outweigh every weight.
+and the next th_g is the mean of all trained models by ``num_examples``, personal elements included, as in
+the authors' code. The scoring on the server follows arXiv 2604.16574. BatchNorm statistics are neither
+scored nor averaged: counters such as num_batches_tracked would outweigh every weight.
 
-With ``scoring = "device"`` each device scores for itself, with the same functions, and starts from its
-own elements; its update counts from th_g. The cloud then needs no model of any device: planning reads
-none, no patch is sent, and the positions in K never leave the device. That is what secure aggregation
-asks for, of which the sum is all that the cloud learns. It is not secure aggregation: here each update
-arrives by itself, and th_g + update is th_i. Without such a layer the mode hides nothing from the cloud.
+With ``scoring = "device"`` each device scores its own model with the same functions and starts from its own
+elements; its update counts from th_g. Then planning reads no device's model, no patch is sent, and the
+positions in K never leave the device. Secure aggregation, in which the cloud learns only the sum, requires
+this. But the mode is not secure aggregation: each update arrives by itself, and th_g + update is th_i.
+Without that further layer it hides nothing from the cloud.
 
-What goes beyond the papers is in ``thresholds.py`` and ``prefixes.py``, off unless asked for, for
-``scoring = "cloud"`` alone.
-n = parameters of the model, s = scored elements, k = personal ones.
+Extensions beyond the papers are in ``thresholds.py`` and ``prefixes.py``; they are off by default, and for
+``scoring = "cloud"`` only. n = parameters of the model, s = scored elements, k = personal ones.
 """
 
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ from sedge_cloud.algorithms.averaging import average_change, shared_mean_change
 from sedge_cloud.algorithms.prefixes import nested, sizes_of
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import ConfigError, LocalError
+from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.importance import Score, importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
 from sedge_protocol.wire.messages import DeviceScoring, Work
@@ -48,7 +47,7 @@ BelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 # A device's smoothed importance (s,) in ``ClientModel.arrays``.
 IMPORTANCE = "importance"
-# What a device can do itself, beside the scores that only a device has.
+# Options that apply to scoring on the device.
 ON_DEVICE = ("quantile", "score", "norm", "classifier_only", "scoring")
 NEEDS_GRADIENT = ("gradient", "fisher")
 
@@ -62,32 +61,32 @@ class FedOBP(Strategy, frozen=True):
     name: ClassVar[str] = "fedobp"
 
     quantile: Share = 0.99993
-    """q: the share of the scored elements that stays global; .99993 of 582,026 leaves 41."""
+    """q: the share of the scored elements that stays global; .99993 of 582,026 leaves 41 personal."""
     score: Score = "squared"
-    """``product`` is |(th_i - th_g) th_i|, the score behind the authors' released logs. ``gradient``
-    |g| and ``fisher`` g^2, of the last batch, are the paper's baselines: with scoring = "device"."""
+    """``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs. ``gradient`` |g| and
+    ``fisher`` g^2, of the last batch, are the paper's baselines; they need scoring = "device"."""
     norm: Norm = "none"
-    """``layer``: min-max per tensor. ``global`` is the same as ``none``: min-max keeps the order."""
+    """``layer``: min-max per tensor. ``global`` equals ``none``, as min-max keeps the order."""
     classifier_only: bool | tuple[str, ...] = False
-    """True scores only the last module, names only those tensors; q is then a quantile of these."""
+    """True: score only the last module; names: only these tensors. q is then a quantile of these."""
     ema: BelowOne = 0.0
-    """a in E <- (1 - a) I + a E per device, E scored in place of I; 0 is off and stores nothing."""
+    """a in E <- (1 - a) I + a E per device, where E replaces I; 0 is off and stores nothing."""
     cold_start: ColdStart = "global"
-    """A device never heard of starts from th_g; ``init``: as if it had ended with the first model."""
+    """A device without a past starts from th_g; ``init``: as if it had ended with the first model."""
     scoring: Scoring = "cloud"
-    """Who scores; see above for what ``device`` gives, and what it does not."""
+    """Who scores; the module's docstring says what ``device`` protects and what not."""
     energy: BelowOne = 0.0
-    """eta: in place of the quantile, the fewest elements whose scores add up to this share
-    of all; 0 is off."""
+    """eta: instead of the quantile, the fewest elements whose scores add up to this share of all;
+    0 is off."""
     most: Annotated[float, Meta(gt=0, le=1)] = 0.01
-    """The share of the scored elements that ``energy`` never exceeds."""
+    """The largest share of the scored elements that ``energy`` may select."""
     exclude_personal: bool = False
-    """Each element is averaged over those only in whose patch it is not."""
+    """Average each element only over the devices whose patch lacks it."""
     prefixes: bool | tuple[int, ...] = False
-    """In place of the quantile the sizes of which each device picks its own (prefixes.py), at most 8; true
-    is 0, 16, 64, 256, 1024 and 4096."""
+    """Instead of the quantile at most 8 sizes, of which each device picks its own (prefixes.py); true is
+    0, 16, 64, 256, 1024 and 4096."""
     holdout: Annotated[float, Meta(gt=0, lt=1)] = 0.1
-    """The share of its training examples that a device keeps for picking."""
+    """The share of its training examples that a device holds out for picking."""
 
     def __post_init__(self) -> None:
         if self.classifier_only == ():
@@ -104,12 +103,12 @@ class FedOBP(Strategy, frozen=True):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes that a device picks from; none where it does not."""
+        """The sizes that a device picks from; empty if it does not pick."""
         return sizes_of(self.prefixes)
 
     @property
     def coordinate_rules(self) -> bool:
-        """Not where each element has devices of its own."""
+        """Not if each element is averaged over other devices."""
         return not self.exclude_personal
 
     def init(self, context: Context) -> State:
@@ -145,13 +144,13 @@ class FedOBP(Strategy, frozen=True):
         return Assignment(offer, arrays=arrays, levels=levels, holdout=holdout)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The weighted mean of the trained models, personal elements included unless told otherwise."""
+        """The weighted mean of the trained models, by default with personal elements."""
         if self.exclude_personal:
             return context.moved(shared_mean_change(updates, context.theta))
         return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
-        """The tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
+        """The tensors that are scored. Raises ``ConfigError`` for a name that is not a parameter."""
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:
             return tuple(parameters.values())
@@ -162,12 +161,12 @@ class FedOBP(Strategy, frozen=True):
         return tuple(t for t in parameters.values() if t.name in names)
 
     def _scoring(self, layout: Layout) -> DeviceScoring:
-        """What a device is told that scores for itself."""
+        """The order's part for a device that scores its own model."""
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
         return DeviceScoring(self.quantile, self.score, self.norm, names)
 
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
-        """K, as sorted indices into the scores (s,). Raises ``LocalError`` unless these are finite."""
+        """K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
         if self.energy > 0:
             return personal.by_energy(scores, self.energy, self.most)
         return select(scores, self.quantile)
@@ -186,10 +185,10 @@ class FedOBP(Strategy, frozen=True):
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:
     """E (s,) = (1 - ema) * scores + ema * past; the scores themselves while there is no past.
 
-    ``past`` is the E of the device's last plan. Raises ``LocalError`` when it has another shape.
+    ``past`` is the E of the device's last plan. Raises ``StrategyError`` when it has another shape.
     """
     if past is None:
         return scores
     if past.shape != scores.shape:
-        raise LocalError(f"{IMPORTANCE}: shape {past.shape} in memory, expected {scores.shape}")
+        raise StrategyError(f"{IMPORTANCE}: shape {past.shape} in memory, expected {scores.shape}")
     return np.multiply(scores, np.float32(1 - ema)) + np.multiply(past, np.float32(ema))

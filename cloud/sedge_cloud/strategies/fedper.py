@@ -1,8 +1,8 @@
 """FedPer and LG-FedAvg: one part of the model stays on the device, the other is averaged.
 
 FedPer (Arivazhagan et al. 2019, Algorithms 1 and 2) keeps the head, the paper's personalisation layers.
-LG-FedAvg (Liang et al. 2020, Algorithm 1) is its mirror image: it keeps the body, the paper's local
-representation. What is kept is never sent; a device that has never trained has the run's first values.
+LG-FedAvg (Liang et al. 2020, Algorithm 1) is its mirror image and keeps the body, the paper's local
+representation. The kept part is never sent; on a new device it has the run's first values.
 """
 
 from typing import ClassVar
@@ -14,12 +14,12 @@ from sedge_protocol.wire.messages import Work
 
 
 class FedPer(FedAvg, frozen=True):
-    """FedAvg of the body; every device has a head of its own."""
+    """FedAvg of the body; every device has its own head."""
 
     name: ClassVar[str] = "fedper"
 
     head: tuple[str, ...] = ()
-    """Names of modules or tensors; none: the last module, the classifier of the usual network."""
+    """Names of modules or tensors; none: the last module, which usually is the classifier."""
 
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` for a name in ``head`` that the model lacks."""
@@ -32,7 +32,7 @@ class FedPer(FedAvg, frozen=True):
 
 
 class LGFedAvg(FedPer, frozen=True):
-    """FedAvg of the head; every device has a body of its own."""
+    """FedAvg of the head; every device has its own body."""
 
     name: ClassVar[str] = "lg_fedavg"
 

@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020, Algorithm 2): FedAvg whose devices are held back.
+"""FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term on the devices.
 
 device     min over w of F_k(w) + mu/2 ||w - w_t||^2,   w_t the model it started from
 cloud      as FedAvg
@@ -20,9 +20,9 @@ class FedProx(FedAvg, frozen=True):
     name: ClassVar[str] = "fedprox"
 
     mu: Annotated[float, Meta(ge=0, le=1e6)] = 0.01
-    """The pull, in place of ``training.prox``; the paper tries .001, .01, .1 and 1."""
+    """The proximal term's weight, instead of ``training.prox``; the paper tries .001, .01, .1 and 1."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, and a training that is pulled towards the start."""
-        held = msgspec.structs.replace(context.training, prox=self.mu)
-        return Assignment(work=Work(training=held))
+        pulled = msgspec.structs.replace(context.training, prox=self.mu)
+        return Assignment(work=Work(training=pulled))

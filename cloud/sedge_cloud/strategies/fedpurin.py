@@ -1,6 +1,6 @@
-"""FedPURIN: a device sends only the elements that its loss depends on, and learns those with its like.
+"""FedPURIN: devices send only the elements that their loss depends on, and share them with similar ones.
 
-Algorithm 1 for device i in round t; th_i is what it trained, m_i the elements it sent:
+Algorithm 1 for device i in round t; th_i is its trained model, m_i the elements that it sent:
 
     c = |g th_i|, per tensor the largest tau of it           on the device: messages.UpdateSelection
     C_i = the devices whose masks overlap with m_i           collaboration.py
@@ -8,17 +8,17 @@ Algorithm 1 for device i in round t; th_i is what it trained, m_i the elements i
     G   = sum_j (n_j / n) th_j m_j                           what it gets elsewhere
     next start: d_i on m_i, G elsewhere; BatchNorm's tensors stay on the device (FedBN)
 
-g is the gradient of the last batch; ``gradient`` and ``hessian`` give the four rows of Table 2. After
-round beta nobody collaborates: d_i is th_i on m_i, which the device holds, and nothing of it is sent. A
-device that the cloud has no elements of starts from G. What partial participation means: collaboration.py.
+g is the gradient of the last batch; ``gradient`` and ``hessian`` give the four rows of Table 2. After round
+beta nobody collaborates: d_i is th_i on m_i, which the device has kept and need not be sent. A device that
+has sent no elements yet starts from G. collaboration.py says how partial participation is handled.
 
-The printed averages are of zeros wherever a device did not send (``average = "shrunk"``): an element that
-nobody sends is zero in G. "counted" and "filled" are ours; of a run's robust rules, those that go
-coordinate by coordinate take the place of "filled" only.
+The paper's averages take zero wherever a device did not send (``average = "shrunk"``): an element that
+nobody sends is zero in G. "counted" and "filled" are ours; coordinate-wise robust rules can replace
+"filled" only.
 
-The paper's accuracy "before aggregation" is that of th_i m_i, evaluated after training with all that was
-not sent set to zero: ``Report.sparse``. Its isLocal variant, where the device's own dense model takes the
-place of G, has no global model and is not here. n = parameters, k = elements sent.
+The paper's accuracy "before aggregation" is that of th_i m_i, evaluated after training with everything not
+sent set to zero: ``Report.sparse``. Its isLocal variant, in which the device's own dense model replaces G,
+has no global model and is not implemented. n = parameters, k = elements sent.
 """
 
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.collaboration import (
     Beta,
     Grouping,
+    MaskRecorder,
     Masks,
-    Noted,
     OverlapSample,
     StaleRounds,
     group_mean,
-    known,
+    next_groups,
     places,
-    regrouped,
+    trained_models,
 )
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
@@ -60,28 +60,28 @@ class FedPURIN(Strategy, frozen=True):
     beta: Beta = 100
     """The last round with collaboration; half of all rounds in the paper."""
     gradient: Gradient = "last"
-    """g: the last batch's gradient, or ``delta``, what the training changed (FedCAC's)."""
+    """g: the last batch's gradient, or ``delta``, the change by the training (as FedCAC)."""
     hessian: bool = False
-    """c = |-g th + (g th)^2 / 2|, the second order too."""
+    """c = |-g th + (g th)^2 / 2|, with the second order."""
     half: bool = True
-    """The last batch's gradient is rounded to fp16 first, as in the authors' code."""
+    """Round the last batch's gradient to fp16 first, as in the authors' code."""
     cutoff: Annotated[float, Meta(ge=0, le=1)] = 1e-10
-    """No element with c of at most this is sent."""
+    """Elements with c of at most this are not sent."""
     average: Average = "shrunk"
-    """An element that a device did not send counts as zero (the paper); ``counted``: not at all, and
-    what nobody sent stays as it was; ``filled``: as the device began its training with it."""
+    """How an element that a device did not send counts: as zero (the paper); ``counted``: not at all, and
+    what nobody sent keeps its value; ``filled``: with the value at the start of the training."""
     overlap_sample: OverlapSample = 2**21
     """Models of more elements are compared by so many of them."""
     stale_rounds: StaleRounds = 0
-    """For so many rounds an absent device's mask is still compared; kept in the state, n/4 bytes each."""
+    """For how many rounds an absent device's mask is still compared; each takes n/4 bytes of the state."""
 
     @property
     def coordinate_rules(self) -> bool:
-        """Not by averages of what was sent alone."""
+        """Not if only what was sent is averaged."""
         return self.average == "filled"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """d on the elements that the device sent last, G elsewhere, and what it is to send."""
+        """d on the elements that the device sent last, G elsewhere, and the selection for its update."""
         select = UpdateSelection(
             fraction=self.fraction,
             gradient=self.gradient,
@@ -96,13 +96,13 @@ class FedPURIN(Strategy, frozen=True):
         """The next G, and the next groups."""
         grouping = self._grouping()
         masks = Masks(context.layout.size, grouping.sample)
-        seen = Noted(updates, masks, lambda _, delta: places(delta))
+        seen = MaskRecorder(updates, masks, lambda _, delta: places(delta))
         theta: Theta | NDArray[np.float64]
         if self.average == "filled":
             theta = context.theta + average_change(context, seen)
         else:
             theta = sparse_mean(seen, context.theta, self.average == "counted")
-        groups, arrays = regrouped(context, masks, grouping)
+        groups, arrays = next_groups(context, masks, grouping)
         return context.replaced(theta, arrays, groups, context.layout.normalisation)
 
     def _grouping(self) -> Grouping:
@@ -117,17 +117,17 @@ class FedPURIN(Strategy, frozen=True):
             values = client.trained[critical]
         else:
             dense = self.average == "filled"
-            members = known([client, *client.group])
+            members = trained_models([client, *client.group])
             models = ((theta, None if dense else places(sent)) for theta, sent in members)
             values = group_mean(critical, models, self.average == "counted")
         return SparseVector(context.layout.size, client.sent.indices, values)
 
 
 def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta:
-    """G (n,) of models known only where they were sent, by ``num_examples``; ``theta`` is the last G.
+    """G (n,): the mean by ``num_examples`` of models known only where they were sent.
 
     What a device did not send counts as zero or, if ``counted``, not at all: then an element that nobody
-    sent keeps its value. Without any update it is a copy of theta.
+    sent keeps its value in ``theta``, the last G. Without updates G is a copy of theta.
     """
     total = np.zeros(theta.size, np.float64)
     weight = np.zeros(theta.size, np.float64)
@@ -157,11 +157,11 @@ class Accounted(NamedTuple):
 def accounted_bytes(
     context: Context, client: ClientModel, assignment: Assignment, beta: int
 ) -> Accounted:
-    """What Table 3 counts for a device's update in round ``context.round`` and the start that follows.
+    """What the paper's Table 3 counts for a device's update in round ``context.round`` and its next start.
 
-    Up: 4 bytes for every parameter sent, and a bit for each there is. Down: 4 bytes for every element of
-    the start that is not zero; after beta only of those outside the mask. What the device keeps does
-    not count. The wire's own bytes are another matter: G goes out once for the fleet, and all is coded.
+    Up: 4 bytes for every parameter sent, and one bit for every parameter. Down: 4 bytes for every nonzero
+    element of the start, after beta only outside the mask. What the device keeps does not count. The bytes
+    on Sedge's wire differ: G is sent once for the whole fleet, and everything is coded.
     """
     layout = context.layout
     parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)

@@ -1,10 +1,10 @@
-"""FedRep and FedBABU: head and body are trained one at a time.
+"""FedRep and FedBABU: head and body are trained one after the other.
 
-FedRep (Collins et al. 2021, Algorithm 1): first the device's own head on the frozen global body, then
-the body under the frozen head; only the body is sent. FedBABU (Oh et al. 2022, Algorithm 1): the fleet
-trains the body under a head that nobody ever changes; a device then fits a head on it for itself. In
-both a device's epochs, head and body together, are the run's ``local_epochs``, so that a round costs what
-it costs other methods; where these are too few each part gets one. Each part's optimiser starts afresh.
+FedRep (Collins et al. 2021, Algorithm 1) trains first the device's own head on the frozen global body, then
+the body under the frozen head; only the body is sent. In FedBABU (Oh et al. 2022, Algorithm 1) the fleet
+trains the body under a head that never changes; each device then fits a head to it for itself. In both, the
+epochs of head and body add up to the run's ``local_epochs``, so a round costs as much as with other
+methods; each part gets at least one. Each part's optimiser starts afresh.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class FedRep(FedPer, frozen=True):
     name: ClassVar[str] = "fedrep"
 
     body_epochs: Epochs = 1
-    """The last of the ``local_epochs``: the body's. The paper and the authors' code have 1."""
+    """How many of the ``local_epochs``, the last ones, train the body; 1 in the paper and its code."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global body, the device's own head, and two trainings."""
@@ -39,12 +39,12 @@ class FedRep(FedPer, frozen=True):
 
 
 class FedBABU(FedPer, frozen=True):
-    """FedAvg of the body under the run's first head; the "after" of a round has a head fitted to it."""
+    """FedAvg of the body under the run's first head; "after" is measured with the fitted head."""
 
     name: ClassVar[str] = "fedbabu"
 
     head_epochs: Epochs = 1
-    """The last of the ``local_epochs``: fitting the head, which then counts for nobody else."""
+    """How many of the ``local_epochs``, the last ones, fit the head, which stays on the device."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model with the first head, and two trainings: the body's, then the head's."""
@@ -54,7 +54,7 @@ class FedBABU(FedPer, frozen=True):
         return Assignment(work=Work(training=below, then=(fit,)))
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The mean of the bodies under the same head."""
+        """The mean of the bodies; the head does not change."""
         fixed = head(context.layout, self.head)
         return context.moved(average_change(context, updates), fixed=fixed)
 

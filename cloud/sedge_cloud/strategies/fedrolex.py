@@ -1,13 +1,12 @@
-"""FedRolex: as HeteroFL, but the window of channels moves on by one in every round.
+"""FedRolex: HeteroFL with a window of channels that advances by one in every round.
 
-Alam et al. 2022. Of an axis with c channels a device of rate rho trains in round j (from 0)
+Alam et al. 2022. Of an axis with c channels, a device that lacks the share rho trains in round j (from 0)
 
     (j mod c), (j mod c) + 1, ...   (mod c),   c - floor(rho c) of them
 
-so that every channel is trained by somebody, however narrow all devices are. The window is the same for
-all devices of a width; the whole model stays as it is. A device's BatchNorm statistics stay on it, at the
-places that they had, and so belong to the channels before: some steps of training set them right, and
-GroupNorm has none.
+so every channel is trained by some device, however narrow all of them are. The window is the same for all
+devices of a width. BatchNorm's statistics stay on the device at their old positions, so after each move
+they belong to other channels until some training steps have corrected them; GroupNorm has none.
 """
 
 from typing import ClassVar

@@ -1,17 +1,17 @@
 """FedSelect (Tamirisa et al. 2024, Algorithm 1): each device's personal elements grow round by round.
 
-For a device with mask m (1: its own), its start th, the model th+ it ended the round with:
+For a device with mask m (1: personal), start th and trained model th+:
 
-    start      th = own last values on m, the global model elsewhere
+    start      th = its own last values on m, the global model elsewhere
     cloud      th_g[k] = mean of th+[k] over the devices with m[k] = 0
     GradSelect m' = m and, in each weight tensor, the share ``rate`` of the elements outside m that changed
                most, |th+ - th|, until m holds the share ``limit`` of the tensor
 
-Here the cloud selects: it knows th+ - th from the upload, so the device needs nothing of its own. As in
-the authors' code tensors are taken one by one, vectors (biases) stay shared, an element that nobody
-shares keeps its value, and the mask in force during the round decides who is averaged. Differences: own
-and shared elements are trained together, not in turn; devices are weighted by ``num_examples``; a mask
-never exceeds its limit. What a codec leaves out did not change. n = parameters, b = 16-bit words.
+Here the cloud selects, as it has th+ - th from the upload. As in the authors' code, selection is by tensor,
+vectors (biases) stay shared, an element that nobody shares keeps its value, and the mask during the round
+decides who is averaged. Differences: personal and shared elements are trained together, not in turn;
+devices are weighted by ``num_examples``; a mask never exceeds its limit. What a codec leaves out counts as
+unchanged. n = parameters, b = 16-bit words.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.top_k import largest
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role
 
 Mask = NDArray[np.bool_]  # (n,)
 
-# A device's mask in ``ClientModel.arrays``: sixteen bits to a number, which float32 holds exactly.
+# A device's mask in ``ClientModel.arrays``: 16 bits to a number, exact in float32.
 MASK = "mask"
 
 
@@ -48,11 +48,11 @@ class FedSelect(FedAvg, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """No: each element has devices of its own."""
+        """No: each element is averaged over other devices."""
         return False
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The device's own values on its mask, which its last change has made larger."""
+        """The device's own values on its mask, grown by its last change."""
         layout = context.layout
         if client.trained is None:
             return Assignment()
@@ -70,7 +70,7 @@ class FedSelect(FedAvg, frozen=True):
         return context.moved(shared_mean_change(updates, context.theta))
 
     def grown(self, mask: Mask, change: NDArray[np.float32], layout: Layout) -> Mask:
-        """A new mask (n,): ``mask`` and in each weight tensor what changed most outside it."""
+        """``mask`` (n,) and, in each weight tensor, the elements outside it that changed most."""
         mask = mask.copy()
         for tensor in layout.tensors:
             if tensor.role is not Role.PARAMETER or len(tensor.shape) < 2:
@@ -90,13 +90,13 @@ def write_mask(mask: Mask) -> NDArray[np.float32]:
 
 
 def read_mask(words: NDArray[np.float32] | None, size: int) -> Mask:
-    """The mask (n,) that the numbers (b,) hold; an empty one for none.
+    """The mask (n,) in the numbers (b,); an empty one for none.
 
-    Raises ``LocalError`` for numbers of another mask.
+    Raises ``StrategyError`` for the numbers of a mask of another size.
     """
     if words is None:
         return np.zeros(size, np.bool_)
     if words.shape != (-(-size // 16),):
-        raise LocalError(f"{MASK}: shape {words.shape} in memory, expected ({-(-size // 16)},)")
+        raise StrategyError(f"{MASK}: shape {words.shape} in memory, expected ({-(-size // 16)},)")
     bits = np.unpackbits(words.astype("<u2").view(np.uint8), count=size, bitorder="little")
     return bits.view(np.bool_)

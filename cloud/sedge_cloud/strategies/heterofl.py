@@ -1,14 +1,14 @@
-"""HeteroFL: a small device trains the first channels of every layer of the fleet's one model.
+"""HeteroFL: a small device trains the first channels of every layer of the fleet's model.
 
-Diao et al. 2021. A device of rate rho (the share of channels that it lacks) starts from the prefix
+Diao et al. 2021. A device that lacks the share rho of the channels starts from the prefix
 
     theta_i = theta_g[: c - floor(rho c)] of every axis of c channels
-    theta_g'[k] = mean of theta_i[k] over the devices that have the element k, else theta_g[k]
+    theta_g'[k] = mean of theta_i[k] over the devices that have the element k, otherwise theta_g[k]
 
-which is the same vector for all devices of a width: one transfer for them all. Their scaler (activations
-times 1 / (1 - rho) in training) and masked loss belong to the device's program and are left out; with a
-normalisation layer the scaler changes nothing. BatchNorm's statistics stay on the device.
-n = parameters, m = those of a width.
+which is the same vector, and one transfer, for all devices of a width. The paper's scaler (activations
+times 1 / (1 - rho) in training) and masked loss would belong to the device's program and are left out; with
+a normalisation layer the scaler changes nothing. BatchNorm's statistics stay on the device.
+n = parameters, m = parameters of a width.
 """
 
 from collections.abc import Iterable
@@ -22,19 +22,19 @@ from sedge_cloud.algorithms.submodels import (
     places_of,
     prefix,
 )
-from sedge_cloud.algorithms.width_policy import Sized
+from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 
 Weighting = Literal["uniform", "examples"]
 
 
-class HeteroFL(Sized, frozen=True):
-    """The options of HeteroFL: who gets which width (``Sized``), and who counts how much."""
+class HeteroFL(WidthPolicy, frozen=True):
+    """The options of HeteroFL: who gets which width (``WidthPolicy``), and who counts how much."""
 
     name: ClassVar[str] = "heterofl"
 
     weighting: Weighting = "uniform"
-    """Devices count alike, as in the paper, or by ``num_examples``; with one width that is FedAvg."""
+    """Devices count equally, as in the paper, or by ``num_examples``; with one width that is FedAvg."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The device's sub-model of the global one, and its own statistics."""
@@ -43,7 +43,7 @@ class HeteroFL(Sized, frozen=True):
         return Assignment(arrays=arrays, start=start, width=width)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Each element as the mean of the models that have it."""
+        """Each element's mean over the models that have it."""
 
         def weight(update: Update) -> float:
             return update.num_examples if self.weighting == "examples" else 1
@@ -52,7 +52,7 @@ class HeteroFL(Sized, frozen=True):
         return context.moved(change)
 
     def places(self, context: Context, width: int) -> Places:
-        """Where in the global model the elements (m,) of a width lie in this round."""
+        """The places in the global model of a width's elements (m,) in this round."""
         return places_of(
             form_of(context, 0), form_of(context, width), self.channels(context, width)
         )

@@ -1,4 +1,4 @@
-"""LocalOnly: every device trains alone, and only metrics come back (Local, Separate or Standalone)."""
+"""LocalOnly: every device trains alone and sends only metrics (papers: Local, Separate, Standalone)."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -8,7 +8,7 @@ from sedge_protocol.wire.messages import Work
 
 
 class LocalOnly(Strategy, frozen=True):
-    """One model for each device, from the run's first one on."""
+    """Each device has its own model, which starts as the run's first one."""
 
     name: ClassVar[str] = "local_only"
 

@@ -8,14 +8,14 @@ devices out of N enrolled, and device i that takes K_i steps of rate lr from x t
     x'   = x + server_lr mean_S s_i
     c'   = c + sum_S (c_i' - c_i) / N               = c + sum_S (-c - s_i / (K_i lr)) / N
 
-So nothing is sent up but s_i: the coordinator makes c_i' of that and of the d_i that it keeps for the
-device. A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Down go
-two vectors where FedAvg has one, and d_i is each device's own; it travels exactly.
+So only s_i is sent up: the coordinator computes c_i' from it and from the d_i that it keeps for the device.
+A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Down go two
+vectors where FedAvg sends one; d_i differs for each device and travels exactly.
 
-A lossy codec's error is in s_i, and so in c_i': a variate of what the coordinator decoded, off by the error
-over K_i lr. With error feedback s_i also has what earlier rounds owed, which a variate takes for gradient.
-Sparse uploads leave c_i' = -d_i where nothing was sent. K_i is the device's word; s_i is vetted for c and x
-(outliers.py) but not for the device's own c_i. n = parameters.
+A lossy codec's error is in s_i, so c_i' is off by that error over K_i lr. With error feedback s_i also
+contains what earlier rounds owed, which the variate takes for gradient. Sparse uploads leave c_i' = -d_i
+where nothing was sent. K_i is as the device reports it; the outlier filter protects c and x from s_i, but
+not the device's own c_i. n = parameters.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Scaffold(Strategy, frozen=True):
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global model, and d_i = c - c_i; nothing of it while both are 0."""
+        """The global model, and d_i = c - c_i unless it is 0."""
         correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))
         if not correction.any():
             return Assignment()
@@ -77,7 +77,7 @@ class Scaffold(Strategy, frozen=True):
 
 
 def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
-    """c_i after a device's last update; 0 for one without. (n,) or ()."""
+    """c_i after a device's last update, (n,); 0 without an update, ()."""
     if client.trained is None:
         return np.zeros(())
     slope = _slope(context, client.sent, client.steps)
@@ -85,17 +85,17 @@ def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
 
 
 def _slope(context: Context, sent: SparseVector | None, steps: int) -> NDArray[np.float64]:
-    """s / (K lr): the mean step of a device that sent s, against its mean gradient. (n,) or ()."""
+    """s / (K lr), the negative mean gradient of a device that sent s, (n,); 0 for no s, ()."""
     if sent is None:
         return np.zeros(())
     return sent.dense() / np.float64(max(steps, 1) * context.training.learning_rate)
 
 
 def _array(arrays: Arrays, name: str) -> NDArray[np.float64]:
-    found = arrays.get(name)
-    return np.zeros(()) if found is None else found.astype(np.float64)
+    array = arrays.get(name)
+    return np.zeros(()) if array is None else array.astype(np.float64)
 
 
 def _float32(values: NDArray[np.float64]) -> Theta:
-    """In float32, at most its largest: one device's wild change must not end the run of all."""
+    """As float32, clipped to its range: one device's wild change must not end the run for all."""
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

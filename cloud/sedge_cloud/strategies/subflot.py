@@ -1,19 +1,19 @@
-"""SubFLOT: each device trains a narrow model that optimal transport cuts for it out of the fleet's.
+"""SubFLOT: each device trains a narrow model that optimal transport derives from the fleet's.
 
-From public notes on the paper (CVPR 2026, arXiv 2604.06631; there is no code). For device i of rate rho
-(the share of channels that it lacks) with last trained sub-model W_i, and the global model W_G:
+From public notes on the paper (CVPR 2026, arXiv 2604.06631; there is no code). For device i, which lacks
+the share rho of the channels, with last trained sub-model W_i, and the global model W_G:
 
     OTP   W_al = T(W_G), the global model in the neurons of W_i               neuron_alignment.py
           W~_i = a W_al + (1 - a) W_i                                         where the device starts
     SAR   loss + lam rho ||W - W~_i||^2                                       prox = 2 lam rho
-    OTA   W_G' = sum_i p_i T_i(W_i), W_i in the neurons of W_G                likewise, the other way round
+    OTA   W_G' = sum_i p_i T_i(W_i), W_i in the neurons of W_G                in the other direction
 
-A device without a past in its width, or with one that is not trusted (``strategy.ClientModel``), starts
-from the first channels of W_G: no W~_i is made of a change that was not vetted. What the notes leave open
-and is ours: uniform marginals, plain distances, no transport of classes and inputs, and the ``mass`` rule,
-without which shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep
-their order. With ``assign`` the channels of W_G that no device's became keep their values. n = parameters,
-m = those of a width.
+A device without a past in its width, or with an untrusted one (``strategy.ClientModel``), starts from the
+first channels of W_G: no W~_i is made of an unfiltered change. The notes leave these choices open: uniform
+marginals, plain distances, no transport of classes and inputs, and the ``mass`` rule, without which
+shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep their order.
+With ``assign``, channels of W_G that no device's channel became keep their values. n = parameters,
+m = parameters of a width.
 """
 
 from collections.abc import Iterable
@@ -24,17 +24,17 @@ import numpy as np
 from msgspec import Meta
 
 from sedge_cloud.algorithms.neuron_alignment import Aligner, Normalisation
-from sedge_cloud.algorithms.optimal_transport import MIN_REG, Solver, require
+from sedge_cloud.algorithms.optimal_transport import MIN_REG, Solver, require_solver
 from sedge_cloud.algorithms.submodels import (
     WHOLE,
+    ElementMean,
     Places,
-    Tally,
     count_change,
     form_of,
     places_of,
     prefix,
 )
-from sedge_cloud.algorithms.width_policy import Sized
+from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.importance import importance, positions, select
 from sedge_protocol.layout import Role, Theta
@@ -43,8 +43,8 @@ from sedge_protocol.wire.messages import Work
 Weighting = Literal["examples", "uniform", "width"]
 
 
-class SubFLOT(Sized, frozen=True):
-    """The options of SubFLOT: who gets which width (``Sized``), and the method's own."""
+class SubFLOT(WidthPolicy, frozen=True):
+    """The options of SubFLOT: who gets which width (``WidthPolicy``), and the method's own."""
 
     name: ClassVar[str] = "subflot"
 
@@ -55,26 +55,26 @@ class SubFLOT(Sized, frozen=True):
     solver: Solver = "emd"
     """``emd`` merges neurons, ``sinkhorn`` more softly, ``assign`` leaves some out."""
     reg: Annotated[float, Meta(ge=MIN_REG, le=1)] = 0.01
-    """Of the largest distance: how soft the plans of ``sinkhorn`` are."""
+    """How soft the plans of ``sinkhorn`` are, as a share of the largest distance."""
     normalisation: Normalisation = "mass"
     """``literal``: tensors that take channels are normalised as those that make them."""
     weighting: Weighting = "examples"
-    """p_i by ``num_examples``, all alike, or ``num_examples`` times (1 - rho)."""
+    """p_i by ``num_examples``, all equal, or by ``num_examples`` times (1 - rho)."""
     otp: bool = True
-    """False: every start is the first channels of W_G. It goes with ``literal``, ``assign`` or without OTA:
-    the mass rule shares a narrow model's weights out to all channels of W_G, of which a slice has few."""
+    """False: every start is the first channels of W_G. Use it with ``literal``, with ``assign`` or without
+    OTA: the mass rule spreads a narrow model's weights over all channels of W_G, and a slice has few."""
     sar: bool = True
     """False: no pull towards the start beyond the run's own ``prox``."""
     ota: bool = True
     """False: every element is the mean over the devices that have it at its position (HeteroFL)."""
     quantile: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """q: the start is W_al but for the elements whose (W_i - W_al)^2 lies above their q-quantile,
-    which stay W_i (FedOBP's choice). It takes the place of ``mix``."""
+    """q: instead of ``mix``, the start is W_al except for the elements whose (W_i - W_al)^2 is above their
+    q-quantile, which stay W_i (as in FedOBP)."""
 
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` without SciPy."""
         if self.otp or self.ota:
-            require(self.solver)
+            require_solver(self.solver)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
@@ -104,13 +104,13 @@ class SubFLOT(Sized, frozen=True):
         if not self.ota:
             change = count_change(context, updates, lambda width: _prefix(context, width), weight)
             return context.replaced(context.theta + change)
-        tally = Tally(context.theta)
+        mean = ElementMean(context.theta)
         for update in updates:
             carried = self._aligner.align(
                 update.trained, form_of(context, update.width), context.theta, form_of(context, 0)
             )
-            tally.vector(carried.theta, weight(update), WHOLE, carried.cover)
-        return context.replaced(context.theta + tally.change())
+            mean.add_vector(carried.theta, weight(update), WHOLE, carried.cover)
+        return context.replaced(context.theta + mean.change())
 
     @property
     def _aligner(self) -> Aligner:

@@ -1,6 +1,6 @@
 """The runtimes that execute a bundle's programs, and the choice of one.
 
-Each loads its library when it is opened, so that importing the agent loads none.
+A backend loads its library when it is opened, so importing the agent loads none.
 """
 
 from importlib.util import find_spec
@@ -10,12 +10,12 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
 
 AUTO = "auto"
-# The backends this version has, and what installs each.
+# The backends of this version, and the command that installs each.
 INSTALL = {ONNXRUNTIME: "pip install 'sedge-fl[onnx]'"}
 
 
 def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
-    """A trainer for the bundle on ``backend``; "auto" is the bundle's first that is installed.
+    """A trainer for the bundle on ``backend``; "auto" takes the first of the bundle's that is installed.
 
     Raises ``ConfigError`` when there is none, ``CodecError`` for a program that cannot be loaded.
     """

@@ -7,12 +7,12 @@ The programs are ordinary ONNX graphs with inputs and outputs by these names:
     evaluate    theta, x, y, w                                      -> loss_sum, correct_count, weight_sum
     predict     theta, x                                            -> logits
 
-Settings as measured on the 4-layer CNN (582,026 parameters, batch 32, 1 thread, onnxruntime 1.31, x86),
-peak of a whole round: 111 MiB as onnxruntime comes; 102 with one arena for all sessions that grows by
-what is asked for instead of doubling, and without memory patterns; the steps take no longer. No arena
-at all makes the steps of a small model (MLP, 159,010 parameters) 1.2 times as long. Binding theta and
-velocity to two alternating buffers (IOBinding) gains nothing: two copies of 2.3 MB are small beside a
-step.
+Why these settings: the peak memory of a whole round (4-layer CNN, 582,026 parameters, batch 32, 1 thread,
+onnxruntime 1.31, x86) is 111 MiB with onnxruntime's defaults. It is 102 MiB, at the same speed, without
+memory patterns and with one arena for all sessions that grows by what is requested instead of doubling.
+Without any arena the steps of a small model (MLP, 159,010 parameters) take 1.2 times as long. Binding theta
+and velocity to two alternating buffers (IOBinding) gains nothing: two copies of 2.3 MB are cheap compared
+with a step.
 """
 
 import math
@@ -29,7 +29,7 @@ from sedge_edge.backends import INSTALL
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.batches import Batch, batches, evaluation_batches
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.step_loop import Arrays, Descent, Mixture, Plain
+from sedge_edge.training.steppers import Arrays, MixtureStepper, PlainStepper, Stepper
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.onnx_runtime import library, open_session
@@ -53,7 +53,7 @@ class _Named(Protocol):
 
 
 class _Session(Protocol):
-    """The part of ``onnxruntime.InferenceSession`` that is used; the package has no types."""
+    """The part of ``onnxruntime.InferenceSession`` that we use; the package has no types."""
 
     def run(
         self, outputs: list[str], feeds: Arrays, options: object
@@ -63,7 +63,7 @@ class _Session(Protocol):
 
 
 class OnnxTrainer:
-    """A bundle's programs in onnxruntime (``Trainer``); each is loaded when it is first needed.
+    """``Trainer`` over a bundle's onnxruntime programs; each is loaded when first needed.
 
     Threads share the sessions, whose ``run`` is thread-safe; everything else belongs to one call.
     """
@@ -73,7 +73,7 @@ class OnnxTrainer:
         self._threads = threads
         self._programs: dict[str, _Program] = {}
         self._lock = threading.Lock()
-        self._program("train")  # so that a missing or broken library is found here
+        self._program("train")  # to find a missing or broken library here
 
     def train(
         self,
@@ -89,12 +89,12 @@ class OnnxTrainer:
     ) -> Trained:
         """Train from theta (n,); see ``Trainer.train``."""
         layout = self._bundle.manifest.layout
-        for given in (theta, anchor, correction):
-            if given is not None:
-                layout.check(given)
-        plain = Plain(self._run, layout, theta, training, anchor, gradient, correction)
-        loss, steps = self._descend(plain, examples, training, seed, stopped)
-        return Trained(plain.theta, loss, steps, plain.gradient)
+        for vector in (theta, anchor, correction):
+            if vector is not None:
+                layout.check(vector)
+        stepper = PlainStepper(self._run, layout, theta, training, anchor, gradient, correction)
+        loss, steps = self._train(stepper, examples, training, seed, stopped)
+        return Trained(stepper.theta, loss, steps, stepper.gradient)
 
     def train_mixed(
         self,
@@ -111,16 +111,16 @@ class OnnxTrainer:
         layout = self._bundle.manifest.layout
         layout.check(sent)
         layout.check(own)
-        both = Mixture(self._run, layout, sent, own, mix, adaptive, training)
-        loss, steps = self._descend(both, examples, training, seed, stopped)
-        return Mixed(Trained(both.sent.theta, loss, steps), both.own, both.mix)
+        stepper = MixtureStepper(self._run, layout, sent, own, mix, adaptive, training)
+        loss, steps = self._train(stepper, examples, training, seed, stopped)
+        return Mixed(Trained(stepper.sent.theta, loss, steps), stepper.own, stepper.mix)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """Mean loss and accuracy of theta (n,); see ``Trainer.evaluate``."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
         buffers = _Buffers(examples, manifest.batch_size)
-        sums = np.zeros(3)  # loss, correct, weight; in float64, over any number of batches
+        sums = np.zeros(3)  # loss, correct, weight; float64, so that many batches add up exactly
         for batch, last in _with_last(
             evaluation_batches(len(examples.targets), manifest.batch_size)
         ):
@@ -134,41 +134,41 @@ class OnnxTrainer:
         """The model's outputs (N, C) for inputs (N, ...)."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
-        found: list[NDArray[np.float32]] = []
+        outputs: list[NDArray[np.float32]] = []
         for batch, last in _with_last(evaluation_batches(len(inputs), manifest.batch_size)):
             (logits,) = self._run("predict", {"theta": theta, "x": inputs[batch.indices]}, last)
-            found.append(logits[: np.count_nonzero(batch.weights)])
-        return np.concatenate(found)
+            outputs.append(logits[: np.count_nonzero(batch.weights)])
+        return np.concatenate(outputs)
 
-    def _descend(
+    def _train(
         self,
-        descent: Descent,
+        stepper: Stepper,
         examples: Examples,
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
     ) -> tuple[float, int]:
-        """Follow a descent to its end: the mean loss over the last epoch, and the number of steps."""
+        """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
         buffers = _Buffers(examples, self._bundle.manifest.batch_size)
         steps, loss = 0, math.nan
-        found = _with_last(self._batches(examples, training, seed))
-        for epoch, group in groupby(found, lambda pair: pair[0].epoch):
-            place = f"epoch {epoch + 1} of {training.local_epochs}, step"
+        pairs = _with_last(self._batches(examples, training, seed))
+        for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
+            where = f"epoch {epoch + 1} of {training.local_epochs}, step"
             losses: list[float] = []
             weights: list[float] = []
             for batch, last in group:
                 if stopped():
-                    raise TrainingStopped(f"{place} {steps + 1}: stopped")
-                step_losses = descent.step(buffers.fill(batch), last)
+                    raise TrainingStopped(f"{where} {steps + 1}: stopped")
+                step_losses = stepper.step(buffers.fill(batch), last)
                 steps += 1
                 losses.append(step_losses[0])
                 weights.append(float(batch.weights.sum()))
                 if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
-                    raise TrainingDiverged(f"{place} {steps}: the loss is {bad[0]}")
-            for theta in descent.models():
+                    raise TrainingDiverged(f"{where} {steps}: the loss is {bad[0]}")
+            for theta in stepper.models():
                 if not np.isfinite(theta).all():
                     count = np.count_nonzero(~np.isfinite(theta))
-                    raise TrainingDiverged(f"{place} {steps}: {count} parameters are not finite")
+                    raise TrainingDiverged(f"{where} {steps}: {count} parameters are not finite")
             loss = float(np.average(losses, weights=weights))
         return loss, steps
 
@@ -187,7 +187,7 @@ class OnnxTrainer:
         program = self._program(name)
         try:
             return program.run(feeds, last)
-        except Exception as exc:  # onnxruntime's errors have no common base but this
+        except Exception as exc:  # onnxruntime's errors have no other common base
             raise CodecError(f"{self._where(name)} failed: {exc}") from exc
 
     def _program(self, name: str) -> "_Program":
@@ -217,7 +217,7 @@ class OnnxTrainer:
 
 
 class _Buffers:
-    """Where one call gathers its batches, always in the same memory."""
+    """Gathers the batches of one call, always in the same memory."""
 
     def __init__(self, examples: Examples, batch_size: int) -> None:
         self._examples = examples
@@ -225,17 +225,17 @@ class _Buffers:
         self._y = np.empty(batch_size, np.int64)
 
     def fill(self, batch: Batch) -> Arrays:
-        """The program's x, y and w for a batch; valid until the next fill."""
-        # The indices are in range; "clip" only keeps numpy from gathering into a copy first.
+        """The program's x, y and w for a batch, valid until the next ``fill``."""
+        # All indices are in range: "clip" only stops numpy from gathering into a copy first.
         self._examples.inputs.take(batch.indices, axis=0, out=self._x, mode="clip")
         self._examples.targets.take(batch.indices, out=self._y, mode="clip")
         return {"x": self._x, "y": self._y, "w": batch.weights}
 
 
-def _with_last(found: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
+def _with_last(source: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
     """Each batch, and whether it is the last."""
-    batch = next(found)
-    for following in found:
+    batch = next(source)
+    for following in source:
         yield batch, False
         batch = following
     yield batch, True
@@ -243,9 +243,9 @@ def _with_last(found: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
 
 @lru_cache(maxsize=1)
 def _share_arena() -> None:
-    """One memory arena for all sessions of the process, which grows by no more than is asked for.
+    """Create one memory arena for all sessions of the process, which grows by what is requested.
 
-    It ends below the device's memory: a program that wants more fails, instead of the device.
+    It is limited to less than the device's memory, so that a program that wants more fails alone.
     """
     ort = library()
     where = ort.OrtMemoryInfo(
@@ -253,7 +253,7 @@ def _share_arena() -> None:
     )
     same_as_requested = 1
     growth = {
-        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0: none known, no limit
+        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0, when unknown, means no limit
         "arena_extend_strategy": same_as_requested,
         "initial_chunk_size_bytes": 2**20,
         "max_dead_bytes_per_chunk": 2**20,
@@ -262,7 +262,7 @@ def _share_arena() -> None:
 
 
 class _Program:
-    """One session. Raises ``ImportError`` when there is no onnxruntime, else whatever that raises."""
+    """One session. Raises ``ImportError`` without onnxruntime, otherwise whatever onnxruntime raises."""
 
     def __init__(self, data: bytes, outputs: list[str], threads: int) -> None:
         onnxruntime = library()
@@ -270,15 +270,15 @@ class _Program:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors; a warning is nothing a device could act on
+        options.log_severity_level = 3  # errors only: nobody on a device could act on a warning
         options.enable_mem_pattern = False
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
-        # What is computed while loading is not in the arena, so nothing large may be.
+        # Constants folded while loading lie outside the arena, so keep them small.
         options.add_session_config_entry(
             "optimization.constant_folding_max_output_size_in_bytes", str(2**24)
         )
-        # A thread that spins while it waits takes time and battery from the device's own work.
+        # A spinning thread takes time and battery from the device's own work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: _Session = open_session(data, options)
         self._outputs = outputs
@@ -289,6 +289,6 @@ class _Program:
         self.gives = [node.name for node in self._session.get_outputs()]
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The outputs in order; after the ``last`` run of a call unused memory is given back."""
+        """The outputs in order. The ``last`` run of a call returns unused memory to the system."""
         options = self._last_run_options if last else self._run_options
         return self._session.run(self._outputs, feeds, options)

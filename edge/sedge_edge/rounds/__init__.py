@@ -1,1 +1,1 @@
-"""An order from its arrival to its receipt: what is fetched, kept and sent."""
+"""An order from its arrival to its receipt: downloads, durable state and uploads."""

@@ -1,11 +1,11 @@
-"""Blobs on their way to the device: what the orders need and the disk does not hold yet."""
+"""Downloads: the blobs that the orders need and the disk does not hold yet."""
 
 import logging
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from sedge_edge.rounds.global_model import named, needed
+from sedge_edge.rounds.global_model import named_blobs, needed_blobs
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
@@ -22,7 +22,7 @@ OWNER = "fleet"
 class Fetches:
     """Every download of the device. Methods raise ``StorageError`` when the disk refuses.
 
-    ``holds`` says whether a version of the global model is here.
+    ``holds`` tells whether a vector, such as a version of the global model, is here.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Fetches:
         self._rng = rng
         self._active: dict[bytes, Fetch] = {}
         self._listening: set[bytes] = set()
-        self._later: dict[bytes, float] = {}  # until when it is not tried again
+        self._retry_at: dict[bytes, float] = {}
         self._connected = False
 
     def connected(self, now: float) -> list[Effect]:
-        """The link is up (again): listen, and ask for what is missing."""
+        """The link is up (again): subscribe, and request what is missing."""
         self._connected = True
         self._listening.clear()
         for fetch in self._active.values():
@@ -58,31 +58,31 @@ class Fetches:
             fetch.disconnected()
 
     def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
-        """Fetch what these orders need, and nothing else; what there is no room for, a while later."""
+        """Fetch exactly what these orders need; without room, try again after ``DISK_RETRY_S``."""
         wanted = {
             m.transfer: m
             for order in orders
-            for m in needed(order, self._holds)
+            for m in needed_blobs(order, self._holds)
             if not self._blobs.has(m.sha256)
         }
         for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
-        self._later = {t: at for t, at in self._later.items() if t in wanted and at > now}
-        found: list[Effect] = []
+        self._retry_at = {t: at for t, at in self._retry_at.items() if t in wanted and at > now}
+        effects: list[Effect] = []
         for transfer, manifest in wanted.items():
-            if transfer not in self._active and transfer not in self._later:
-                found += self._begin(transfer, manifest, now)
+            if transfer not in self._active and transfer not in self._retry_at:
+                effects += self._begin(transfer, manifest, now)
         for transfer, fetch in list(self._active.items()):
-            if fetch.complete:  # a crash or a full disk came between the last chunk and the whole
-                found += self._complete(transfer, fetch, now)
-        return [*found, *self._listen()]
+            if fetch.complete:  # a crash or a full disk prevented assembly after the last chunk
+                effects += self._complete(transfer, fetch, now)
+        return [*effects, *self._listen()]
 
     def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
-        """One more download. No room for it is no reason not to fetch what other orders need."""
+        """Start a download. One without room must not stop the downloads of other orders."""
         try:
             fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
         except StorageError as exc:
-            self._later[transfer] = now + DISK_RETRY_S
+            self._retry_at[transfer] = now + DISK_RETRY_S
             self._peer.counters["storage_errors"] += 1
             return [Note(logging.ERROR, str(exc))]
         self._active[transfer] = fetch
@@ -91,7 +91,7 @@ class Fetches:
         return []
 
     def chunk(self, frame: Frame, now: float) -> list[Effect]:
-        """A chunk has come; nothing for a blob that is not being fetched.
+        """Store a chunk; ignored when its blob is not being fetched.
 
         Raises ``FrameError`` for a chunk that does not fit its manifest.
         """
@@ -109,32 +109,32 @@ class Fetches:
         return [*self._complete(frame.transfer, fetch, now), *self._listen()]
 
     def poll(self, orders: Iterable[Order], now: float) -> list[Effect]:
-        """Ask for what is due."""
-        found: list[Effect] = []
+        """Send the requests that are due."""
+        effects: list[Effect] = []
         for order in orders:
-            for manifest in named(order):
+            for manifest in named_blobs(order):
                 fetch = self._active.get(manifest.transfer)
                 if fetch is None or manifest.transfer not in self._listening:
                     continue
                 missing = fetch.poll(now)
                 if missing is not None:
                     get = Get(order.run, order.round, missing)
-                    found.append(self._peer.message(get, manifest.transfer))
-        return found
+                    effects.append(self._peer.message(get, manifest.transfer))
+        return effects
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
-        due = [*self._later.values(), *(fetch.timer() for fetch in self._active.values())]
+        """When ``poll`` is next due."""
+        due = [*self._retry_at.values(), *(fetch.timer() for fetch in self._active.values())]
         return min((at for at in due if at is not None), default=None)
 
     def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:
-        """Every chunk is there: make a blob of them, or start over later when the whole is not sound."""
-        sound = self._blobs.finish_part(OWNER, fetch.manifest)
+        """Assemble the blob from its chunks; when its hash is wrong, start over later."""
+        valid = self._blobs.finish_part(OWNER, fetch.manifest)
         del self._active[transfer]
-        if sound:
+        if valid:
             return []
-        # The disk changed a chunk, or the manifest's hash is not that of its chunks and always fails.
-        self._later[transfer] = now + DISK_RETRY_S
+        # Either the disk has corrupted a chunk, or the manifest is wrong and this fails every time.
+        self._retry_at[transfer] = now + DISK_RETRY_S
         name = fetch.manifest.sha256.hex()[:16]
         text = f"blob {name}: its chunks do not have its sha256; fetching it again in {DISK_RETRY_S:.0f} s"
         return [Note(logging.WARNING, text)]
@@ -142,16 +142,16 @@ class Fetches:
     def _listen(self) -> list[Effect]:
         """Subscribe to what is being fetched and unsubscribe from the rest.
 
-        Found by comparison, so that an error between two of them loses none.
+        The difference is computed afresh, so that no subscription is lost when an error interrupts a call.
         """
         if not self._connected:
             return []
-        found: list[Effect] = [
+        effects: list[Effect] = [
             Unsubscribe(self._topic(t)) for t in self._listening if t not in self._active
         ]
-        found += [Subscribe(self._topic(t)) for t in self._active if t not in self._listening]
+        effects += [Subscribe(self._topic(t)) for t in self._active if t not in self._listening]
         self._listening = set(self._active)
-        return found
+        return effects
 
     def _topic(self, transfer: bytes) -> str:
         return topics.blob(self._fleet, transfer)

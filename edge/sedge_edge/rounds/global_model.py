@@ -1,8 +1,8 @@
-"""The global model from what is already here: held, a few coded deltas away, or fetched whole.
+"""The order's global model: already here, rebuilt from coded deltas, or fetched whole.
 
-A device keeps the decoded global of its last order. An order names deltas that lead from older
-versions to its own, and a snapshot for everyone else. What is needed follows from what is held, and is
-asked anew each time: a version that turns out damaged is no longer held, and the snapshot is.
+A device keeps the decoded global model of its last order. An order names deltas ("steps") that lead from
+older versions to its own, and a snapshot for devices that hold none of these. What to fetch is worked out
+anew each time, because a version may turn out damaged; then the snapshot is needed after all.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sedge_edge.rounds.storage import Shelf, Vectors
+from sedge_edge.rounds.storage import Vectors, WholeBlobs
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
@@ -19,42 +19,42 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class BrokenSteps(CodecError):
-    """An order's steps do not lead to its model; its snapshot may."""
+    """An order's steps do not lead to its model; the snapshot may still work."""
 
 
 def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] | None:
-    """The steps from the newest version that is here: none from the model itself, None from nowhere."""
+    """The steps from the newest version that is here: () for the model itself, None without any version."""
     if has(order.model_hash):
         return ()
-    for place in reversed(range(len(order.steps))):
-        if has(order.steps[place].base_hash):
-            return order.steps[place:]
+    for first in reversed(range(len(order.steps))):
+        if has(order.steps[first].base_hash):
+            return order.steps[first:]
     return None
 
 
-def needed(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
+def needed_blobs(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
     """The blobs that an order needs, given which versions, masks and patches are here."""
     left = steps_left(order, has)
     model = [order.model] if left is None else [step.blob for step in left]
     return [order.bundle, *model, *(m for m in _own_blobs(order) if not has(m.sha256))]
 
 
-def named(order: Order) -> list[Manifest]:
+def named_blobs(order: Order) -> list[Manifest]:
     """Every blob that an order may come to need."""
     steps = [step.blob for step in order.steps]
     return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
-def versions(order: Order) -> list[bytes]:
-    """The names of all global models that an order can start from."""
+def base_versions(order: Order) -> list[bytes]:
+    """The hashes of all global models that an order can be done from."""
     return [order.model_hash, *(step.base_hash for step in order.steps)]
 
 
-def global_model(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> Theta:
-    """The order's global model (n,), not to be written to, and from now on held.
+def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
+    """The order's global model (n,), read-only; kept in ``vectors`` from now on.
 
-    Raises ``CodecError`` for a snapshot that is not what the order says, ``BrokenSteps`` for steps that
-    are not, and ``StorageError`` for something that is not here or damaged.
+    Raises ``CodecError`` for a snapshot that does not match the order, ``BrokenSteps`` for steps that do
+    not, and ``StorageError`` for a blob or vector that is missing or damaged.
     """
     left = steps_left(order, vectors.has)
     if left == ():
@@ -67,7 +67,7 @@ def global_model(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -
             raise CodecError(f"{where}: model_hash does not match the model")
     else:
         try:
-            theta = _walk(left, blobs, vectors, layout)
+            theta = _apply_steps(left, blobs, vectors, layout)
         except CodecError as exc:
             raise BrokenSteps(f"{where}: {exc}") from exc
         if _hash(theta) != order.model_hash:
@@ -76,10 +76,12 @@ def global_model(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -
     return theta
 
 
-def _walk(left: tuple[Step, ...], blobs: Shelf, vectors: Vectors, layout: Layout) -> Theta:
-    """The version that the first step builds on, and every delta added to it in turn, in float32."""
+def _apply_steps(
+    left: tuple[Step, ...], blobs: WholeBlobs, vectors: Vectors, layout: Layout
+) -> Theta:
+    """The version that the first step builds on, with every delta added in turn, in float32."""
     theta = vectors.read(left[0].base_hash, layout).copy()
-    with np.errstate(over="ignore", invalid="ignore"):  # a wrong sum has a wrong hash
+    with np.errstate(over="ignore", invalid="ignore"):  # the hash check catches it
         for step in left:
             decode(blobs.read(step.blob.sha256), layout.size).add_to(theta)
     return theta
@@ -91,5 +93,5 @@ def _hash(theta: Theta) -> bytes:
 
 def _own_blobs(order: Order) -> list[Manifest]:
     """The patch, the mask that it is coded against, and the correction, where they are blobs."""
-    found = (order.patch_blob, order.patch_context, order.correction)
-    return [m for m in found if m is not None]
+    manifests = (order.patch_blob, order.patch_context, order.correction)
+    return [m for m in manifests if m is not None]

@@ -1,15 +1,14 @@
-"""Updates on their way to the coordinator: offered until there is a receipt, chunk by chunk.
+"""Uploads: every pending update is offered until its receipt arrives, and sent chunk by chunk.
 
-All are offered, so that those which the coordinator no longer wants are answered at once; but only one of a
-run sends its chunks. Side by side on a link that takes longer for an update than a round lasts, none would
-arrive in time.
+All are offered, so that the coordinator can reject at once those that it no longer wants. But only one of
+each run sends its chunks: if an upload takes longer than a round, parallel uploads would all be late.
 """
 
 import logging
 
 import numpy as np
 
-from sedge_edge.rounds.state import DISK_RETRY_S, Memory, Pending
+from sedge_edge.rounds.state import DISK_RETRY_S, Pending, StateStore
 from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Effect, Note, Send
@@ -21,25 +20,27 @@ from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, Upload, describe
 class Outbox:
     """Every upload of the device, one for each pending update of the state."""
 
-    def __init__(self, memory: Memory, blobs: Blobs, peer: Peer, rng: np.random.Generator) -> None:
-        self._memory = memory
+    def __init__(
+        self, store: StateStore, blobs: Blobs, peer: Peer, rng: np.random.Generator
+    ) -> None:
+        self._store = store
         self._blobs = blobs
         self._peer = peer
         self._rng = rng
         self._uploads: dict[Pending, Upload] = {}
-        self._not_before: dict[Pending, float] = {}
+        self._disk_retry_at: dict[Pending, float] = {}
         self._connected = False
-        self._largest = memory.state.chunk_bytes
+        self._max_chunk_bytes = store.state.chunk_bytes
 
     def connected(self, now: float, room: int) -> None:
-        """The link is up (again), and carries frames of at most ``room`` bytes: offer everything."""
+        """The link is up (again), with room for chunks of ``room`` bytes: offer everything."""
         self._connected = True
-        self._largest = self._memory.state.chunk_bytes
-        while self._largest > max(room, MIN_CHUNK_BYTES):
-            self._largest //= 2
+        self._max_chunk_bytes = self._store.state.chunk_bytes
+        while self._max_chunk_bytes > max(room, MIN_CHUNK_BYTES):
+            self._max_chunk_bytes //= 2
         for waiting, upload in list(self._uploads.items()):
             upload.connected(now)
-            if upload.manifest.chunk_bytes > self._largest:
+            if upload.manifest.chunk_bytes > self._max_chunk_bytes:
                 del self._uploads[waiting]
 
     def disconnected(self) -> None:
@@ -49,78 +50,80 @@ class Outbox:
             upload.disconnected()
 
     def have(self, transfer: bytes, message: Have, now: float) -> None:
-        """The coordinator says what it holds. Raises ``FrameError`` for a malformed bitmap."""
+        """The coordinator says which chunks it has. Raises ``FrameError`` for a malformed bitmap."""
         for upload in self._uploads.values():
             if upload.manifest.transfer == transfer:
                 upload.receive(message.number, message.bitmap, message.credit, now)
 
     def busy(self, transfer: bytes, message: Busy, now: float) -> None:
-        """The coordinator cannot take it now."""
+        """The coordinator cannot take the upload now."""
         for upload in self._uploads.values():
             if upload.manifest.transfer == transfer:
                 upload.busy(message.retry_ms / 1000, now)
 
     def poll(self, now: float) -> list[Effect]:
-        """Send what is due. An update that the disk does not give waits; the others do not."""
-        pending = self._memory.state.outbox
+        """Send what is due. An update that the disk cannot read must not hold back the others."""
+        pending = self._store.state.outbox
         for waiting in self._uploads.keys() - set(pending):
             del self._uploads[waiting]
-        for waiting in self._not_before.keys() - set(pending):
-            del self._not_before[waiting]
-        found: list[Effect] = []
+        for waiting in self._disk_retry_at.keys() - set(pending):
+            del self._disk_retry_at[waiting]
+        effects: list[Effect] = []
         sending = self._sending()
         for waiting in pending:
-            if now < self._not_before.get(waiting, now):
+            if now < self._disk_retry_at.get(waiting, now):
                 continue
-            self._not_before.pop(waiting, None)
+            self._disk_retry_at.pop(waiting, None)
             try:
-                found += self._push(waiting, now, waiting in sending)
+                effects += self._push(waiting, now, waiting in sending)
             except StorageError as exc:
-                found += self._wait_for_disk(waiting, exc, now)
-        return found
+                effects += self._wait_for_disk(waiting, exc, now)
+        return effects
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
-        due: list[float | None] = list(self._not_before.values())
-        due += [u.timer() for w, u in self._uploads.items() if w not in self._not_before]
+        """When ``poll`` is next due."""
+        due: list[float | None] = list(self._disk_retry_at.values())
+        due += [u.timer() for w, u in self._uploads.items() if w not in self._disk_retry_at]
         return min((at for at in due if at is not None), default=None)
 
     def _sending(self) -> set[Pending]:
-        """Of each run the update that has begun to arrive, else the newest; none waits for the disk."""
+        """Of each run the update to send: one already begun, or else the newest; none awaiting the disk."""
 
         def rank(waiting: Pending) -> tuple[bool, int]:
             upload = self._uploads.get(waiting)
             return upload is not None and upload.begun, waiting.round
 
         first: dict[str, Pending] = {}
-        for waiting in sorted(self._memory.state.outbox, key=rank):
-            if waiting not in self._not_before:
+        for waiting in sorted(self._store.state.outbox, key=rank):
+            if waiting not in self._disk_retry_at:
                 first[waiting.run] = waiting
         return set(first.values())
 
     def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
-        """Try again in half a minute; an update that is gone for good would block its round for ever."""
+        """Try again later; forget an update that is gone for good, which would block its round for ever."""
         self._peer.counters["storage_errors"] += 1
-        found: list[Effect] = [Note(logging.ERROR, str(error))]
+        effects: list[Effect] = [Note(logging.ERROR, str(error))]
         try:
             if not self._blobs.has(waiting.blob):
-                self._memory.deliver(waiting)
+                self._store.remove_update(waiting)
                 where = f"run {waiting.run}, round {waiting.round}"
-                text = f"{where}: the update is lost; it is made again when the coordinator asks"
-                return [*found, Note(logging.ERROR, text)]
+                text = f"{where}: the update is lost; the order is done again if the coordinator repeats it"
+                return [*effects, Note(logging.ERROR, text)]
         except StorageError as exc:
-            found.append(Note(logging.ERROR, str(exc)))
-        self._not_before[waiting] = now + DISK_RETRY_S
-        return found
+            effects.append(Note(logging.ERROR, str(exc)))
+        self._disk_retry_at[waiting] = now + DISK_RETRY_S
+        return effects
 
     def _push(self, waiting: Pending, now: float, sends: bool) -> list[Effect]:
         upload = self._uploads.get(waiting)
         if upload is not None and upload.wants_smaller_chunks:
-            self._memory.cut(upload.manifest.chunk_bytes // 2)
-            self._largest = self._memory.state.chunk_bytes
+            self._store.set_chunk_bytes(upload.manifest.chunk_bytes // 2)
+            self._max_chunk_bytes = self._store.state.chunk_bytes
             upload = None
         if upload is None:
-            upload = Upload(describe(self._blobs.read(waiting.blob), self._largest), self._rng)
+            upload = Upload(
+                describe(self._blobs.read(waiting.blob), self._max_chunk_bytes), self._rng
+            )
             self._uploads[waiting] = upload
             if self._connected:
                 upload.connected(now)
@@ -134,7 +137,7 @@ class Outbox:
         if index is not None:
             data = self._blobs.read_span(manifest.sha256, *manifest.span(index))
             if not manifest.matches(index, data):
-                # The disk has changed it, and nobody would take it: reading the whole sets that aside.
+                # The disk has corrupted it: reading the whole blob checks its hash and sets it aside.
                 offset, length = manifest.span(index)
                 data = self._blobs.read(waiting.blob)[offset : offset + length]
             return self._peer.chunk(manifest.transfer, index, data)

@@ -1,19 +1,19 @@
-"""What the agent must not lose over power loss, and every way in which it changes.
+"""The agent's durable state, and every change that it can undergo.
 
-Each change is a new ``AgentState``, written whole before it is believed: when the disk refuses, the
-old one still holds, on disk and in memory.
+Each change is a new ``AgentState``, committed to disk before it takes effect in memory: when the disk
+refuses, the old state stays in force in both places.
 
-What is kept of a run is worth as much as the run: a head that never left the device, a residual, a model
-to predict with. So a run makes room for another only when none of the device's last ``MAX_RUNS`` orders
-was its own, and the log says so; as long as there is none such, the newcomer's orders are declined.
+What a device keeps of a run cannot be had again: a head that never left the device, a residual, a model to
+predict with. So a run is evicted for another only when none of the device's last ``MAX_RUNS`` orders was
+for it, and the log says so. While there is no such run, orders of new runs are declined.
 """
 
 from typing import TypeVar
 
 import msgspec
 
-from sedge_edge.rounds.global_model import named, versions
-from sedge_edge.rounds.storage import Record
+from sedge_edge.rounds.global_model import base_versions, named_blobs
+from sedge_edge.rounds.storage import DurableValue
 from sedge_edge.training.job import Outcome
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
@@ -21,30 +21,29 @@ from sedge_protocol.wire.messages import EVALUATE, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 
 SCHEMA = 1
-# Runs that the device keeps something of: a bundle and, at most, five vectors of the model's size each.
+# Runs that the device keeps state of: a bundle and at most five vectors of the model's size each.
 MAX_RUNS = 16
-# How long to wait after the disk has refused.
+# The wait after the disk has refused.
 DISK_RETRY_S = 30.0
-# An order that was under way in so many starts of the agent, and in none of them to its end, is given up:
-# once may be a power cut, three times are the job itself, most likely its need for memory.
+# An order that so many starts of the agent have begun and none has finished is refused: once may be a power
+# cut, three times is the job itself, most likely out of memory.
 MAX_STARTS = 3
 
 V = TypeVar("V")
 
 
 class TooManyRuns(SedgeError):
-    """Every run that is kept is in use; an order of another one cannot be done."""
+    """Every run that the device keeps is in use; it cannot take on another."""
 
 
 class TooManyStarts(SedgeError):
-    """An order was begun in several starts of the agent, and none of them lived to its end."""
+    """Several starts of the agent began an order, and none survived it."""
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """What the device keeps of one run, by name: the bundle, and the vectors of its last order.
+    """What the device keeps of one run: the names of its bundle and of the vectors of its last order.
 
-    ``base`` is the decoded global model; ``Job`` (job.py) says what the others are. (In older journals
-    ``base`` names the coded model: that is no version's name, so the next order is fetched whole.)
+    ``base`` is the decoded global model; ``Job`` (job.py) explains the others.
     """
 
     bundle: bytes
@@ -59,7 +58,7 @@ class RunState(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> dict[str, bytes | None]:
-        """What the device keeps for the run's next order, by its name in ``Job``."""
+        """What the device keeps for the run's next order, by field of ``Job``."""
         return {
             "model": self.model,
             "residual": self.residual,
@@ -79,7 +78,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """In how many starts an order was begun and not ended; ``incarnation`` is the last of them."""
+    """In how many starts of the agent an order was begun but not finished; ``incarnation`` is the last."""
 
     round: int
     model_hash: bytes
@@ -90,11 +89,10 @@ class Attempt(msgspec.Struct, frozen=True):
 class AgentState(msgspec.Struct, frozen=True):
     """Everything that must survive, committed as one.
 
-    Since schema 1: ``incarnation`` and ``coordinator_incarnation`` keep old frames from being played back;
-    ``orders`` (by run) and ``outbox`` are the work at hand; ``chunk_bytes`` is what the link was last found
-    to carry; ``recent`` are the runs of the last ``MAX_RUNS`` orders, oldest first; ``attempts`` (by run)
-    are at jobs that have not come to an end; ``key`` is the fingerprint of the keys that both
-    incarnations belong to, empty in older journals.
+    ``incarnation`` and ``coordinator_incarnation`` prevent the replay of old frames, and ``key`` is the
+    fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
+    ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
+    ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs.
     """
 
     incarnation: int = 0
@@ -108,72 +106,68 @@ class AgentState(msgspec.Struct, frozen=True):
     key: bytes = b""
 
     def pending(self, run: str, number: int) -> Pending | None:
-        """The update of a round that still waits for its receipt."""
+        """The update of a round that still awaits its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
     def kept_for(self, order: Order) -> dict[str, bytes | None]:
-        """What the device keeps of the order's run, by its name in ``Job``; nothing for another bundle."""
+        """What the device keeps of the order's run, by field of ``Job``; empty for another bundle."""
         run = self.runs.get(order.run)
         if run is None or run.bundle != order.bundle.sha256:
             return {}
         return run.kept
 
-    def succeeds(self, order: Order) -> bool:
-        """Whether what an order's job has left is still of use: for it, or for a newer one that came since.
+    def still_wants(self, order: Order) -> bool:
+        """Whether the outcome of an order's job is still of use, if only as a late update.
 
-        Not once the run was cancelled, or goes on with another bundle.
+        Not once the run was cancelled, or has gone on with another bundle.
         """
-        now = self.orders.get(order.run)
-        if now is None or now.round < order.round:
+        current = self.orders.get(order.run)
+        if current is None or current.round < order.round:
             return False
-        return now.round == order.round or now.bundle.sha256 == order.bundle.sha256
+        return current.round == order.round or current.bundle.sha256 == order.bundle.sha256
 
     def attempt(self, order: Order) -> Attempt | None:
-        """What is known of this very order's starts; another coordinator may use its run's name again."""
-        found = self.attempts.get(order.run)
-        same = found is not None and (found.round, found.model_hash) == (
-            order.round,
-            order.model_hash,
-        )
-        return found if same else None
+        """The attempts at this very order; another coordinator may use its run's name again."""
+        last = self.attempts.get(order.run)
+        if last is None or (last.round, last.model_hash) != (order.round, order.model_hash):
+            return None
+        return last
 
-    def hopeless(self, order: Order) -> bool:
-        """Whether the order has ended the agent, and not the other way round, too often."""
-        found = self.attempt(order)
+    def attempts_exhausted(self, order: Order) -> bool:
+        """Whether ``MAX_STARTS`` earlier starts of the agent began the order and none finished it."""
+        last = self.attempt(order)
         return (
-            found is not None
-            and found.starts >= MAX_STARTS
-            and found.incarnation != self.incarnation
+            last is not None and last.starts >= MAX_STARTS and last.incarnation != self.incarnation
         )
 
-    def unused(self) -> str | None:
-        """Of the runs that seem to be over the one that was worked for longest ago; None without any."""
+    def evictable(self) -> str | None:
+        """The least recently used of the runs that seem to be over; None when there is none."""
         used = {*self.recent, *self.orders}
         return next((run for run in self.runs if run not in used), None)
 
     def blobs(self) -> set[bytes]:
-        """Every blob, vector, mask and patch that is still needed."""
-        found = {waiting.blob for waiting in self.outbox}
+        """The names of all blobs, vectors, masks and patches that are still needed."""
+        names = {waiting.blob for waiting in self.outbox}
         for order in self.orders.values():
-            found.update(manifest.sha256 for manifest in named(order))
-            found.update(versions(order))
+            names.update(manifest.sha256 for manifest in named_blobs(order))
+            names.update(base_versions(order))
         for run in self.runs.values():
-            found.update((run.bundle, run.base))
-            found.update(name for name in run.kept.values() if name is not None)
-        return found
+            names.update((run.bundle, run.base))
+            names.update(name for name in run.kept.values() if name is not None)
+        return names
 
 
-class Memory:
-    """The state and its journal. Every method raises ``StorageError``, and then changes nothing."""
+class StateStore:
+    """The state and its journal. A method that raises ``StorageError`` has changed nothing."""
 
-    def __init__(self, journal: Record[AgentState]) -> None:
+    def __init__(self, journal: DurableValue[AgentState]) -> None:
         self._journal = journal
         self.state = journal.load() or AgentState()
 
     def start(self, clock_s: int, key: bytes) -> None:
-        """A new start of the agent: its count grows, and is at least the clock's, if that can be right.
+        """Begin a new incarnation, above the last, and at least the clock's time if that is plausible.
 
-        With new keys both counts begin anew: no old frame has their MAC.
+        With new keys both incarnations start over, because no old frame carries their MAC.
         """
         state = self.state
         if state.key not in (b"", key):
@@ -183,64 +177,66 @@ class Memory:
             incarnation=incarnation, coordinator_incarnation=state.coordinator_incarnation, key=key
         )
 
-    def heard(self, coordinator_incarnation: int) -> None:
-        """The coordinator's present start; an older one than before has proved that it is alive (Peer)."""
+    def heard_coordinator(self, coordinator_incarnation: int) -> None:
+        """Note the coordinator's incarnation. A lower one than before has proved to be live (``Peer``)."""
         if coordinator_incarnation != self.state.coordinator_incarnation:
             self._save(coordinator_incarnation=coordinator_incarnation)
 
     def accept(self, order: Order) -> str | None:
-        """Take an order on, in place of an older one of its run; gives the run that makes room for it.
+        """Accept an order in place of its run's older one. Returns the run that was evicted for it, if any.
 
-        Raises ``TooManyRuns`` for one of a new run while all that are kept are in use.
+        Raises ``TooManyRuns`` for a new run while all that are kept are in use.
         """
-        state, runs, gone = self.state, self.state.runs, None
+        state, runs, evicted = self.state, self.state.runs, None
         recent = (*state.recent, order.run)[-MAX_RUNS:]
-        held = runs.keys() | state.orders.keys()
-        if order.run not in held and len(held) >= MAX_RUNS:
-            gone = state.unused()
-            if gone is None:
+        names = runs.keys() | state.orders.keys()
+        if order.run not in names and len(names) >= MAX_RUNS:
+            evicted = state.evictable()
+            if evicted is None:
                 self._save(recent=recent)
                 where = f"run {order.run}, round {order.round}"
-                found = f"found {len(held)} other runs, each with one of the last {MAX_RUNS} orders"
+                found = (
+                    f"found {len(names)} other runs, each with one of the last {MAX_RUNS} orders"
+                )
                 raise TooManyRuns(f"{where}: {found}, expected one that seems to be over")
-            runs = _without(runs, gone)
+            runs = _without(runs, evicted)
         self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
-        return gone
+        return evicted
 
     def begin(self, order: Order) -> None:
-        """An order's job begins; counted once for each start of the agent."""
-        state, known = self.state, self.state.attempt(order)
-        if known is not None and known.incarnation == state.incarnation:
+        """An order's job begins; counted once per start of the agent."""
+        state, last = self.state, self.state.attempt(order)
+        if last is not None and last.incarnation == state.incarnation:
             return
-        starts = 1 if known is None else known.starts + 1
+        starts = 1 if last is None else last.starts + 1
         used = {*state.recent, *state.orders}
         attempts = {run: attempt for run, attempt in state.attempts.items() if run in used}
         attempts[order.run] = Attempt(order.round, order.model_hash, starts, state.incarnation)
         self._save(attempts=attempts)
 
     def interrupt(self, run: str) -> None:
-        """A run's job was stopped on purpose: it says nothing against its order."""
+        """A run's job was stopped on purpose, which does not count against its order."""
         self._save(attempts=_without(self.state.attempts, run))
 
     def drop(self, run: str) -> None:
-        """The order of a run will not be done."""
+        """Give up the order of a run."""
         state = self.state
         self._save(orders=_without(state.orders, run), attempts=_without(state.attempts, run))
 
     def refuse(self, run: str) -> None:
-        """The order of a run will not be done, nor will it when it comes again."""
+        """Give up the order of a run, now and whenever it is repeated."""
         self._save(orders=_without(self.state.orders, run))
 
     def finish(self, order: Order, outcome: Outcome) -> None:
-        """An order is done: what it left is the device's now, its update waits, a newer order stays.
+        """An order is done: keep its outcome, queue its update, and leave a newer order alone.
 
-        An evaluation with another bundle leaves all as it was: the last training's is the run's own.
+        An evaluation with another bundle keeps the run's state, which is of the last training's bundle.
         """
-        known = self.state.runs.get(order.run)
-        if order.task == EVALUATE and known is not None and known.bundle != order.bundle.sha256:
-            known = msgspec.structs.replace(known, round=order.round)
+        kept = self.state.runs.get(order.run)
+        if order.task == EVALUATE and kept is not None and kept.bundle != order.bundle.sha256:
+            kept = msgspec.structs.replace(kept, round=order.round)
         else:
-            known = RunState(
+            kept = RunState(
                 order.bundle.sha256,
                 order.model_hash,
                 outcome.model,
@@ -251,7 +247,7 @@ class Memory:
                 outcome.gradient,
                 outcome.patch,
             )
-        runs = {**_without(self.state.runs, order.run), order.run: known}
+        runs = {**_without(self.state.runs, order.run), order.run: kept}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]
         done = (order.run, order.round)
@@ -262,12 +258,12 @@ class Memory:
             attempts=_without(self.state.attempts, order.run),
         )
 
-    def deliver(self, waiting: Pending) -> None:
-        """An update has its receipt, good or bad."""
+    def remove_update(self, waiting: Pending) -> None:
+        """An update has its receipt, or is lost."""
         self._save(outbox=tuple(p for p in self.state.outbox if p != waiting))
 
-    def cut(self, chunk_bytes: int) -> None:
-        """The size of chunks from now on."""
+    def set_chunk_bytes(self, chunk_bytes: int) -> None:
+        """Set the chunk size from now on."""
         if chunk_bytes != self.state.chunk_bytes:
             self._save(chunk_bytes=chunk_bytes)
 

@@ -1,7 +1,7 @@
-"""What a device keeps, as the agent sees it: blobs, one record, and the vectors that never travel.
+"""The agent's storage interfaces: blobs, one durable value, and vectors that never leave the device.
 
-The agent's cores know these interfaces only. On a device all three are files below one folder; an
-emulator may keep them elsewhere.
+The agent's core knows only these interfaces. On a device all three are files in one folder; an emulator
+may keep them elsewhere.
 """
 
 from collections.abc import Set
@@ -16,55 +16,55 @@ from sedge_protocol.wire.transfer import Manifest
 T = TypeVar("T")
 
 
-class Shelf(Protocol):
-    """Immutable blobs, as a job needs them."""
+class WholeBlobs(Protocol):
+    """Immutable blobs, as far as a job needs them."""
 
     def has(self, sha256: bytes) -> bool:
         """Whether the whole blob is here."""
         ...
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob, checked; one that fails its hash is no longer here."""
+        """A blob, its hash checked; one that fails the check is removed."""
         ...
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable on return; gives its SHA-256."""
+        """Store a blob, durable on return. Returns its SHA-256."""
         ...
 
 
-class Blobs(Shelf, Protocol):
-    """Blobs and partly received ones, as ``BlobFolder``; that class says more of each method."""
+class Blobs(WholeBlobs, Protocol):
+    """Whole blobs and partly received ones. ``BlobFolder`` implements and documents each method."""
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """``length`` bytes of a blob from ``offset``, not checked."""
+        """``length`` bytes of a blob from ``offset``, without a hash check."""
         ...
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Which chunks of a blob have arrived already."""
+        """The chunks of a blob that have arrived already."""
         ...
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """Put a chunk into its place."""
+        """Store a chunk at its offset."""
         ...
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Make a complete part a blob. False, and no part, when its hash is wrong."""
+        """Turn a complete part into a blob. False, and the part is deleted, when its hash is wrong."""
         ...
 
     def collect(self, keep: Set[bytes], min_age_s: float) -> int:
-        """Delete what is not in ``keep``; gives the bytes freed.
+        """Delete what is not in ``keep``. Returns the bytes freed.
 
-        ``keep`` has the names of vectors and masks too, so that whoever holds those elsewhere can
-        delete them here as well.
+        ``keep`` includes the names of vectors and masks, so that an implementation that stores these
+        elsewhere can delete them in the same call.
         """
         ...
 
 
-class Record(Protocol[T]):
-    """One value that survives everything, as ``Journal``."""
+class DurableValue(Protocol[T]):
+    """One value that survives crashes and power loss; ``Journal`` implements it."""
 
     def load(self) -> T | None:
-        """What was last committed; None when nothing ever was."""
+        """The last committed value; None when there is none."""
         ...
 
     def commit(self, value: T) -> None:
@@ -73,12 +73,12 @@ class Record(Protocol[T]):
 
 
 class Vectors(Protocol):
-    """Vectors and masks that never leave the device, by names of 32 bytes; they never change.
+    """Vectors and masks that never leave the device, immutable, named by 32 bytes.
 
-    These are the decoded global models (each named by its hash), the device's own model, what it still
-    owes, its last mask, and what else ``Job`` (job.py) names. A coded patch is kept like a mask. Every
-    method raises ``StorageError`` when the disk refuses, and for a name that is not here or no longer
-    sound; the latter is not here any more after that.
+    These are the decoded global models (each named by its hash) and what ``Job`` (job.py) names: the
+    device's own model, its residual, its last mask and so on. A coded patch is stored like a mask. Every
+    method raises ``StorageError`` when the disk refuses, and for a name that is missing or damaged; a
+    damaged one is missing from then on.
     """
 
     def has(self, name: bytes) -> bool:
@@ -86,11 +86,11 @@ class Vectors(Protocol):
         ...
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """A vector (n,), not to be written to. Raises ``CodecError`` for one of another layout."""
+        """A vector (n,), read-only. Raises ``CodecError`` when its size is not the layout's."""
         ...
 
     def keep(self, theta: Theta) -> bytes:
-        """Keep theta (n,), which its owner will not change any more; gives its name."""
+        """Keep theta (n,), which the caller must not change any more. Returns its name."""
         ...
 
     def keep_version(self, theta: Theta, sha256: bytes) -> None:
@@ -102,14 +102,14 @@ class Vectors(Protocol):
         ...
 
     def keep_mask(self, bitmap: bytes) -> bytes:
-        """Keep the bitmap of a mask, or a coded patch; gives its SHA-256."""
+        """Keep the bitmap of a mask, or a coded patch. Returns its SHA-256."""
         ...
 
 
 class FolderVectors:
     """``Vectors`` as blobs beside the others: raw little-endian float32, named by their SHA-256."""
 
-    def __init__(self, blobs: Shelf) -> None:
+    def __init__(self, blobs: WholeBlobs) -> None:
         self._blobs = blobs
 
     def has(self, name: bytes) -> bool:
@@ -117,17 +117,17 @@ class FolderVectors:
         return self._blobs.has(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """A vector (n,), not to be written to. Raises ``CodecError`` for one of another layout."""
+        """A vector (n,), read-only. Raises ``CodecError`` when its size is not the layout's."""
         data = self._blobs.read(name)
         if len(data) != 4 * layout.size:
-            # An order may name any blob that is here as the version it builds on.
+            # A malformed order may name any blob as the version that it builds on.
             raise CodecError(
                 f"vector {name.hex()}: {len(data)} bytes, expected float32 ({layout.size},)"
             )
         return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
 
     def keep(self, theta: Theta) -> bytes:
-        """Keep theta (n,); gives its name."""
+        """Keep theta (n,). Returns its name."""
         return self._blobs.write(theta.astype("<f4", copy=False).tobytes())
 
     def keep_version(self, theta: Theta, sha256: bytes) -> None:
@@ -139,5 +139,5 @@ class FolderVectors:
         return self._blobs.read(name)
 
     def keep_mask(self, bitmap: bytes) -> bytes:
-        """Keep the bitmap of a mask; gives its SHA-256."""
+        """Keep the bitmap of a mask. Returns its SHA-256."""
         return self._blobs.write(bitmap)

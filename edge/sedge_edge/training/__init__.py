@@ -1,1 +1,1 @@
-"""One order's work: the start vector, training and evaluation, the coded update."""
+"""One order's job: the start vector, training and evaluation, the coded update."""

@@ -1,13 +1,13 @@
-"""Which examples make up each batch: pure, and the same on a device and in the emulator.
+"""Which examples make up each batch, the same on a device and in the emulator.
 
 Programs have a static batch size B, so the last, partial batch of an epoch is
 
     pad     completed with row 0 at weight zero: exact, but BatchNorm would count the padding
-    fill    completed from the start of this epoch's shuffle at weight one
+    fill    completed from the start of this epoch's shuffle, at weight one
     drop    left out
 
-``pad`` becomes ``fill`` where padding is not safe. Fewer than B examples are one partial batch: ``drop``
-would leave nothing to train on, and becomes ``fill``, which then repeats examples.
+``pad`` becomes ``fill`` where padding is not safe. For fewer than B examples ``drop``, which would leave
+nothing to train on, becomes ``fill``, which then repeats examples.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import LastBatch
 
-# (seed, num_examples, epochs) -> one permutation (num_examples,), or a part of one, for each epoch.
+# (seed, num_examples, epochs) -> for each epoch a permutation (num_examples,), or a part of one.
 Permutations: TypeAlias = Callable[[int, int, int], Iterator[NDArray[np.int64]]]
 
 
@@ -34,7 +34,7 @@ class Batch:
 
 
 def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
-    """The shuffles of a training (PCG64 of the seed), the same on every platform."""
+    """One shuffle per epoch (PCG64 of the seed), the same on every platform."""
     rng = np.random.Generator(np.random.PCG64(seed))
     for _ in range(epochs):
         yield rng.permutation(num_examples).astype(np.int64)
@@ -49,10 +49,9 @@ def batches(
     padding_is_safe: bool,
     shuffles: Permutations = permutations,
 ) -> Iterator[Batch]:
-    """The batches of a training, epoch after epoch, each epoch a new permutation.
+    """The batches of a training, shuffled anew each epoch.
 
-    ``shuffles`` gives the permutations; another than the device's own serves to repeat somebody
-    else's run.
+    ``shuffles`` gives the permutations; the emulator passes others to reproduce published runs.
     """
     _require_examples(num_examples)
     if last_batch == "pad" and not padding_is_safe:
@@ -74,7 +73,7 @@ def batches(
 
 
 def evaluation_batches(num_examples: int, batch_size: int) -> Iterator[Batch]:
-    """Every example once, in order; the last batch is padded, which evaluation never notices."""
+    """Every example once, in order; the last batch is padded, which does not affect evaluation."""
     _require_examples(num_examples)
     for start in range(0, num_examples, batch_size):
         rows = np.arange(start, min(start + batch_size, num_examples), dtype=np.int64)
@@ -90,5 +89,5 @@ def _padded(epoch: int, rows: NDArray[np.int64], batch_size: int) -> Batch:
 
 
 def _require_examples(num_examples: int) -> None:
-    if num_examples < 1:  # data.check refuses an empty set long before
+    if num_examples < 1:  # check_examples refuses an empty set long before
         raise LocalError(f"{num_examples} examples make no batch")

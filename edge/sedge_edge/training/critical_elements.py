@@ -1,12 +1,12 @@
-"""The elements that a device's loss depends on most, tensor by tensor: what FedPURIN and FedCAC send.
+"""The critical elements, on which a device's loss depends most: what FedPURIN and FedCAC send.
 
 For every element of the trained model theta, with a gradient g,
 
     c = |g theta|       or with the second-order term       c = |-g theta + (g theta)^2 / 2|
 
-and of each tensor those with c >= t are critical: t is the z-th largest c, z = floor(fraction * elements),
-ties included, or the smallest c above the cutoff where that one is not above it. Tensors that the device
-keeps and statistics are left out. n = parameters of the model, k = critical ones.
+and in each tensor those with c >= t are critical (ties included): t is the z-th largest c, with
+z = floor(fraction * elements), or the smallest c above the cutoff where the z-th is not above it.
+Statistics and tensors that the device keeps are left out. n = parameters of the model, k = critical ones.
 """
 
 from collections.abc import Collection
@@ -24,23 +24,23 @@ def critical(
     theta: Theta, gradient: Theta, layout: Layout, keep: Collection[str], selection: UpdateSelection
 ) -> NDArray[np.uint32]:
     """Sorted indices (k,) of the critical elements of theta (n,), given its gradient (n,)."""
-    found = [np.empty(0, np.uint32)]
+    indices = [np.empty(0, np.uint32)]
     for tensor in _candidates(layout, keep):
         scores = _scores(theta[tensor.slice], gradient[tensor.slice], selection)
         chosen = np.flatnonzero(scores >= _threshold(scores, selection))
-        found.append((chosen + tensor.offset).astype(np.uint32))
-    return np.concatenate(found)
+        indices.append((chosen + tensor.offset).astype(np.uint32))
+    return np.concatenate(indices)
 
 
 def sparsified(
     theta: Theta, chosen: NDArray[np.uint32], layout: Layout, keep: Collection[str]
 ) -> Theta:
-    """theta (n,) with nothing but the chosen (k,) in the tensors that ``critical`` chooses from."""
+    """theta (n,) with 0 for every element that ``critical`` could choose but that is not in chosen (k,)."""
     sparse = theta.copy()
     for tensor in _candidates(layout, keep):
         sparse[tensor.slice] = 0.0
-    place = chosen.astype(np.intp)
-    sparse[place] = theta[place]
+    indices = chosen.astype(np.intp)
+    sparse[indices] = theta[indices]
     return sparse
 
 
@@ -49,25 +49,25 @@ def _candidates(layout: Layout, keep: Collection[str]) -> list[Tensor]:
 
 
 def _scores(theta: Theta, gradient: Theta, selection: UpdateSelection) -> NDArray[np.float32]:
-    """c of a tensor's elements; what is too large for float32 is infinite."""
+    """c of a tensor's elements; infinite where float32 overflows."""
     if selection.half:
         limited = np.clip(gradient, -_LARGEST_HALF, _LARGEST_HALF)
         gradient = limited.astype(np.float16).astype(np.float32)
     with np.errstate(over="ignore"):
         change = gradient * theta
         if selection.hessian:
-            change *= change / 2 - 1  # in this form two infinities never meet
+            change *= change / 2 - 1  # in this form no inf - inf can occur
     np.abs(change, out=change)
     return change
 
 
 def _threshold(scores: NDArray[np.float32], selection: UpdateSelection) -> np.float32:
-    """The least c that is critical in a tensor; NaN, which no c is at least, where none is."""
+    """The least critical c of a tensor; NaN, for which every comparison is false, when there is none."""
     count = int(selection.fraction * scores.size)
     if count == 0:
         return np.float32(np.nan)
-    place = scores.size - count
-    threshold: np.float32 = np.partition(scores, place)[place]
+    rank = scores.size - count
+    threshold: np.float32 = np.partition(scores, rank)[rank]
     if threshold > selection.cutoff:
         return threshold
     above = scores[scores > selection.cutoff]

@@ -1,4 +1,4 @@
-"""Examples as a model takes them: checked against it, and split the same way every time."""
+"""A device's examples: checked against the model, and split reproducibly."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,15 +20,15 @@ class Examples:
     targets: NDArray[np.int64]
 
 
-def check(examples: Examples, manifest: BundleManifest) -> None:
-    """Raise ``DataError`` unless a model can be trained and evaluated on the examples."""
+def check_examples(examples: Examples, manifest: BundleManifest) -> None:
+    """Raise ``DataError`` unless the model can be trained and evaluated on the examples."""
     inputs, targets = examples.inputs, examples.targets
     if len(inputs) != len(targets):
-        raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected as many")
+        raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected the same number")
     check_inputs(inputs, manifest, "x")
     if manifest.target.dtype != "int64" or manifest.target.shape:
         expected = f"{manifest.target.dtype} of shape {manifest.target.shape}"
-        raise DataError(f"the model expects targets {expected}, the agent has only labels")
+        raise DataError(f"the model expects targets {expected}, the agent only has labels")
     if manifest.num_classes:
         wrong = (targets < 0) | (targets >= manifest.num_classes)  # (N,)
         if wrong.any():
@@ -43,29 +43,31 @@ def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples
 
     Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
     """
-    train, test = parts(len(examples.targets), test_fraction, seed)
+    train, test = split_rows(len(examples.targets), test_fraction, seed)
     return (
         Examples(examples.inputs[train], examples.targets[train]),
         Examples(examples.inputs[test], examples.targets[test]),
     )
 
 
-def parts(count: int, test_fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows, ascending, to train on and to test on."""
+def split_rows(
+    count: int, test_fraction: float, seed: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows, ascending, of the training part and of the test part."""
     if count < 2:
         raise DataError(f"{count} examples cannot be split, expected at least 2")
     order = np.random.Generator(np.random.PCG64(seed)).permutation(count)
-    num_test = set_aside(count, test_fraction)
+    num_test = holdout_size(count, test_fraction)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
-def set_aside(count: int, fraction: float) -> int:
-    """How many of ``count`` examples, at least 2, a split sets aside."""
+def holdout_size(count: int, fraction: float) -> int:
+    """How many of ``count`` examples (at least 2) a split puts into the second part."""
     return min(max(1, round(fraction * count)), count - 1)
 
 
 def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
-    """Raise ``DataError`` unless a model takes the inputs (N, ...), which it calls ``name``."""
+    """Raise ``DataError``, which calls the inputs (N, ...) ``name``, unless the model can take them."""
     if len(inputs) == 0:
         raise DataError(f"{name} has no rows, expected at least one")
     if inputs.dtype != manifest.input.dtype:
@@ -77,8 +79,8 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
 
 
 def require_finite(inputs: Inputs, name: str) -> None:
-    """Raise ``DataError`` for NaN or inf in inputs (N, ...), which it calls ``name``."""
-    # By the extremes of each row: a mask of every element would be a quarter of the data again.
+    """Raise ``DataError``, which calls the inputs (N, ...) ``name``, for NaN or inf in them."""
+    # By the extremes of each row: a boolean per element would cost another quarter of the data's memory.
     flat = inputs.reshape(len(inputs), -1)
     highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
     finite = np.isfinite(highest) & np.isfinite(lowest)

@@ -1,36 +1,37 @@
-"""One order, done: assemble the start vector, evaluate, train, evaluate, code what changed.
+"""A job does one order: assemble the start vector, evaluate, train, evaluate, encode the update.
 
-Runs in a worker thread beside the agent's core. It reads and writes blobs and vectors, and touches
-nothing else; until the core commits the outcome, a crash leaves only orphans to collect.
+It runs in a worker thread beside the agent's core, and reads and writes only blobs and vectors. Until the
+core commits the outcome, a crash leaves nothing but orphaned blobs, which are collected.
 
-    perform = prepare, then the lesson (local_training.py) with the device's trainer, then complete
+    run_job = prepare, then local_training (local_training.py) with the device's trainer, then complete
 
-Whoever trains many devices at once prepares and completes each, and leads their lessons in his own way.
+An emulator that trains many devices at once prepares and completes each, and batches the local trainings.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.rounds.storage import Shelf, Vectors
-from sedge_edge.training.examples import Examples, check, split
+from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.training.examples import Examples, check_examples, split
 from sedge_edge.training.local_training import (
     FEATURES,
     Answer,
     Evaluate,
-    Learned,
-    Lesson,
+    LocalResult,
+    LocalTraining,
     Request,
     Train,
-    asked_about,
     check_order,
-    follow,
-    lesson,
+    examples_for,
+    local_training,
+    run_to_end,
     scores_gradient,
 )
-from sedge_edge.training.start_vector import Parts, assemble
+from sedge_edge.training.start_vector import StartCandidates, assemble
+from sedge_edge.training.steppers import tensor_slices
 from sedge_edge.training.trainer import Trainer, TrainingDiverged
 from sedge_protocol.codec import (
     Compression,
@@ -43,27 +44,27 @@ from sedge_protocol.codec import (
     mask_bitmap,
     top_k,
 )
-from sedge_protocol.errors import CodecError, LocalError, SedgeError
-from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.errors import SedgeError, Unencodable
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, BundleManifest
 from sedge_protocol.wire.messages import TRAIN, Codec, Order
 from sedge_protocol.wire.update import Report, encode_update
 
-# What this agent can do that a coordinator may not count on (``Hello.codecs``).
+# Optional abilities of this agent, which it must announce (``Hello.codecs``).
 CODECS = ("int4", "sign", *FEATURES)
 
 
 class OutOfMemory(SedgeError):
-    """A job needs more memory than the device has for it."""
+    """A job needs more memory than the device has."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """An order whose blobs are all here, and what the device keeps of its run, by name.
+    """An order whose blobs are all here, and the names of what the device keeps of its run.
 
-    ``model`` is the device's own last one, which it predicts with; where that is a mixture, ``part`` is
-    the own part of it. ``residual`` is what it still owes, ``mask`` that of its last update, ``gradient``
-    that of its last batch, and ``patch`` what it sent last, coded as a patch.
+    ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
+    it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
+    update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
     """
 
     order: Order
@@ -77,7 +78,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished job left: the update among the blobs, all else among the vectors, as in ``Job``."""
+    """What a job leaves: the update, a blob, and the vectors that the device keeps, as in ``Job``."""
 
     run: str
     round: int
@@ -93,15 +94,15 @@ class Outcome:
     @property
     def kept(self) -> tuple[bytes, ...]:
         """The names of everything that the device keeps for its next order of the run."""
-        found = (self.model, self.residual, self.mask, self.part, self.gradient, self.patch)
-        return tuple(name for name in found if name is not None)
+        names = (self.model, self.residual, self.mask, self.part, self.gradient, self.patch)
+        return tuple(name for name in names if name is not None)
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a job reads and writes. ``keeps_model`` unless nobody will ask for the device's own model."""
+class JobContext:
+    """The storage and examples of a job. Without ``keeps_model`` the device's own model is not stored."""
 
-    blobs: Shelf
+    blobs: WholeBlobs
     vectors: Vectors
     train: Examples
     test: Examples
@@ -109,8 +110,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Workplace(Place):
-    """Where a device does its jobs itself; ``clock`` counts seconds and need not be a time of day."""
+class WorkerContext(JobContext):
+    """What a device's worker thread needs besides; ``clock`` is any clock in seconds."""
 
     open_bundle: Callable[[bytes], tuple[Bundle, Trainer]]
     stopped: Callable[[], bool]
@@ -119,13 +120,13 @@ class Workplace(Place):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that can begin: its start vector (n,), and where the tensors lie that the device keeps.
+    """A job that is ready to train.
 
-    ``base`` (n,) is what the update is counted from, and ``personal`` (k,) are the elements in which the
-    device starts from its own, as in ``Start``. ``own`` (n,) is the device's own model, or its part of a
-    mixture, where the order trains one. ``context`` is the mask, as a bitmap, that the update's mask is
-    coded against. ``train`` are the examples to train on; ``held`` are those that the device holds out,
-    to pick one of ``parts`` by. ``correction`` (n,) is added to the gradients.
+    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``; ``kept`` are
+    the slices of the tensors that stay on the device. ``own`` (n,) is the device's own model, or its part
+    of a mixture, when the order trains one. ``mask_context`` is the bitmap that the update's mask is coded
+    against. ``held_out`` are the examples that ``train`` leaves out to pick one of ``candidates`` by.
+    ``correction`` (n,) is added to the gradients.
     """
 
     job: Job
@@ -133,24 +134,24 @@ class Prepared:
     start: Theta
     base: Theta
     personal: NDArray[np.uint32]
-    kept: list[slice]
+    kept: Sequence[slice]
     train: Examples
-    context: bytes | None = None
+    mask_context: bytes | None = None
     own: Theta | None = None
-    parts: Parts | None = None
-    held: Examples | None = None
+    candidates: StartCandidates | None = None
+    held_out: Examples | None = None
     correction: Theta | None = None
 
     @property
-    def lesson(self) -> Lesson:
-        """The training itself, from its beginning."""
+    def local_training(self) -> LocalTraining:
+        """The local training, not yet begun."""
         layout, order = self.manifest.layout, self.job.order
-        return lesson(order, layout, self.start, self.own, self.parts, self.correction)
+        return local_training(order, layout, self.start, self.own, self.candidates, self.correction)
 
 
 @dataclass(frozen=True)
-class Coded:
-    """A coded delta, and the names of what it leaves for the next round (see ``Job``)."""
+class EncodedDelta:
+    """An encoded delta, and the names of what it leaves for the next round (see ``Job``)."""
 
     payload: bytes
     residual: bytes | None
@@ -158,32 +159,38 @@ class Coded:
     patch: bytes | None
 
 
-def perform(job: Job, place: Workplace) -> Outcome:
+def run_job(job: Job, context: WorkerContext) -> Outcome:
     """Do the job.
 
     Raises ``RemoteError``, ``DataError``, ``StorageError`` or ``OutOfMemory``, each saying what is wrong.
     """
     try:
-        return _perform(job, place)
-    except MemoryError as exc:  # numpy's says how much it wanted, Python's says nothing
+        return _run_job(job, context)
+    except MemoryError as exc:  # numpy's names the size it wanted, Python's is empty
         where = f"run {job.order.run}, round {job.order.round}"
         text = str(exc) or "no more to be had"
         raise OutOfMemory(f"{where}: memory: {text}, expected room for the job") from exc
 
 
-def _perform(job: Job, place: Workplace) -> Outcome:
-    bundle, trainer = place.open_bundle(job.order.bundle.sha256)
-    prepared = prepare(job, place, bundle.manifest)
-    began = place.clock()
-    learned = follow(prepared.lesson, lambda request: _answer(request, trainer, prepared, place))
-    return complete(prepared, learned, place.clock() - began, place)
+def _run_job(job: Job, context: WorkerContext) -> Outcome:
+    bundle, trainer = context.open_bundle(job.order.bundle.sha256)
+    prepared = prepare(job, context, bundle.manifest)
+    began = context.clock()
+    result = run_to_end(
+        prepared.local_training, lambda request: _answer(request, trainer, prepared, context)
+    )
+    return complete(prepared, result, context.clock() - began, context)
 
 
-def _answer(request: Request, trainer: Trainer, prepared: Prepared, place: Workplace) -> Answer:
-    """What a device's own trainer says to a lesson's question."""
+def _answer(
+    request: Request, trainer: Trainer, prepared: Prepared, context: WorkerContext
+) -> Answer:
+    """Answer a request of the local training with the device's trainer."""
     if isinstance(request, Evaluate):
-        return trainer.evaluate(request.theta, asked_about(request, place.test, prepared.held))
-    train, stopped = prepared.train, place.stopped
+        return trainer.evaluate(
+            request.theta, examples_for(request, context.test, prepared.held_out)
+        )
+    train, stopped = prepared.train, context.stopped
     training, seed = request.training, request.seed
     if isinstance(request, Train):
         return trainer.train(
@@ -201,34 +208,32 @@ def _answer(request: Request, trainer: Trainer, prepared: Prepared, place: Workp
     )
 
 
-def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
-    """Everything that comes before the training; the order's global model is held from then on.
+def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
+    """Everything before the training. Stores the order's global model; ``manifest`` is of its bundle.
 
-    ``manifest`` is that of the order's bundle.
-
-    Raises ``CodecError`` for what is not as the order says (``BrokenSteps`` where fetching the model
-    whole may help) or cannot be done, ``DataError`` for data that do not fit the bundle, ``StorageError``
-    for the disk.
+    Raises ``CodecError`` for inputs that do not match the order (``BrokenSteps`` when fetching the whole
+    model may help) or an order that cannot be done, ``DataError`` for data that do not fit the bundle,
+    ``StorageError`` for the disk.
     """
-    order, layout, vectors = job.order, manifest.layout, place.vectors
-    check(place.train, manifest)
-    check(place.test, manifest)
+    order, layout, vectors = job.order, manifest.layout, context.vectors
+    check_examples(context.train, manifest)
+    check_examples(context.test, manifest)
     check_order(order, layout)
-    train, held = place.train, None
+    train, held_out = context.train, None
     if order.work.choice is not None:
-        train, held = split(train, order.work.choice.holdout, order.work.choice.seed)
-    kept = _slices(layout, order.work.keep)
-    start = assemble(order, place.blobs, vectors, layout, kept, job.model, job.gradient)
-    context = None
+        train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
+    kept = tensor_slices(layout, order.work.keep, "keep")
+    start = assemble(order, context.blobs, vectors, layout, kept, job.model, job.gradient)
+    mask_context = None
     if order.work.select is not None and job.mask is not None and order.context == job.mask:
-        context = vectors.read_mask(job.mask)
-    name = None
+        mask_context = vectors.read_mask(job.mask)
+    own_name = None
     if order.work.own_model is not None:
-        name = job.part if order.work.own_model.mixes else job.model
-    own = None if name is None else vectors.read(name, layout)
+        own_name = job.part if order.work.own_model.mixes else job.model
+    own = None if own_name is None else vectors.read(own_name, layout)
     correction = None
     if order.correction is not None:
-        correction = decode(place.blobs.read(order.correction.sha256), layout.size).dense()
+        correction = decode(context.blobs.read(order.correction.sha256), layout.size).dense()
     return Prepared(
         job,
         manifest,
@@ -237,20 +242,22 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
         start.personal,
         kept,
         train,
-        context,
+        mask_context,
         own,
-        start.parts,
-        held,
+        start.candidates,
+        held_out,
         correction,
     )
 
 
-def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place) -> Outcome:
-    """Everything that comes after the training: report, coded update, and what the device keeps.
+def complete(
+    prepared: Prepared, result: LocalResult, seconds: float, context: JobContext
+) -> Outcome:
+    """Everything after the training: the report, the coded update, and what the device keeps.
 
-    Raises ``TrainingDiverged`` for a delta that cannot be sent, ``StorageError`` for the disk.
+    Raises ``TrainingDiverged`` for a delta that cannot be encoded, ``StorageError`` for the disk.
     """
-    job, vectors, trained = prepared.job, place.vectors, learned.trained
+    job, vectors, trained = prepared.job, context.vectors, result.trained
     order = job.order
     report = Report(
         run=order.run,
@@ -260,127 +267,119 @@ def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place)
         model_hash=order.model_hash,
         patch_hash=order.patch_hash,
         num_examples=len(prepared.train.targets),
-        before=learned.before,
-        after=learned.after,
+        before=result.before,
+        after=result.after,
         train_loss=trained.loss,
         steps=trained.steps,
         seconds=seconds,
-        mix=learned.mix,
-        sparse=learned.sparse,
-        level=None if learned.picked is None else learned.picked.level,
+        mix=result.mix,
+        sparse=result.sparse,
+        level=None if result.picked is None else result.picked.level,
     )
-    coded = Coded(b"", job.residual, job.mask, job.patch)
+    encoded = EncodedDelta(b"", job.residual, job.mask, job.patch)
     if order.task == TRAIN and order.work.upload:
-        coded = code_delta(prepared, learned, vectors)
-    update = place.blobs.write(encode_update(report, coded.payload))
+        encoded = encode_delta(prepared, result, vectors)
+    update = context.blobs.write(encode_update(report, encoded.payload))
     model, part, gradient = job.model, job.part, job.gradient
     if order.task == TRAIN:
-        slope = trained.gradient if scores_gradient(order) else None
-        model = vectors.keep(learned.model) if place.keeps_model else None
-        part = None if learned.part is None else vectors.keep(learned.part)
-        gradient = None if slope is None else vectors.keep(slope)
+        model = vectors.keep(result.model) if context.keeps_model else None
+        part = None if result.part is None else vectors.keep(result.part)
+        last = trained.gradient if scores_gradient(order) else None
+        gradient = None if last is None else vectors.keep(last)
     return Outcome(
         order.run,
         order.round,
         update,
         model,
-        coded.residual,
+        encoded.residual,
         report,
-        coded.mask,
+        encoded.mask,
         part,
         gradient,
-        coded.patch,
+        encoded.patch,
     )
 
 
-def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
-    """The coded delta of a training. What is left out is owed, unless the order selects.
+def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:
+    """The encoded delta of a training. What it leaves out goes to the residual, unless the order selects.
 
-    Raises ``TrainingDiverged`` for a delta that the codec cannot carry: fp16 ends at 65,504.
+    Raises ``TrainingDiverged`` for a delta that the codec cannot represent: fp16 ends at 65,504.
     """
     job, order, codec = prepared.job, prepared.job.order, prepared.job.order.codec
-    delta = _change(prepared, learned, vectors)
+    delta = _delta(prepared, result, vectors)
     try:
-        if learned.chosen is None:
-            chosen = choose(delta, codec)
+        if result.chosen is None:
+            chosen = select_elements(delta, codec)
         else:
-            chosen = SparseVector(delta.size, learned.chosen, delta[learned.chosen.astype(np.intp)])
-        payload = encode(chosen, codec.values, codec.compression, prepared.context)
-        base = base_of(prepared, learned)
-        patch = _remember(base, chosen, codec.values, vectors) if order.work.remember else None
-    except LocalError as exc:
+            chosen = SparseVector(delta.size, result.chosen, delta[result.chosen.astype(np.intp)])
+        payload = encode(chosen, codec.values, codec.compression, prepared.mask_context)
+        base = update_base(prepared, result)
+        patch = _keep_sent(base, chosen, codec.values, vectors) if order.work.remember else None
+    except Unencodable as exc:
         where = f"run {order.run}, round {order.round}"
         raise TrainingDiverged(f"{where}: delta: {exc}") from exc
     residual, mask = None, job.mask
     whole = chosen.indices is None and codec.values is ValueCoding.FP32
-    if learned.chosen is None and codec.error_feedback and not whole:
-        _take_out(delta, chosen, codec.values)
+    if result.chosen is None and codec.error_feedback and not whole:
+        _subtract_sent(delta, chosen, codec.values)
         residual = vectors.keep(delta)
-    if learned.chosen is not None and 0 < chosen.count < chosen.size:
+    if result.chosen is not None and 0 < chosen.count < chosen.size:
         mask = vectors.keep_mask(mask_bitmap(chosen))
-    return Coded(payload, residual, mask, patch)
+    return EncodedDelta(payload, residual, mask, patch)
 
 
-def base_of(prepared: Prepared, learned: Learned) -> Theta:
-    """What the update is counted from (n,): the start that the device has picked, if it has."""
-    return prepared.base if learned.picked is None else learned.picked.start
+def update_base(prepared: Prepared, result: LocalResult) -> Theta:
+    """The vector (n,) that the update is relative to: the picked start, if the device has picked one."""
+    return prepared.base if result.picked is None else result.picked.start
 
 
-def _change(prepared: Prepared, learned: Learned, vectors: Vectors) -> Theta:
-    """What the device has to say (n,): its way from the base to the trained model, and what it owes.
+def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
+    """The delta (n,) to send: trained model minus base, plus the residual.
 
-    Nothing is owed in elements that are the device's own: their way is told from the global model on.
+    The device's personal elements get no residual: their delta is already relative to the global model.
     """
     job, codec = prepared.job, prepared.job.order.codec
-    owes = learned.chosen is None and codec.error_feedback
-    # Two finite vectors may be too far apart; that is found when it is coded.
+    feeds_back = result.chosen is None and codec.error_feedback
+    # The difference of two finite vectors may overflow; the encoder rejects it.
     with np.errstate(over="ignore"):
-        delta = learned.trained.theta - base_of(prepared, learned)
-        if owes and job.residual is not None:
+        delta = result.trained.theta - update_base(prepared, result)
+        if feeds_back and job.residual is not None:
             residual = vectors.read(job.residual, prepared.manifest.layout)
-            place = prepared.personal.astype(np.intp)
-            own = delta[place]
+            personal = prepared.personal.astype(np.intp)
+            without = delta[personal]
             delta += residual
-            delta[place] = own
+            delta[personal] = without
     for tensor in prepared.kept:
         delta[tensor] = 0.0
     return delta
 
 
-def _remember(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Vectors) -> bytes:
-    """Keep what the coordinator will take for the device's model where it was sent; gives the name.
+def _keep_sent(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Vectors) -> bytes:
+    """Keep the sent elements of the device's model as the coordinator decodes them. Returns the name.
 
-    Coded as the coordinator codes a patch of these elements at these values: with the same name.
+    They are coded exactly as the coordinator codes a patch of these elements, so that the names agree.
     """
     decoded = decoded_values(sent.values, values)  # (k,)
-    place = slice(None) if sent.indices is None else sent.indices.astype(np.intp)
-    with np.errstate(over="ignore"):  # found when it is coded
-        patch = SparseVector(sent.size, sent.indices, base[place] + decoded)
+    where = slice(None) if sent.indices is None else sent.indices.astype(np.intp)
+    with np.errstate(over="ignore"):  # the encoder rejects an overflow
+        patch = SparseVector(sent.size, sent.indices, base[where] + decoded)
     return vectors.keep_mask(encode(patch, ValueCoding.FP32, Compression.NONE))
 
 
-def choose(delta: Theta, codec: Codec) -> SparseVector:
-    """The elements of delta (n,) that are sent."""
+def select_elements(delta: Theta, codec: Codec) -> SparseVector:
+    """The elements of delta (n,) to send."""
     k = max(1, round(codec.fraction * delta.size))
-    if np.float32(codec.threshold) > 0:  # not one that float32 takes for none
+    if np.float32(codec.threshold) > 0:  # a smaller one is 0 in float32, which means none
         return above(delta, codec.threshold, k)
     if codec.fraction >= 1.0:
         return SparseVector(delta.size, None, delta)
     return top_k(delta, k)
 
 
-def _take_out(delta: Theta, chosen: SparseVector, values: ValueCoding) -> None:
-    """Leave in delta (n,) what the coordinator will not have decoded of it."""
+def _subtract_sent(delta: Theta, chosen: SparseVector, values: ValueCoding) -> None:
+    """Subtract from delta (n,) what the coordinator will decode of it."""
     left = chosen.values - decoded_values(chosen.values, values)  # (k,)
     if chosen.indices is None:
         delta[:] = left
-    else:  # numpy is three times as fast with its own kind of index
+    else:  # numpy is three times as fast with intp indices
         delta[chosen.indices.astype(np.intp)] = left
-
-
-def _slices(layout: Layout, names: tuple[str, ...]) -> list[slice]:
-    """Where the named tensors lie. Raises ``CodecError`` for an unknown name."""
-    for name in names:
-        if name not in layout.by_name:
-            raise CodecError(f"layout: no tensor named {name!r}")
-    return [layout.by_name[name].slice for name in names]

@@ -1,13 +1,13 @@
-"""What a device does between its start vector and its update, as questions to whoever has a trainer.
+"""Local training: what a device does between its start vector and its update, without a trainer.
 
-A lesson is a generator: it asks for an evaluation or a training, is sent the answer, and returns what came
-of it all. A device answers one question after the other (job.py); an emulator leads many lessons at once
-and answers equal questions together.
+It is a generator: it yields requests to train or evaluate, is sent the answers, and returns the result. A
+device answers one request after the other (job.py); an emulator runs many local trainings at once and
+answers requests of the same kind together.
 
-    evaluate     every start that the device may pick from, on the examples that it holds out
+    evaluate     every start that the device may pick from, on its held-out examples
     evaluate     what the device predicts with: the start vector, its own model, or their mixture
-    train        the model that is sent, in as many phases as the order has; the first beside the own part
-                 of a mixture (APFL)
+    train        the model that is sent, in one or more phases; in the first together with the own part of
+                 a mixture (APFL)
     train        the own model, pulled towards the start vector (Ditto)
     evaluate     what the device predicts with now
     evaluate     the critical elements alone (FedPURIN)
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.start_vector import StartCandidates
+from sedge_edge.training.steppers import tensor_slices
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
@@ -40,15 +41,15 @@ FEATURES = (
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:
-    """Evaluate theta (n,) on the device's test examples or those held out; the answer is ``Metrics``."""
+    """Evaluate theta (n,) on the test or the held-out examples; the answer is ``Metrics``."""
 
     theta: Theta
-    held: bool = False
+    held_out: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Train:
-    """Train theta (n,) on the device's examples, as ``Trainer.train`` says; the answer is ``Trained``."""
+    """Train theta (n,) as ``Trainer.train`` documents; the answer is ``Trained``."""
 
     theta: Theta
     training: Training
@@ -60,7 +61,7 @@ class Train:
 
 @dataclass(frozen=True, eq=False)
 class TrainMixed:
-    """Train two models (n,) side by side, as ``Trainer.train_mixed`` says; the answer is ``Mixed``."""
+    """Train two models (n,) as ``Trainer.train_mixed`` documents; the answer is ``Mixed``."""
 
     sent: Theta
     own: Theta
@@ -75,22 +76,22 @@ Answer: TypeAlias = Metrics | Trained | Mixed
 
 
 @dataclass(frozen=True, eq=False)
-class Picked:
-    """The part of the patch that a device has picked, and the start (n,) that it makes."""
+class PickedStart:
+    """The level of the patch that a device has picked, and the resulting start vector (n,)."""
 
     level: int
     start: Theta
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
-    """What came of an order.
+class LocalResult:
+    """The result of a local training.
 
-    ``trained`` is the end of the model that is sent, with the loss of its last phase and the steps of
-    all trainings. ``model`` (n,) is what the device predicts with from now on, ``before`` and ``after``
-    what it was worth on the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its
-    share. ``chosen`` (k,) are the critical elements, where the order selects, and ``sparse`` what they
-    are worth alone. ``picked`` is where it all began, where the device has picked that itself.
+    ``trained`` is the model that is sent, with the loss of its last phase and the steps of all trainings.
+    ``model`` (n,) is what the device predicts with from now on; ``before`` and ``after`` are its metrics on
+    the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its share. When the order
+    selects, ``chosen`` (k,) are the critical elements, and ``sparse`` the metrics of these alone.
+    ``picked`` is the start, when the device has picked it.
     """
 
     before: Metrics
@@ -101,72 +102,72 @@ class Learned:
     mix: float | None = None
     chosen: NDArray[np.uint32] | None = None
     sparse: Metrics | None = None
-    picked: Picked | None = None
+    picked: PickedStart | None = None
 
 
-Lesson: TypeAlias = Generator[Request, Answer, Learned]
+LocalTraining: TypeAlias = Generator[Request, Answer, LocalResult]
 
 
-def lesson(
+def local_training(
     order: Order,
     layout: Layout,
     start: Theta,
     own: Theta | None,
-    parts: Parts | None = None,
+    candidates: StartCandidates | None = None,
     correction: Theta | None = None,
-) -> Lesson:
-    """Do an order that ``check_order`` has passed, from start (n,) or where the best of ``parts`` makes it.
+) -> LocalTraining:
+    """Do an order that has passed ``check_order``, from start (n,) or from the best of ``candidates``.
 
-    ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet. With
-    ``correction`` (n,) it is added to every gradient of the model that is sent.
+    ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
+    ``correction`` (n,) is added to every gradient of the model that is sent.
     """
     personal, picked = order.work.own_model, None
-    if parts is not None:
-        picked = yield from _pick(parts)
+    if candidates is not None:
+        picked = yield from _pick(candidates)
         start = picked.start
     mixes = personal is not None and personal.mixes
     own, mix = start if own is None else own, 0.0 if personal is None else personal.mix
     before = yield from _ask(Evaluate(mixture(mix, own, start)), Metrics)
-    first = yield from _first(order, start, own, correction)
-    trained, own = yield from _others(order, start, first, correction)
+    first = yield from _first_training(order, start, own, correction)
+    trained, own = yield from _further_trainings(order, start, first, correction)
     mix = first.mix if mixes else mix
     model = mixture(mix, own, trained.theta)
     after = yield from _ask(Evaluate(model), Metrics)
-    learned = Learned(before, trained, after, model, picked=picked)
+    result = LocalResult(before, trained, after, model, picked=picked)
     if mixes:
-        learned = replace(learned, part=own, mix=mix)
+        result = replace(result, part=own, mix=mix)
     if order.work.select is None:
-        return learned
-    slope = _slope(order.work.select, start, trained)
-    chosen = critical(trained.theta, slope, layout, order.work.keep, order.work.select)
+        return result
+    gradient = _selection_gradient(order.work.select, start, trained)
+    chosen = critical(trained.theta, gradient, layout, order.work.keep, order.work.select)
     alone = sparsified(trained.theta, chosen, layout, order.work.keep)
     sparse = yield from _ask(Evaluate(alone), Metrics)
-    return replace(learned, chosen=chosen, sparse=sparse)
+    return replace(result, chosen=chosen, sparse=sparse)
 
 
-def _pick(parts: Parts) -> Generator[Request, Answer, Picked]:
-    """The best start on the examples that the device holds out; of equal ones the first."""
-    first, *others = parts.offered
-    best = Picked(first, parts.start(first))
+def _pick(candidates: StartCandidates) -> Generator[Request, Answer, PickedStart]:
+    """The start that does best on the held-out examples; the first of equal ones."""
+    first, *others = candidates.offered
+    best = PickedStart(first, candidates.start(first))
     if not others:
         return best
-    highest = _rank((yield from _ask(Evaluate(best.start, held=True), Metrics)))
+    highest = _rank((yield from _ask(Evaluate(best.start, held_out=True), Metrics)))
     for level in others:
-        start = parts.start(level)
-        rank = _rank((yield from _ask(Evaluate(start, held=True), Metrics)))
+        start = candidates.start(level)
+        rank = _rank((yield from _ask(Evaluate(start, held_out=True), Metrics)))
         if rank > highest:
-            best, highest = Picked(level, start), rank
+            best, highest = PickedStart(level, start), rank
     return best
 
 
-def _rank(found: Metrics) -> tuple[float, float]:
-    return found.accuracy, -found.loss
+def _rank(metrics: Metrics) -> tuple[float, float]:
+    return metrics.accuracy, -metrics.loss
 
 
-def _first(
+def _first_training(
     order: Order, start: Theta, own: Theta, correction: Theta | None
 ) -> Generator[Request, Answer, Mixed]:
-    """The order's first training, with the own part beside it where the device predicts with a mixture."""
+    """The order's first training; with a mixture, of its own part as well."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     if personal is None or not personal.mixes:
         wanted = wants_gradient(order) and not order.work.then
@@ -177,46 +178,46 @@ def _first(
     return (yield from _ask(both, Mixed))
 
 
-def _others(
+def _further_trainings(
     order: Order, start: Theta, first: Mixed, correction: Theta | None
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:
-    """The further trainings: of the model that is sent, phase by phase, then of the own one."""
+    """The further trainings: of the model that is sent, phase by phase, then of the own model."""
     trained, own, steps = first.sent, first.own, first.sent.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
-        further = _further(trained.theta, training, order, phase, start, wanted)
+        further = _further_request(trained.theta, training, order, phase, start, wanted)
         trained = yield from _trained(replace(further, correction=correction))
         steps += trained.steps
     personal = order.work.own_model
     if personal is not None and not personal.mixes:
-        alone = _further(own, personal.training, order, len(order.work.then) + 1, start)
+        alone = _further_request(own, personal.training, order, len(order.work.then) + 1, start)
         ended = yield from _trained(alone)
         own, steps = ended.theta, steps + ended.steps
     return replace(trained, steps=steps), own
 
 
-def follow(course: Lesson, answer: Callable[[Request], Answer]) -> Learned:
-    """Lead a lesson to its end. Raises whatever ``answer`` raises."""
-    request = next(course)
+def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
+    """Run a local training to its end. Raises whatever ``answer`` raises."""
+    request = next(training)
     while True:
         try:
-            request = course.send(answer(request))
+            request = training.send(answer(request))
         except StopIteration as end:
-            learned: Learned = end.value
-            return learned
+            result: LocalResult = end.value
+            return result
 
 
-def asked_about(request: Evaluate, test: Examples, held: Examples | None) -> Examples:
-    """The examples that an evaluation is asked for on."""
-    if not request.held:
+def examples_for(request: Evaluate, test: Examples, held_out: Examples | None) -> Examples:
+    """The examples to evaluate on."""
+    if not request.held_out:
         return test
-    if held is None:
-        raise LocalError("lesson: no examples are held out")
-    return held
+    if held_out is None:
+        raise LocalError("local training: no examples are held out")
+    return held_out
 
 
 def mixture(mix: float, own: Theta, sent: Theta) -> Theta:
-    """mix * own + (1 - mix) * sent, (n,); the very vectors at both ends."""
+    """mix * own + (1 - mix) * sent, (n,); the vector itself, not a copy, when mix is 0 or 1."""
     if mix in (0.0, 1.0):
         return own if mix else sent
     return np.multiply(own, np.float32(mix)) + np.multiply(sent, np.float32(1 - mix))
@@ -229,19 +230,17 @@ def wants_gradient(order: Order) -> bool:
 
 
 def scores_gradient(order: Order) -> bool:
-    """Whether the device's own scores are those of a gradient, which it then keeps."""
+    """Whether the device scores its elements by a gradient, which it then keeps for the next round."""
     return order.work.scoring is not None and order.work.scoring.score in ("gradient", "fisher")
 
 
 def check_order(order: Order, layout: Layout) -> None:
-    """Raise ``CodecError`` for what no device can do: unknown tensors, settings that exclude each other."""
+    """Raise ``CodecError`` for unknown tensors and for settings that exclude each other."""
     own, personal = order.work.scoring, order.work.own_model
     trainings = [order.training, *order.work.then]
     if personal is not None:
         trainings.append(personal.training)
-    for name in {name for training in trainings for name in training.freeze}:
-        if name not in layout.by_name:
-            raise CodecError(f"training.freeze: no tensor named {name!r}")
+    tensor_slices(layout, (name for training in trainings for name in training.freeze))
     for name in () if own is None else own.tensors:
         tensor = layout.by_name.get(name)
         if tensor is None or tensor.role is not Role.PARAMETER:
@@ -262,33 +261,35 @@ A = TypeVar("A", Metrics, Trained, Mixed)
 def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
     answer = yield request
     if not isinstance(answer, kind):
-        raise LocalError(f"lesson: {type(request).__name__} answered by {type(answer).__name__}")
+        raise LocalError(
+            f"local training: {type(request).__name__} answered by {type(answer).__name__}"
+        )
     return answer
 
 
 def _trained(request: Train) -> Generator[Request, Answer, Trained]:
-    """The end of a training, with the gradient that was asked for, or ``TrainingDiverged``."""
+    """The trained model, checked to have the gradient that was requested. Raises ``TrainingDiverged``."""
     trained = yield from _ask(request, Trained)
     if request.gradient:
         if trained.gradient is None:
-            raise LocalError("lesson: the trainer gave no gradient")
+            raise LocalError("local training: the trainer gave no gradient")
         if not np.isfinite(trained.gradient).all():
             raise TrainingDiverged("the last batch's gradient is not finite")
     return trained
 
 
-def _slope(select: UpdateSelection, start: Theta, trained: Trained) -> Theta:
-    """What an order's selection goes by (n,): the last batch's gradient, or the whole change."""
+def _selection_gradient(select: UpdateSelection, start: Theta, trained: Trained) -> Theta:
+    """The gradient (n,) by which elements are selected: the last batch's, or the whole change."""
     if select.gradient == "last" and trained.gradient is not None:
         return trained.gradient
     with np.errstate(over="ignore"):
         change = trained.theta - start
     if not np.isfinite(change).all():
-        raise TrainingDiverged("the change is larger than float32 can tell")
+        raise TrainingDiverged("the change from start to trained model overflows float32")
     return change
 
 
-def _further(
+def _further_request(
     theta: Theta,
     training: Training,
     order: Order,
@@ -296,7 +297,7 @@ def _further(
     start: Theta,
     gradient: bool = False,
 ) -> Train:
-    """A training after the order's first: shuffled in its own way, pulled towards the order's start."""
+    """A training after the order's first, with its own shuffle; a prox pulls towards the order's start."""
     anchor = start if training.prox > 0 else None
     return Train(theta, training, phase_seed(order.seed, phase), anchor, gradient)
 

@@ -1,4 +1,4 @@
-"""Where a device starts a round: the global model, with what is the device's own written over it."""
+"""The start vector of a round: the global model, overwritten with the device's personal elements."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.rounds.global_model import global_model
-from sedge_edge.rounds.storage import Shelf, Vectors
+from sedge_edge.rounds.storage import Vectors, WholeBlobs
 from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.codec.patch_levels import Levels, decode_levels, offered
 from sedge_protocol.errors import CodecError
@@ -18,10 +18,11 @@ from sedge_protocol.wire.messages import DeviceScoring, Order, PatchChoice
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """The starts that a device may pick from: ``whole`` (n,), and ``bare`` (n,) with nothing of the patch.
+class StartCandidates:
+    """The start vectors that a device may pick from: the patch applied up to one of its levels.
 
-    The patch lies at ``where`` in them, and its elements have ``levels`` (k,).
+    ``bare`` (n,) has none of the patch and ``whole`` (n,) all of it. Its elements are at ``where`` and have
+    ``levels`` (k,).
     """
 
     bare: Theta
@@ -35,7 +36,7 @@ class Parts:
         return offered(self.levels)
 
     def start(self, level: int) -> Theta:
-        """A new vector (n,): the start with the part of the patch up to a level."""
+        """The start vector (n,), newly allocated, with the patch up to a level."""
         theta = self.bare.copy()
         theta[self.where] = np.where(
             self.levels <= level, self.whole[self.where], self.bare[self.where]
@@ -45,31 +46,31 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """``theta`` (n,) to start from, and ``base`` (n,), not to be written to, to count the update from.
+    """The vector ``theta`` (n,) to start from; the update is relative to ``base`` (n,), which is read-only.
 
-    That is the start itself, or the global model where the device has put its ``personal`` elements (k,)
-    into it on its own. Where the device picks a part of its patch, ``parts`` are in the place of both.
+    ``base`` is theta itself, or the global model when the device has written its ``personal`` elements
+    (k,) into it without a patch. When the device picks a part of its patch, ``candidates`` replace both.
     """
 
     theta: Theta
     base: Theta
     personal: NDArray[np.uint32]
-    parts: Parts | None = None
+    candidates: StartCandidates | None = None
 
 
 def assemble(
     order: Order,
-    blobs: Shelf,
+    blobs: WholeBlobs,
     vectors: Vectors,
     layout: Layout,
     kept: Sequence[slice],
     model: bytes | None = None,
     gradient: bytes | None = None,
 ) -> Start:
-    """The global model, the patch written over it or the device's personal elements, then what it keeps.
+    """The global model, overwritten with the patch or the device's own elements, then with what it keeps.
 
-    ``model`` and ``gradient`` name what the device ended its last round with. Raises ``CodecError`` when
-    the decoded global or the patch is not the one the order names, or levels are not the patch's.
+    ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` when the
+    global model or the patch does not match the order, or the levels do not match the patch.
     """
     shared = global_model(order, blobs, vectors, layout)
     theta = shared.copy()
@@ -81,31 +82,35 @@ def assemble(
     if model is not None and (kept or order.work.scoring is not None):
         own = vectors.read(model, layout)
         if order.work.scoring is not None:
-            slope = None if gradient is None else vectors.read(gradient, layout)
-            personal = own_elements(own, shared, layout, order.work.scoring, slope)
-            place = personal.astype(np.intp)
-            theta[place] = own[place]
+            last = None if gradient is None else vectors.read(gradient, layout)
+            personal = own_elements(own, shared, layout, order.work.scoring, last)
+            indices = personal.astype(np.intp)
+            theta[indices] = own[indices]
         for tensor in kept:
             theta[tensor] = bare[tensor] = own[tensor]
-    parts = None if order.work.choice is None else _parts(order.work.choice, patch, bare, theta)
-    return Start(theta, theta if order.work.scoring is None else shared, personal, parts)
+    candidates = None
+    if order.work.choice is not None:
+        candidates = _candidates(order.work.choice, patch, bare, theta)
+    return Start(theta, theta if order.work.scoring is None else shared, personal, candidates)
 
 
-def _parts(choice: PatchChoice, patch: SparseVector | None, bare: Theta, whole: Theta) -> Parts:
-    """What a device picks from; without a patch there is nothing to pick."""
+def _candidates(
+    choice: PatchChoice, patch: SparseVector | None, bare: Theta, whole: Theta
+) -> StartCandidates:
+    """The starts to pick from; just one without a patch."""
     levels = decode_levels(choice.levels, 0 if patch is None else patch.count)
     where: slice | NDArray[np.intp] = slice(0, 0)
     if patch is not None:
         where = slice(None) if patch.indices is None else patch.indices.astype(np.intp)
-    return Parts(bare, whole, where, levels)
+    return StartCandidates(bare, whole, where, levels)
 
 
 def own_elements(
     own: Theta, shared: Theta, layout: Layout, wanted: DeviceScoring, gradient: Theta | None
 ) -> NDArray[np.uint32]:
-    """Sorted indices (k,) of what tells the own model (n,) from the shared one (n,), as FedOBP scores it.
+    """Sorted indices (k,) of the personal elements: own (n,) scored against shared (n,), as in FedOBP.
 
-    None where a score of the gradient is wanted and the device has lost it.
+    Empty when the score needs the gradient and the device has lost it.
     """
     tensors = tuple(
         t
@@ -120,8 +125,10 @@ def own_elements(
     return positions(select(scores, wanted.quantile), tensors)
 
 
-def _patch(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> SparseVector | None:
-    """The patch of an order, or None where it has none."""
+def _patch(
+    order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout
+) -> SparseVector | None:
+    """An order's patch, or None when it has none."""
     coded, context = order.patch, None
     if order.patch_blob is not None:
         coded = _read(order.patch_blob.sha256, blobs, vectors)
@@ -134,6 +141,6 @@ def _patch(order: Order, blobs: Shelf, vectors: Vectors, layout: Layout) -> Spar
     return decode(coded, layout.size, context)
 
 
-def _read(sha256: bytes, blobs: Shelf, vectors: Vectors) -> bytes:
-    """A mask or a patch: one that the device has kept, or one that was fetched."""
+def _read(sha256: bytes, blobs: WholeBlobs, vectors: Vectors) -> bytes:
+    """A mask or a patch that the device has kept or fetched."""
     return vectors.read_mask(sha256) if vectors.has(sha256) else blobs.read(sha256)

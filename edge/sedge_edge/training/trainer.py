@@ -1,4 +1,4 @@
-"""What a backend must do: train, evaluate and predict with one bundle."""
+"""The interface of a backend: train, evaluate and predict with one bundle."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sedge_protocol.wire.update import Metrics
 
 
 class TrainingStopped(SedgeError):
-    """Whoever asked for the training asked it to stop; nothing is wrong."""
+    """The training was stopped on purpose; nothing is wrong."""
 
 
 class TrainingDiverged(SedgeError):
@@ -24,10 +24,10 @@ class TrainingDiverged(SedgeError):
 
 @dataclass(frozen=True)
 class Trained:
-    """The end of a training: theta (n,), the mean loss per example over the last epoch, and its steps.
+    """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
 
-    ``gradient`` (n,), where it was asked for, is that of the last batch's mean loss before its step,
-    without the prox term; it is 0 in frozen tensors and in statistics.
+    ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
+    prox term; it is 0 in frozen tensors and in statistics.
     """
 
     theta: Theta
@@ -38,7 +38,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Mixed:
-    """The end of a training of two models side by side (APFL): one sent, one own (n,), and alpha."""
+    """Two models trained side by side (APFL): the sent one, the own one (n,), and alpha, their mix."""
 
     sent: Trained
     own: Theta
@@ -46,7 +46,7 @@ class Mixed:
 
 
 class Trainer(Protocol):
-    """One bundle, ready to run. May be used by several threads at once."""
+    """One bundle, ready to run. Thread-safe."""
 
     def train(
         self,
@@ -60,12 +60,12 @@ class Trainer(Protocol):
         gradient: bool = False,
         correction: Theta | None = None,
     ) -> Trained:
-        """Train from theta (n,), which stays as it is; ``stopped`` is asked before every step.
+        """Train from theta (n,), which is not modified; ``stopped`` is called before every step.
 
-        ``training.prox`` pulls towards ``anchor`` (n,), or towards theta where there is none. With
-        ``gradient`` the end has the last batch's. ``correction`` (n,) is added to the gradient of every
-        step, but for statistics, which have none. Raises ``TrainingStopped``, ``TrainingDiverged``, or
-        ``CodecError`` for a program that fails or a frozen tensor that the model does not have.
+        ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
+        batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
+        which have none. Raises ``TrainingStopped``, ``TrainingDiverged``, or ``CodecError`` for a program
+        that fails or a frozen tensor that the model does not have.
         """
         ...
 
@@ -80,18 +80,18 @@ class Trainer(Protocol):
         seed: int,
         stopped: Callable[[], bool],
     ) -> Mixed:
-        """Train sent (n,) as ``train`` does and own (n,) beside it; both stay as they are (APFL).
+        """Train sent (n,) as ``train`` does, and own (n,) beside it (APFL); neither argument is modified.
 
-        Every step takes both gradients where the step before ended, as algorithm 1 of Deng et al. (2020)
-        does, with m = mix own + (1 - mix) sent:
+        As in algorithm 1 of Deng et al. (2020), every step takes both gradients at the previous step's
+        models, with m = mix own + (1 - mix) sent:
 
             own  <- own - learning_rate v,    v <- momentum v + mix grad f(m)
             sent <- as in ``train``, bit for bit
             mix  <- clip(mix - learning_rate <own - sent, grad f(m)>, 0, 1)
 
-        The last line is for ``adaptive`` and the first step of a training only, once a round, as the
-        authors' code has it; the step itself still uses the mix before. The prox term is sent's alone.
-        Statistics of own are those that m's step gives. Raises what ``train`` raises.
+        The last line applies only when ``adaptive``, and only at the first step of a training, once a
+        round, as in the authors' code; that step itself still uses the old mix. Only sent has the prox
+        term. The statistics of own are those of m's step. Raises what ``train`` raises.
         """
         ...
 

@@ -1,11 +1,11 @@
-"""The codec: sparse float32 vectors in few bytes, the same ones everywhere. Byte for byte: WIRE.md.
+"""The codec: sparse float32 vectors in few bytes, identical on every machine. Byte for byte: WIRE.md.
 
 vector        the coded vector: header, mask section, value planes
 masks         which elements are kept, by bitmaps or gaps
 values        byte planes in six precisions; exponent_order makes one of them compress better
 compression   zstd and zlib, under a limit
 top_k         which elements are worth sending
-patch_levels  how much of a patch a device starts with
+patch_levels  which part of a patch a device applies
 """
 
 from sedge_protocol.codec.compression import Compression

@@ -1,11 +1,11 @@
-"""Masks as packed bitmaps, and a mask told by what changed since an earlier one.
+"""Masks as packed bitmaps, and masks as changes of an earlier one.
 
 A bitmap of n bits has ceil(n/8) bytes; bit i of byte j stands for position 8j + i, and the bits past n are
-0. A device whose orders select the elements keeps much of its mask from round to round, so naming the
-changes takes fewer bytes than the mask, and none for a patch of the same elements. They are named by rank
-in the order of the earlier mask: first the positions that it kept, then those that it left out, both
-ascending. What was dropped lies among the first, dense there; what was added among the second, thin there;
-so each half has gaps of its own size.
+0. Where orders select the elements, a device's mask changes little from round to round, so the changes take
+fewer bytes than the mask, and none for a patch of the same elements. A change is named by its rank in the
+order of the earlier mask: first the positions that it kept, then those that it left out, both ascending.
+Dropped positions are among the first, and dense there; added ones are among the second, and sparse there.
+So each half has gaps of its own size.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ Positions = NDArray[np.uint32]
 Bits = NDArray[np.uint8]
 Kept = NDArray[np.bool_]
 
-# How many bits of each of the 256 bytes are ones.
+# The number of ones in each of the 256 bytes.
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
 _BIT = (1 << np.arange(8)).astype(np.uint8)
 _FROM = ~(_BIT - 1)  # bit i of a byte and those above it
@@ -36,11 +36,11 @@ def is_bitmap(data: bytes | memoryview, size: int) -> bool:
 
 def to_bitmap(positions: Positions, size: int) -> bytes:
     """The bitmap of n = ``size`` bits with ones at the sorted ``positions``."""
-    found: list[bytes] = []
+    parts: list[bytes] = []
     for block, inside in blocks_with(positions, size):
         kept = _marked(positions[inside], block)
-        found.append(np.packbits(kept, bitorder="little").tobytes())
-    return b"".join(found)
+        parts.append(np.packbits(kept, bitorder="little").tobytes())
+    return b"".join(parts)
 
 
 def from_bitmap(data: bytes, size: int) -> Positions:
@@ -52,10 +52,10 @@ def from_bitmap(data: bytes, size: int) -> Positions:
 
 def left_out(positions: Positions, size: int) -> Positions:
     """The positions below n = ``size`` that are not among the sorted ``positions``."""
-    found, done = np.empty(size - positions.size, np.uint32), 0
+    others, done = np.empty(size - positions.size, np.uint32), 0
     for block, inside in blocks_with(positions, size):
-        done = _append(found, done, ~_marked(positions[inside], block), block)
-    return found
+        done = _append(others, done, ~_marked(positions[inside], block), block)
+    return others
 
 
 def changed_ranks(before: bytes, after: bytes) -> Positions:
@@ -64,9 +64,9 @@ def changed_ranks(before: bytes, after: bytes) -> Positions:
     changed = _ones(old ^ np.frombuffer(after, np.uint8))
     byte, bit = changed >> 3, changed & 7
     around = old[byte]
-    kept_before = np.cumsum(_ONES[old], dtype=np.intp)  # in each byte and all before it
+    kept_before = np.cumsum(_ONES[old], dtype=np.intp)  # up to and including each byte
     ones = kept_before[-1]
-    # How many positions before each changed one the earlier mask kept.
+    # The number of positions before each changed one that the earlier mask kept.
     rank = kept_before[byte] - _ONES[around & _FROM[bit]]
     dropped = (around & _BIT[bit]).astype(np.bool_)
     added = ~dropped
@@ -74,31 +74,31 @@ def changed_ranks(before: bytes, after: bytes) -> Positions:
 
 
 def with_changes(before: bytes, ranks: Positions, size: int) -> Positions:
-    """The positions, ascending, of ``before`` once those at ``ranks``, ascending and below n, changed."""
+    """The positions of ``before``, ascending, after changing those at ``ranks``, ascending and below n."""
     old = np.frombuffer(before, np.uint8)
     ones = int(_ONES[old].sum(dtype=np.intp))
     dropped, added = np.split(ranks, [np.searchsorted(ranks, np.uint32(ones))])
-    found, done = np.empty(ones - dropped.size + added.size, np.uint32), 0
-    ones_before, zeros_before = 0, 0  # in all blocks before
+    positions, done = np.empty(ones - dropped.size + added.size, np.uint32), 0
+    ones_before, zeros_before = 0, 0  # in all earlier blocks
     for block in blocks(size):
         kept = _bits(old, block)
         places = np.flatnonzero(kept), np.flatnonzero(~kept)
         off = _taken(dropped, ones_before, places[0].size)
         on = _taken(added, ones + zeros_before, places[1].size)
         kept[places[0][off]], kept[places[1][on]] = False, True
-        done = _append(found, done, kept, block)
+        done = _append(positions, done, kept, block)
         ones_before, zeros_before = ones_before + places[0].size, zeros_before + places[1].size
-    return found
+    return positions
 
 
 def _taken(ranks: Positions, first: int, count: int) -> NDArray[np.intp]:
-    """Those of the sorted ``ranks`` that are among ``count`` from ``first`` on, counted from there."""
+    """Those of the sorted ``ranks`` that are within ``count`` from ``first``, relative to ``first``."""
     low, high = np.searchsorted(ranks, np.array((first, first + count), np.uint32))
     return ranks[low:high].astype(np.intp) - first
 
 
 def _marked(positions: Positions, block: slice) -> Kept:
-    """Which elements of a block are among ``positions``, all of which lie in it."""
+    """Which elements of a block are among ``positions``, all of which are in it."""
     kept = np.zeros(block.stop - block.start, np.bool_)
     kept[np.subtract(positions, block.start, dtype=np.intp)] = True
     return kept
@@ -111,15 +111,15 @@ def _bits(bitmap: Bits, block: slice) -> Kept:
     return np.unpackbits(data, count=count, bitorder="little").view(np.bool_)
 
 
-def _append(found: Positions, done: int, kept: Kept, block: slice) -> int:
-    """Write a block's kept positions to ``found``, behind ``done`` others; how many there are then."""
+def _append(positions: Positions, done: int, kept: Kept, block: slice) -> int:
+    """Write a block's kept positions after the first ``done`` ones; the number written so far."""
     ones = np.flatnonzero(kept)
-    np.add(ones, block.start, out=found[done : done + ones.size], casting="unsafe")
+    np.add(ones, block.start, out=positions[done : done + ones.size], casting="unsafe")
     return done + ones.size
 
 
 def _ones(bitmap: Bits) -> Positions:
-    found, done = np.empty(_ONES[bitmap].sum(dtype=np.intp), np.uint32), 0
+    positions, done = np.empty(_ONES[bitmap].sum(dtype=np.intp), np.uint32), 0
     for block in blocks(8 * bitmap.size):
-        done = _append(found, done, _bits(bitmap, block), block)
-    return found
+        done = _append(positions, done, _bits(bitmap, block), block)
+    return positions

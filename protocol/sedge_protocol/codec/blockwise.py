@@ -1,6 +1,6 @@
-"""A long vector gone through a block at a time, so that no intermediate result is as long as the vector.
+"""Long vectors in blocks, so that no intermediate result is as long as the vector.
 
-A block and what is computed from it fit into a processor's cache, which makes most passes faster as well.
+A block and what is computed from it fit into a processor's cache, which makes most passes faster, too.
 n = elements of the vector, k = positions in it.
 """
 
@@ -20,8 +20,8 @@ def blocks(size: int) -> Iterator[slice]:
 
 
 def blocks_with(positions: NDArray[np.uint32], size: int) -> Iterator[tuple[slice, slice]]:
-    """Every block of n = ``size`` elements, and which of the sorted ``positions`` (k,) lie in it."""
-    # Of the positions' own type: numpy would otherwise copy all of them into a wider one.
+    """Every block of n = ``size`` elements, and which of the sorted ``positions`` (k,) are in it."""
+    # The edges have the positions' own type: otherwise numpy copies all positions into a wider one.
     edges = np.arange(0, size + BLOCK, BLOCK, dtype=np.uint32)
     ends = np.searchsorted(positions, edges).tolist()
     return zip(blocks(size), (slice(*span) for span in pairwise(ends)), strict=True)

@@ -1,7 +1,7 @@
-"""Sections of a coded vector made smaller, and brought back to a length known beforehand.
+"""Compression of a coded vector's sections, and decompression to a limit known beforehand.
 
-Both compressors are general ones that every platform has: zstd where its library is at hand, zlib where
-only the standard library is (Android's ``java.util.zip.Inflater``).
+Both compressors are general ones: zstd where its library is available, and zlib, which every standard
+library has (such as Android's ``java.util.zip.Inflater``).
 """
 
 import zlib
@@ -13,10 +13,10 @@ import zstandard
 
 from sedge_protocol.errors import CodecError
 
-# Masks and value planes of real updates hold runs and uneven bytes but hardly a repeated string: what
-# level 3 takes for one often costs more than its letters. Matches of seven bytes and more, sought in 64
-# places, leave the rest to the Huffman code: up to 14 % fewer bytes than level 3, 3 % more at worst, in a
-# third of its time to all of it.
+# Masks and value planes of real updates have runs and uneven byte frequencies, but hardly any repeated
+# strings: the matches that level 3 finds often cost more than their literals. Only matches of seven bytes
+# and more are sought, in 64 places, and the rest is left to the Huffman code: up to 14 % fewer bytes than
+# level 3, 3 % more at worst, in a third to all of its time.
 _ZSTD = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST,
     min_match=7,
@@ -28,12 +28,12 @@ _ZSTD = zstandard.ZstdCompressionParameters(
     # No checksum: the frame around a coded vector has a MAC and each chunk a hash.
     write_checksum=False,
 )
-# 8 MiB is the window that RFC 8878 asks every decoder to support.
+# RFC 8878 asks every decoder to support a window of 8 MiB.
 MAX_WINDOW_BYTES = 8 * 2**20
 
 
 class Compression(StrEnum):
-    """What a peer can decompress; each device says which it knows."""
+    """A compression; each device announces which ones it can decompress."""
 
     ZSTD = "zstd"
     ZLIB = "zlib"
@@ -41,16 +41,16 @@ class Compression(StrEnum):
 
 
 def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> bytes:
-    """``data`` compressed where that is shorter, else ``data`` itself.
+    """``data`` compressed, or as it is if that is not longer.
 
-    At ``cuts``, ascending and within the data, its bytes change their distribution.
+    At ``cuts``, ascending and within the data, the distribution of its bytes changes.
     """
     if compression is Compression.ZSTD:
         packed = _zstd(data, cuts)
     elif compression is Compression.ZLIB:
-        # Runs and Huffman codes alone: on value planes and masks of real updates within 15 % of what
-        # matching gives at level 6, often smaller, in a sixth to a tenth of its time. A block is 16 kB
-        # at most, so it follows cuts by itself.
+        # Only runs and Huffman codes: on value planes and masks of real updates within 15 % of level 6
+        # with matches, often smaller, in a sixth to a tenth of its time. Blocks are at most 16 kB, so
+        # they adapt to cuts without being told.
         compressor = zlib.compressobj(strategy=zlib.Z_RLE)
         packed = compressor.compress(data) + compressor.flush()
     else:
@@ -59,7 +59,7 @@ def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> b
 
 
 def _zstd(data: bytes, cuts: Sequence[int]) -> bytes:
-    """One frame; each part between cuts is a block of its own, and so has its own Huffman code."""
+    """One frame; each part between cuts is a block of its own, with its own Huffman code."""
     compressor = zstandard.ZstdCompressor(compression_params=_ZSTD)
     if not cuts:
         return compressor.compress(data)

@@ -1,10 +1,10 @@
-"""A byte plane in the order of the exponents beside it, where it compresses better.
+"""A byte plane sorted by exponent, in which order it compresses better.
 
-The highest byte plane of float32 and bfloat16 holds sign and exponent but for the exponent's last bit, the
-one below it that bit and the first ones of the mantissa. Values with one exponent share a distribution of
-that next byte, so it is written exponent by exponent and the compressor gives each its own code: on real
-updates 4 % (half of the elements kept) to 8 % (a tenth) fewer bytes of the plane. The receiver has the
-exponents first and undoes the order.
+The highest byte plane of float32 and bfloat16 has the sign and the exponent without its last bit; the plane
+below has that bit and the first bits of the mantissa. Its bytes have one distribution for each exponent, so
+they are written exponent by exponent, and the compressor gives each its own code: on real updates 4 % (half
+of the elements kept) to 8 % (a tenth kept) fewer bytes for the plane. The receiver decodes the exponents
+first and undoes the order.
 
 Planes are uint8 (k,). Byte for byte: WIRE.md.
 """
@@ -18,38 +18,38 @@ from sedge_protocol.codec.blockwise import blocks
 
 Plane = NDArray[np.uint8]
 
-# The sign says nothing about the next byte, and would double the groups.
+# The sign says nothing about the next byte, and would double the number of groups.
 _EXPONENT = 0x7F
 _EXPONENTS = 128
-# A code costs some 50 bytes; in a group this small it does not earn them.
+# A code of its own costs some 50 bytes, which a group below this size does not save.
 _MIN_GROUP = 256
 
 
 def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:
-    """``plane``, exponent by exponent of ``highest``, and where a compressor shall begin another code.
+    """``plane`` sorted by the exponents in ``highest``, and where a compressor should start a new code.
 
-    Bytes of one exponent stay in the order that they were in.
+    Bytes of one exponent keep their order.
     """
-    found = np.empty_like(plane)
+    in_order = np.empty_like(plane)
     counts = _counts(highest)
     for block, places, groups in _blocks(highest, counts):
         grouped, begin = plane[block][places], 0
         for group in groups:
             end = begin + group.stop - group.start
-            found[group], begin = grouped[begin:end], end
+            in_order[group], begin = grouped[begin:end], end
     cuts: list[int] = []
     for end in np.cumsum(counts).tolist():
         if end - (cuts[-1] if cuts else 0) >= _MIN_GROUP and end < plane.size:
             cuts.append(end)
-    return found, cuts
+    return in_order, cuts
 
 
 def in_place(plane: Plane, highest: Plane) -> Plane:
-    """What ``ordered`` has made of a plane, back where it was."""
-    found = np.empty_like(plane)
+    """The plane that ``ordered`` has sorted, in its original order."""
+    original = np.empty_like(plane)
     for block, places, groups in _blocks(highest, _counts(highest)):
-        found[block][places] = np.concatenate([plane[group] for group in groups])
-    return found
+        original[block][places] = np.concatenate([plane[group] for group in groups])
+    return original
 
 
 def _exponents(highest: Plane) -> Plane:
@@ -57,7 +57,7 @@ def _exponents(highest: Plane) -> Plane:
 
 
 def _counts(highest: Plane) -> NDArray[np.intp]:
-    """How many values have each exponent (128,)."""
+    """The number of values with each exponent (128,)."""
     counts = np.zeros(_EXPONENTS, np.intp)
     for block in blocks(highest.size):
         counts += np.bincount(_exponents(highest[block]), minlength=_EXPONENTS)
@@ -67,12 +67,12 @@ def _counts(highest: Plane) -> NDArray[np.intp]:
 def _blocks(
     highest: Plane, counts: NDArray[np.intp]
 ) -> Iterator[tuple[slice, NDArray[np.intp], list[slice]]]:
-    """Each block, its places exponent by exponent, and where its part of each exponent is when ordered."""
-    ends = np.cumsum(counts) - counts  # of each exponent's part so far
+    """Each block, its places sorted by exponent, and the slice of each exponent in the sorted plane."""
+    ends = np.cumsum(counts) - counts  # the end of each exponent's part so far
     for block in blocks(highest.size):
         exponents = _exponents(highest[block])
         begins, ends = ends, ends + np.bincount(exponents, minlength=_EXPONENTS)
         present = np.flatnonzero(ends > begins)
         groups = list(map(slice, begins[present].tolist(), ends[present].tolist()))
-        # Of bytes a stable sort is a radix sort: linear in the block.
+        # For bytes a stable sort is a radix sort, linear in the block.
         yield block, np.argsort(exponents, kind="stable"), groups

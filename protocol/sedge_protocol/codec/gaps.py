@@ -1,8 +1,7 @@
 """Sorted positions as the gaps between them, and gaps as varints.
 
-gap[0] is the first position, gap[i] what lies between position i-1 and position i, so unsorted, repeated
-and negative positions cannot be written. Varints leave their structure to a compressor.
-
+gap[0] is the first position, gap[i] the number of positions between the (i-1)-th and the i-th, so unsorted,
+repeated and negative positions cannot be written. Varints keep structure that a compressor can use.
 m = number of positions; arrays are (m,). Byte for byte: WIRE.md.
 """
 
@@ -30,8 +29,8 @@ def to_gaps(positions: Positions) -> Gaps:
 
 
 def from_gaps(gaps: Iterable[NDArray[np.int64]], size: int) -> Positions:
-    """The positions of ``gaps``, a block after the other. Raises ``CodecError`` unless they are below n."""
-    found, count, last = list[Positions](), 0, -1
+    """The positions of ``gaps``, given in blocks. Raises ``CodecError`` unless they are below n."""
+    parts, count, last = list[Positions](), 0, -1
     for block in gaps:
         positions = np.cumsum(block + 1) + last  # the gaps of a vector sum to less than 2**57
         if positions.size and positions[-1] >= size:
@@ -39,9 +38,9 @@ def from_gaps(gaps: Iterable[NDArray[np.int64]], size: int) -> Positions:
             text = f"{positions[first]} is not below n={size}"
             raise CodecError(f"mask.index[{count + first}]: {text}")
         last = int(positions[-1]) if positions.size else last
-        found.append(positions.astype(np.uint32))
+        parts.append(positions.astype(np.uint32))
         count += positions.size
-    return np.concatenate(found) if found else np.empty(0, np.uint32)
+    return np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
 
 def to_varints(gaps: Gaps) -> bytes:
@@ -66,10 +65,7 @@ def to_varints(gaps: Gaps) -> bytes:
 
 
 def from_varints(data: bytes) -> Iterator[NDArray[np.int64]]:
-    """The gaps in ``data``, a block after the other.
-
-    Raises ``CodecError`` unless it is whole, shortest varints to its end.
-    """
+    """The gaps in ``data``, in blocks. Raises ``CodecError`` unless it consists of shortest varints."""
     groups, begin, count = np.frombuffer(data, np.uint8), 0, 0
     while begin < groups.size:
         ends = np.flatnonzero(groups[begin : begin + BLOCK] < 0x80)
@@ -82,7 +78,7 @@ def from_varints(data: bytes) -> Iterator[NDArray[np.int64]]:
 
 
 def _gaps(groups: NDArray[np.uint8], ends: NDArray[np.intp], count: int) -> NDArray[np.int64]:
-    """The gaps in whole varints that end at ``ends``, when there are ``count`` before them."""
+    """The gaps in whole varints that end at ``ends``; ``count`` came before, for error messages."""
     if ends.size == groups.size:
         return groups.astype(np.int64)
     lengths = np.diff(ends, prepend=-1)

@@ -1,13 +1,12 @@
-"""Which of n positions a sparse vector keeps, as few bytes.
+"""Which of n positions a sparse vector keeps, in few bytes.
 
-Two forms stand alone: a bitmap, and the gaps between positions as varints. Both are also tried compressed:
-real masks follow the rows of a layer, so both fall below n·H(k/n) bits, the entropy of a random mask. A
-third form needs an earlier mask of the same vector, the context, which both sides hold: the varints of what
-changed. The smallest form is sent, so a context never costs a byte.
+Two forms need nothing else: a bitmap, and the gaps between positions as varints. Both are also tried
+compressed: real masks follow the rows of a layer, so both fall below n·H(k/n) bits, the entropy of a random
+mask. A third form needs the context, an earlier mask of the same vector that both sides have: it is the
+varints of what changed. The smallest form is sent, so a context never costs a byte.
 
-Gaps describe the rarer of kept and left-out positions, m = min(k, n - k) of them.
-
-Nothing here looks at values or keeps a mask from one call to the next. Byte for byte: WIRE.md.
+Gaps describe the rarer of kept and left-out positions, m = min(k, n - k) of them. Nothing here looks at
+values or keeps a mask between calls. Byte for byte: WIRE.md.
 """
 
 from enum import IntEnum
@@ -30,7 +29,7 @@ from sedge_protocol.errors import CodecError
 
 
 class MaskForm(IntEnum):
-    """How positions are written; CHANGES alone needs the context."""
+    """How positions are written; only CHANGES needs the context."""
 
     EMPTY = 0
     DENSE = 1
@@ -43,12 +42,12 @@ Section = tuple[MaskForm, Compression, bytes]
 
 
 def max_mask_bytes(size: int) -> int:
-    """The longest mask section for n = ``size``: a plain bitmap is always possible."""
+    """The longest mask section for n = ``size``: that of a plain bitmap, which is always possible."""
     return bitmap_bytes(size)
 
 
 def max_changes_bytes(size: int) -> int:
-    """The longest varints of form changes, before compression: a quarter byte for each position."""
+    """The longest varints of form CHANGES before compression: a quarter byte for each position."""
     return 2 * bitmap_bytes(size)
 
 
@@ -65,15 +64,15 @@ def encode_positions(
     rarer = indices if 2 * indices.size <= size else left_out(indices, size)
     few, many = 8 * rarer.size <= size, 16 * rarer.size > size
     bitmap = to_bitmap(indices, size) if many or context is not None else b""
-    # On real masks gaps and bitmap cross near m = n/10. Below n/16 gaps win by up to a fifth; above n/8
-    # their varints alone outweigh the bitmap, and lose compressed too.
+    # On real masks gaps and bitmap are equal near m = n/10. Below n/16 gaps win by up to a fifth; above n/8
+    # even the plain bitmap is smaller than their varints, and compressed it wins, too.
     plain = [(MaskForm.GAPS, to_varints(to_gaps(rarer)))] if few else []
     plain += [(MaskForm.BITMAP, bitmap)] if many else []
     plain += [] if context is None else _changes(context, bitmap, size)
-    found = [(form, Compression.NONE, data) for form, data in plain]
+    candidates = [(form, Compression.NONE, data) for form, data in plain]
     if compression is not Compression.NONE:
-        found += [(form, compression, shrink(data, compression)) for form, data in plain]
-    return min(found, key=lambda candidate: len(candidate[2]))
+        candidates += [(form, compression, shrink(data, compression)) for form, data in plain]
+    return min(candidates, key=lambda candidate: len(candidate[2]))
 
 
 def decode_positions(
@@ -84,10 +83,10 @@ def decode_positions(
     count: int,
     context: bytes | None = None,
 ) -> NDArray[np.uint32]:
-    """The ``count`` sorted positions below n = ``size`` that a mask section names, 0 < k < n.
+    """The k = ``count`` sorted positions below n = ``size`` in a mask section, 0 < k < n.
 
     ``data`` is at most ``max_mask_bytes`` long. Raises ``CodecError`` for a section that is not a mask
-    of exactly k of n positions, and for one that needs a context when that is not a bitmap of n.
+    of exactly k of n positions, and for one that needs a context that is missing or not a bitmap of n.
     """
     match form:
         case MaskForm.BITMAP:
@@ -104,7 +103,7 @@ def decode_positions(
 
 
 def _changes(before: bytes, after: bytes, size: int) -> list[tuple[MaskForm, bytes]]:
-    """The form changes, where it is within its limit."""
+    """The form CHANGES, if it is within its limit."""
     ranks = changed_ranks(before, after)
     if ranks.size <= max_changes_bytes(size):
         data = to_varints(to_gaps(ranks))
@@ -125,7 +124,7 @@ def _from_changes(
 
 
 def _max_gap_bytes(size: int, count: int) -> int:
-    """The longest varints of form gaps, before compression."""
+    """The longest varints of form GAPS before compression."""
     return MAX_VARINT_BYTES * min(count, size - count)
 
 

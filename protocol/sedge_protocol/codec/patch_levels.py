@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sedge_protocol.codec.compression import Compression
 from sedge_protocol.codec.values import ValueCoding
 from sedge_protocol.codec.vector import SparseVector, decode, encode
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, Unencodable
 
 Levels: TypeAlias = NDArray[np.uint8]
 
@@ -21,11 +21,11 @@ MAX_LEVEL = 7
 
 
 def encode_levels(levels: Levels, compression: Compression = Compression.ZSTD) -> bytes:
-    """Levels (k,) for the wire; empty where all of them are 0. Raises ``LocalError`` for one above 7."""
+    """Levels (k,) for the wire; empty where all of them are 0. Raises ``Unencodable`` for one above 7."""
     if not levels.any():
         return b""
     if levels.max() > MAX_LEVEL:
-        raise LocalError(f"levels: {levels.max()}, expected 0 to {MAX_LEVEL}")
+        raise Unencodable(f"levels: {levels.max()}, expected 0 to {MAX_LEVEL}")
     values = levels.astype(np.float32)  # of so few bits that bf16 holds them
     return encode(SparseVector(levels.size, None, values), ValueCoding.BF16, compression)
 
@@ -36,10 +36,10 @@ def decode_levels(coded: bytes, count: int) -> Levels:
         return np.zeros(count, np.uint8)
     if count == 0:
         raise CodecError(f"levels: {len(coded)} bytes, expected none without a patch")
-    found = decode(coded, count)
-    values = found.values
+    vector = decode(coded, count)
+    values = vector.values
     whole = (values >= 0) & (values <= MAX_LEVEL) & (values == np.floor(values))
-    if found.count != count or not whole.all():
+    if vector.count != count or not whole.all():
         raise CodecError(f"levels: expected {count} whole numbers from 0 to {MAX_LEVEL}")
     return values.astype(np.uint8)
 
@@ -50,7 +50,7 @@ def offered(levels: Levels) -> tuple[int, ...]:
 
 
 def part(patch: SparseVector, levels: Levels, level: int) -> SparseVector | None:
-    """The part of a patch up to a level: None for nothing, the patch itself for all of it."""
+    """The part of a patch up to a level: None if it is empty, the patch itself if it is all of it."""
     chosen = levels <= level  # (k,)
     if chosen.all():
         return patch

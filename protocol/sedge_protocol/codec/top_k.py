@@ -1,10 +1,10 @@
-"""The positions of a vector's largest magnitudes, the same ones on every machine."""
+"""A vector's elements of largest magnitude, the same ones on every machine."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.codec.vector import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import LocalError, Unencodable
 from sedge_protocol.layout import Theta
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -13,8 +13,8 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 def top_k(vector: Theta, k: int) -> SparseVector:
     """The ``k`` elements of ``vector`` (n,) with the largest magnitude, without zeros.
 
-    Of equal magnitudes the lowest index is kept first. Raises ``LocalError`` for a negative k and for
-    a value that is not finite.
+    Of equal magnitudes the lowest index is kept first. Raises ``Unencodable`` for a value that is not
+    finite, and ``LocalError`` for a negative k.
     """
     return _picked(vector, largest(vector, k))
 
@@ -22,8 +22,8 @@ def top_k(vector: Theta, k: int) -> SparseVector:
 def above(vector: Theta, threshold: float, k: int) -> SparseVector:
     """The elements of ``vector`` (n,) with |v| >= ``threshold``, at most the ``k`` largest.
 
-    Zeros are left out. The threshold is rounded to a float32. Ties and errors as in ``top_k``;
-    ``LocalError`` also for a threshold that is negative or not finite.
+    Zeros are left out. The threshold is rounded to float32. Ties and errors as in ``top_k``; also raises
+    ``LocalError`` for a threshold that is negative or not finite.
     """
     return _picked(vector, largest(vector, k, threshold))
 
@@ -31,18 +31,18 @@ def above(vector: Theta, threshold: float, k: int) -> SparseVector:
 def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDArray[np.uint32]:
     """The sorted indices of the ``k`` largest magnitudes of ``vector`` (n,), without zeros.
 
-    Magnitudes below ``threshold``, as a float32, are left out too. Of equal magnitudes the lowest index
-    is kept first. Raises ``LocalError`` for a negative k, a threshold that is negative or not finite,
-    and a value that is not finite.
+    Magnitudes below ``threshold``, as a float32, are left out, too. Of equal magnitudes the lowest index
+    is kept first. Raises ``Unencodable`` for a value that is not finite, and ``LocalError`` for a negative
+    k or a threshold that is negative or not finite.
     """
     if k < 0:
         raise LocalError(f"top_k: k={k} is negative")
     if not 0 <= threshold <= _MAX_FLOAT32:
         raise LocalError(f"top_k: threshold {threshold}, expected a finite number not below 0")
     magnitudes = np.abs(vector)  # (n,)
-    if not np.isfinite(magnitudes.max(initial=0)):  # a NaN comes through max
+    if not np.isfinite(magnitudes.max(initial=0)):  # max propagates NaN
         first = int(np.argmin(np.isfinite(vector)))
-        raise LocalError(f"top_k: vector[{first}] is {vector[first]}, not finite")
+        raise Unencodable(f"top_k: vector[{first}] is {vector[first]}, not finite")
     kept = magnitudes >= np.float32(threshold) if threshold else magnitudes > 0
     if np.count_nonzero(kept) > k > 0:
         bound = np.partition(magnitudes, magnitudes.size - k)[magnitudes.size - k]

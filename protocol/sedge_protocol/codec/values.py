@@ -1,12 +1,10 @@
 """Float32 values as byte planes in one of six precisions, and back.
 
-A plane holds byte j of every value. The high planes (sign and exponent) of real updates compress to 2 of
-8 bits while the low ones hardly do, so each plane is compressed by itself. The three coarsest precisions
-give a block of neighbours one bfloat16, its scale, and each value a code of 8, 4 or 1 bits: plane 0 holds
-the codes, planes 1 and 2 the scales. A scale of 2 bytes with the range of a float32, for fp16 would turn
-every delta below 4e-6 into 0. Arrays are (k,).
-
-Nothing here compresses or frames; the bytes are described in WIRE.md.
+Plane j has byte j of every value. The high planes (sign and exponent) of real updates compress to 2 of 8
+bits while the low ones hardly compress, so each plane is compressed by itself. The three coarsest
+precisions give each block of neighbours a scale, one bfloat16, and each value a code of 8, 4 or 1 bits:
+plane 0 has the codes, planes 1 and 2 the scales. The scale needs the range of a float32: fp16 would turn
+every delta below 4e-6 into 0. Arrays are (k,). Byte for byte: WIRE.md.
 """
 
 from collections.abc import Sequence
@@ -17,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.codec.blockwise import blocks
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, Unencodable
 
 Floats: TypeAlias = NDArray[np.float32]
 Plane: TypeAlias = NDArray[np.uint8]
 
-# A scale for 64 values costs .25 bit a value; one for a whole tensor leaves int8 an error of 4e-2 to 8e-2.
+# One scale for 64 values costs .25 bit a value; with one for a whole tensor int8's error is 4e-2 to 8e-2.
 INT8_BLOCK = 64
 INT4_BLOCK = 32
 SIGN_BLOCK = 64
@@ -31,8 +29,9 @@ SIGN_BLOCK = 64
 class ValueCoding(StrEnum):
     """Precision on the wire.
 
-    Bits a value, compressed, and relative error on real deltas with a tenth of the elements kept: fp32 22
-    and 0, fp16 12 and 2e-4, bf16 9 and 2e-3, int8 7.6 and 6e-3, int4 3.5 and .09, sign .4 to .9 and .5.
+    Bits a value after compression and relative error, on real deltas with a tenth of the elements kept:
+    fp32 22 and 0, fp16 12 and 2e-4, bf16 9 and 2e-3, int8 7.6 and 6e-3, int4 3.5 and .09, sign .4 to .9
+    and .5.
     """
 
     FP32 = "fp32"
@@ -59,15 +58,15 @@ def plane_sizes(coding: ValueCoding, count: int) -> tuple[int, ...]:
 
 
 def to_planes(values: Floats, coding: ValueCoding) -> list[Plane]:
-    """The planes of ``values`` (k,). Raises ``LocalError`` for a value that would not arrive finite."""
+    """The planes of ``values`` (k,). Raises ``Unencodable`` for a value that would not be finite."""
     _check_representable(values, coding)
     return _quantised(values, coding)
 
 
 def from_planes(planes: Sequence[bytes | Plane], coding: ValueCoding, count: int) -> Floats:
-    """The ``count`` values of planes with the lengths of ``plane_sizes``.
+    """The ``count`` values in planes with the lengths of ``plane_sizes``.
 
-    Raises ``CodecError`` when a value is not finite, or a code, a scale or padding breaks its rule.
+    Raises ``CodecError`` for a value that is not finite and for an invalid code, scale or padding.
     """
     values = _dequantised([np.frombuffer(plane, np.uint8) for plane in planes], coding, count)
     for block in blocks(count):
@@ -81,7 +80,7 @@ def from_planes(planes: Sequence[bytes | Plane], coding: ValueCoding, count: int
 def decoded_values(values: Floats, coding: ValueCoding) -> Floats:
     """``values`` (k,) as the peer will decode them, bit for bit.
 
-    Raises ``LocalError`` for a value that would not arrive finite.
+    Raises ``Unencodable`` for a value that would not be finite.
     """
     return _dequantised(to_planes(values, coding), coding, values.size)
 
@@ -89,8 +88,8 @@ def decoded_values(values: Floats, coding: ValueCoding) -> Floats:
 def _check_representable(values: Floats, coding: ValueCoding) -> None:
     if not values.size:
         return
-    # Every coding is monotonic, so only the largest magnitude can overflow. A NaN comes through both
-    # max and min. A block of one value has the largest scale that its value gives any block.
+    # Every coding is monotonic, so only the largest magnitude can overflow, and in a block of its own its
+    # scale is the largest. Both max and min propagate NaN.
     with np.errstate(all="ignore"):
         largest = np.maximum(values.max(), -values.min())
         arrived = _dequantised(_quantised(np.array([largest], np.float32), coding), coding, 1)
@@ -98,7 +97,7 @@ def _check_representable(values: Floats, coding: ValueCoding) -> None:
             return
     finite = np.isfinite(values)
     first = int(np.argmin(finite)) if not finite.all() else int(np.argmax(np.abs(values)))
-    raise LocalError(f"value[{first}]: {values[first]} is not a finite number in {coding}")
+    raise Unencodable(f"value[{first}]: {values[first]} is not a finite number in {coding}")
 
 
 def _quantised(values: Floats, coding: ValueCoding) -> list[Plane]:
@@ -120,7 +119,7 @@ def _quantised(values: Floats, coding: ValueCoding) -> list[Plane]:
 
 
 def _dequantised(planes: Sequence[Plane], coding: ValueCoding, count: int) -> Floats:
-    with np.errstate(all="ignore"):  # hostile bytes make NaN and overflow; the caller looks
+    with np.errstate(all="ignore"):  # hostile bytes make NaN and overflow; the caller checks
         match coding:
             case ValueCoding.FP32:
                 return _joined(planes).view(np.float32)
@@ -157,7 +156,9 @@ def _joined(planes: Sequence[Plane]) -> NDArray[np.uint32]:
 def _nearest_bf16(values: Floats) -> NDArray[np.uint32]:
     """The bit patterns of ``values`` as bfloat16, rounded to nearest, ties to even."""
     bits = values.view(np.uint32)
-    rounded = bits + 0x7FFF  # half of the last kept bit, less one where that bit is 0
+    rounded = (
+        bits + 0x7FFF
+    )  # just below half of the last kept bit; a tie rounds up if that bit is 1
     rounded += bits >> 16 & 1
     rounded >>= 16
     return rounded
@@ -174,7 +175,7 @@ def _to_codes(values: Floats, block: int, most: int) -> tuple[NDArray[np.int8], 
     """Codes (k,) from -most to most, and the planes of their scales."""
     blocks = _blocks(values, block)
     largest = np.abs(blocks).max(1, initial=0)  # (B,)
-    # Rounded up to a bfloat16, so that no code passes ``most``.
+    # Rounded up to a bfloat16, so that no code exceeds ``most``.
     scale_bits = (largest / np.float32(most)).view(np.uint32) + 0xFFFF >> 16
     scales = (scale_bits << 16).view(np.float32)
     codes = np.rint(blocks / np.where(scales > 0, scales, np.float32(1))[:, None]).astype(np.int8)
@@ -182,7 +183,7 @@ def _to_codes(values: Floats, block: int, most: int) -> tuple[NDArray[np.int8], 
 
 
 def _mean_magnitudes(values: Floats) -> list[Plane]:
-    """The planes of each block's mean |value|: of all magnitudes it leaves the least squared error."""
+    """The planes of each block's mean |value|, the magnitude with the least squared error."""
     blocks = np.abs(_blocks(values, SIGN_BLOCK))
     counts = np.full(len(blocks), SIGN_BLOCK)
     counts[-1:] -= blocks.size - values.size
@@ -209,7 +210,7 @@ def _from_nibbles(plane: Plane, count: int) -> NDArray[np.int8]:
 
 
 def _from_signs(plane: Plane, count: int) -> NDArray[np.int8]:
-    """1 and -1 (k,)."""
+    """The signs (k,) as 1 and -1."""
     bits = np.unpackbits(plane, bitorder="little")
     if bits[count:].any():
         raise CodecError("value: bits past the last sign")

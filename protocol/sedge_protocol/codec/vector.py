@@ -1,11 +1,9 @@
 """A sparse float32 vector, and the coded vector that carries it between device and cloud.
 
-A coded vector is a header that states every length, the mask section (``masks``), and the byte
-planes of the values (``values``), each compressed when that is shorter. Where both sides hold the mask of
-an earlier vector, its bitmap can be the context of the next one. ``decode`` checks each limit before it
-takes memory for what the limit is about. No pickle, no I/O; byte for byte: WIRE.md.
-
-n = elements of the vector, k = elements kept.
+A coded vector is a header with every length, the mask section (``masks``) and the byte planes of the values
+(``values``), each compressed if that is shorter. If both sides have the mask of an earlier vector, its
+bitmap can be the context of the next one. ``decode`` checks every limit before it allocates the memory
+concerned. Byte for byte: WIRE.md. n = elements of the vector, k = elements kept.
 """
 
 import struct
@@ -27,13 +25,14 @@ from sedge_protocol.codec.values import (
     plane_sizes,
     to_planes,
 )
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, LocalError, Unencodable
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
 
 VERSION = 1
 # version, mask tag, value tag, order, n, k; then the length of the mask section and of each plane.
 _HEAD = struct.Struct("<BBBBII")
-# A tag holds what in its low and the compression in its high four bits; a code is never given twice.
+# A tag has the form or coding in its low four bits and the compression in its high ones; codes are never
+# reused.
 _COMPRESSIONS = (Compression.NONE, Compression.ZLIB, Compression.ZSTD)
 _CODINGS = (
     ValueCoding.FP32,
@@ -43,15 +42,15 @@ _CODINGS = (
     ValueCoding.INT4,
     ValueCoding.SIGN,
 )
-# Codings whose exponent ends in the plane below the highest, which can then be in its order.
+# Codings whose exponent ends in the plane below the highest, so that this one can be sorted by it.
 _BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
-# Below this many values the order earns nothing.
+# Below this number of values sorting saves nothing.
 _MIN_ORDERED = 512
 
 
 @dataclass(frozen=True, eq=False)
 class SparseVector:
-    """``values`` (k,) at ``indices`` (k,), sorted, of a vector (n,); ``indices`` None means all n.
+    """``values`` (k,) at the sorted ``indices`` (k,) of a vector (n,); ``indices`` None means all n.
 
     Raises ``LocalError`` on construction when types, shapes or ``size`` do not fit.
     """
@@ -116,10 +115,11 @@ def encode(
     compression: Compression = Compression.ZSTD,
     context: bytes | None = None,
 ) -> bytes:
-    """The coded vector; with ``context``, the ``mask_bitmap`` of an earlier one, never a longer one.
+    """The coded vector. A ``context``, the ``mask_bitmap`` of an earlier vector, never makes it longer.
 
-    Raises ``LocalError`` for indices that do not strictly increase below n, for a value that is not
-    finite or would not be after ``values`` rounds it, and for a context that is no bitmap of n.
+    Raises ``Unencodable`` for indices that do not strictly increase below n and for a value that is not
+    finite, or would not be in the coding ``values``; ``LocalError`` for a context that is not a bitmap
+    of n.
     """
     _check_indices(vector)
     if context is not None and not is_bitmap(context, vector.size):
@@ -147,11 +147,10 @@ def encode(
 
 
 def decode(data: bytes | memoryview, size: int, context: bytes | None = None) -> SparseVector:
-    """The vector in a coded vector whose receiver expects n = ``size``.
+    """The vector in ``data``, whose receiver expects n = ``size``.
 
-    ``context`` is not looked at unless the coded vector needs it. Raises ``CodecError`` for everything
-    that is not a whole, sound, finite vector of that size, and for a context that is missing or no
-    bitmap of n.
+    ``context`` is used only if the coded vector needs it. Raises ``CodecError`` for anything but a
+    complete, valid, finite vector of that size, and for a context that is missing or not a bitmap of n.
     """
     header, sections = _sections(memoryview(data), size)
     values = _decode_values(header, sections[1:])
@@ -166,12 +165,12 @@ def mask_bitmap(vector: SparseVector) -> bytes:
 
 
 def mask_needed(coded: bytes) -> bool:
-    """Whether a coded vector, as ``encode`` made it, can be decoded with its context only."""
+    """Whether a coded vector, as ``encode`` made it, can be decoded only with its context."""
     return coded[1] & 15 == MaskForm.CHANGES
 
 
 def _places(indices: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """The indices in numpy's own type, with which it reads and writes twice as fast."""
+    """The indices in numpy's native type, with which it reads and writes twice as fast."""
     return indices.astype(np.intp)
 
 
@@ -192,9 +191,9 @@ def _check_indices(vector: SparseVector) -> None:
     rising = indices[1:] > indices[:-1]
     if not rising.all():
         at = int(np.argmin(rising)) + 1
-        raise LocalError(f"sparse.index[{at}]: {indices[at]} is not above {indices[at - 1]}")
+        raise Unencodable(f"sparse.index[{at}]: {indices[at]} is not above {indices[at - 1]}")
     if indices[-1] >= vector.size:
-        raise LocalError(f"sparse.index: {indices[-1]} is not below n={vector.size}")
+        raise Unencodable(f"sparse.index: {indices[-1]} is not below n={vector.size}")
 
 
 def _encode_mask(
@@ -208,7 +207,7 @@ def _encode_mask(
 
 
 def _sections(data: memoryview, size: int) -> tuple[_Header, list[memoryview]]:
-    """The checked header and the sections, mask first, none longer than n and k allow."""
+    """The checked header and the sections, the mask first, none longer than n and k allow."""
     header = _read_head(data, size)
     raw_bytes = plane_sizes(header.coding, header.kept)
     start = _HEAD.size + 4 * (1 + len(raw_bytes))
@@ -258,7 +257,7 @@ def _read_head(data: memoryview, size: int) -> _Header:
 
 
 def _decode_values(header: _Header, sections: list[memoryview]) -> NDArray[np.float32]:
-    """The values (k,); their planes are gone when it returns, before the mask takes as much memory."""
+    """The values (k,). A function of its own: the planes are freed before the mask takes memory."""
     planes: list[bytes | Plane] = [
         _grow_plane(section, header.compression, raw_bytes, place)
         for place, (section, raw_bytes) in enumerate(

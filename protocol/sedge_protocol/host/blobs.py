@@ -142,7 +142,7 @@ class BlobFolder:
         return held
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """Put a chunk, already checked against its digest, into its place; not durable yet."""
+        """Write a chunk, already checked against its digest, to its place; not durable yet."""
         path = self._part(owner, manifest)
         if not 0 <= index < manifest.count or len(data) != manifest.span(index)[1]:
             raise LocalError(
@@ -153,9 +153,9 @@ class BlobFolder:
             write_at(descriptor, data, manifest.span(index)[0])
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Make a complete part a blob, durable on return. False, and no part, when its hash is wrong.
+        """Turn a complete part into a blob, durable on return. False, and no part, if its hash is wrong.
 
-        True as well when the blob is here and there is no part: the finish before was not heard of.
+        Also true if there is the blob and no part: an earlier call had finished before a crash.
         """
         part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
         with translated("finish part", part):
@@ -167,10 +167,11 @@ class BlobFolder:
         return True
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Make a complete part a blob, durable on return, and give it; None, and no part, for a wrong hash.
+        """Turn a complete part into a blob, durable on return, and read it; None, and no part, if its
+        hash is wrong.
 
-        Until ``discard_part`` its owner may take it again, for a crash may come before what it is has been
-        written down. Nobody else can have it for its hash alone.
+        Until ``discard_part`` its owner may take it again, in case of a crash before it has been recorded.
+        Nobody else can get it by its hash alone.
         """
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("take part", part):
@@ -181,7 +182,7 @@ class BlobFolder:
         return self.read(manifest.sha256) if taken else None
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Forget what has arrived of a blob, and that it was this owner's."""
+        """Delete what has arrived of a blob, and the mark that it was this owner's."""
         path = self._part(owner, manifest)
         with translated("remove part", path):
             path.unlink(missing_ok=True)
@@ -204,13 +205,12 @@ class BlobFolder:
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete what is neither in ``keep`` nor younger than ``min_age_s``; gives the bytes freed.
+        """Delete what is neither in ``keep`` nor younger than ``min_age_s``; the number of bytes freed.
 
-        Parts may have an age of their own: their sender may be away for a day.
-
-        That is: blobs that are not in ``keep``, parts of such blobs or of blobs that are here already,
-        temporary files and corrupt blobs. The age protects what its writer has yet to mention
-        elsewhere; a clock that jumps back only makes files look younger. An age of 0 protects nothing.
+        That is: blobs that are not in ``keep``, parts of such blobs or of existing ones, temporary files
+        and corrupt blobs. Parts may have another age, as their sender may be away for a day. The age
+        protects files that their writer has yet to name elsewhere; a clock that jumps back only makes files
+        look younger. An age of 0 protects nothing.
         """
         names = {sha256.hex() for sha256 in keep}
         now = time.time()
@@ -239,9 +239,9 @@ class BlobFolder:
         look: Callable[[bytes], object],
         mark: Path | None = None,
     ) -> bool:
-        """Turn a part into its blob. Raises ``OSError``; false, and no part, when it is not sound.
+        """Turn a part into its blob; False, and no part, if it is not sound. Raises ``OSError``.
 
-        ``mark`` is made in between. A power cut may lose it: the part is then sent again.
+        ``mark`` is created in between. A power cut may lose it: then the part is sent again.
         """
         blob = self._blob(manifest.sha256)
         if not _is_sound(part, manifest, self._durable, look):
@@ -268,7 +268,7 @@ class BlobFolder:
             sync_folder(folder)
 
     def require_room(self, length: int) -> None:
-        """Raise ``StorageError`` when ``length`` bytes more, of whatever, would leave too little free."""
+        """Raise ``StorageError`` if ``length`` more bytes would leave too little free space."""
         self._require_room(length, self._root)
 
     def _require_room(self, length: int, path: Path) -> None:
@@ -299,9 +299,9 @@ def _taken(part: Path) -> Path:
 
 
 def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
-    """The chunks that are whole in a part. Raises ``OSError``.
+    """The chunks that a part has completely. Raises ``OSError``.
 
-    Not mmap: an unreadable sector would then be a SIGBUS, not an error.
+    Without mmap, with which an unreadable sector would be a SIGBUS and not an error.
     """
     held: set[int] = set()
     with opened(part, os.O_RDONLY) as descriptor:
@@ -314,7 +314,7 @@ def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
 
 
 def _replace_unflushed(path: Path, data: bytes, temporary: Path) -> None:
-    """As ``disk.replace_file``, but whole or absent only for as long as the power stays on."""
+    """As ``disk.replace_file``, but not safe against a power cut."""
     try:
         with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             write_at(descriptor, data, 0)
@@ -337,7 +337,7 @@ def _is_sound(
             if durable:
                 os.fsync(descriptor)
         except OSError:
-            os.unlink(part)  # its pages can no longer be trusted, see disk.replace_file
+            os.unlink(part)  # its content is unknown now, see disk.replace_file
             raise
         digest = hashlib.sha256()
         size = 0

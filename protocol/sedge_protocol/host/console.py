@@ -1,4 +1,4 @@
-"""What a command owes to whoever reads its output."""
+"""Ending a command quietly when the reader of its output has left."""
 
 import os
 import select
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def reader_may_leave() -> Generator[None]:
-    """End as SIGPIPE ends other commands, without a traceback, when nobody reads on (``| head``)."""
+    """When the reader leaves (``| head``), end as SIGPIPE ends other commands: without a traceback."""
     try:
         yield
         print(end="", flush=True)
     except BrokenPipeError:
         if not _reader_has_left():
             raise  # some other pipe
-        # The interpreter flushes once more at its end, and would complain then.
+        # The interpreter flushes stdout once more at its end, and would report the error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 

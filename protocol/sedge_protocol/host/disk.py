@@ -1,8 +1,8 @@
-"""The few steps by which bytes get onto a disk so that they survive a power cut.
+"""Writing files so that they survive a power cut.
 
-A file that must be whole or absent is written under another name, fsynced, renamed over its own
-name, and its folder is fsynced: without the last step the rename itself may be lost (LWN 457667).
-This is the one place that translates ``OSError``; blobs.py and journal.py build on it.
+A file that must be whole or absent is written under another name, fsynced and renamed to its own name;
+then its folder is fsynced, without which the rename itself may be lost (LWN 457667). ``translated`` turns
+``OSError`` into ``StorageError``; blobs.py and journal.py build on this file.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from sedge_protocol.errors import StorageError
 
-# Thetas and secrets are nobody else's business on a shared machine.
+# Models and secrets must not be readable by other users of the machine.
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 
 
 @contextlib.contextmanager
 def translated(doing: str, path: Path) -> Generator[None]:
-    """Turn every ``OSError`` inside into a ``StorageError`` that says what was done, and where."""
+    """Turn every ``OSError`` inside into a ``StorageError`` that says what was being done, and where."""
     try:
         yield
     except OSError as exc:
@@ -60,7 +60,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of ``data``, bytes, at ``offset``: the kernel may take less at once. Raises ``OSError``."""
+    """Write all of ``data`` at ``offset``, in several steps if the kernel asks. Raises ``OSError``."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -77,9 +77,9 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def replace_file(path: Path, data: bytes, temporary: Path) -> None:
-    """Make ``data`` the content of ``path``, wholly or not at all, and durable on return.
+    """Make ``data`` the content of ``path``, completely or not at all; durable on return.
 
-    ``temporary`` is a name on the same file system; it is gone afterwards. Raises ``OSError``.
+    ``temporary`` is a path on the same file system; it is gone afterwards. Raises ``OSError``.
     """
     try:
         with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
@@ -87,8 +87,8 @@ def replace_file(path: Path, data: bytes, temporary: Path) -> None:
             os.fsync(descriptor)
         os.replace(temporary, path)
     except OSError:
-        # The content of a file whose fsync failed is unknown for ever: a second fsync would
-        # report success for pages the kernel has already given up.
+        # After a failed fsync the file's content is unknown for good: a second fsync would report
+        # success for pages that the kernel has already given up.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -1,11 +1,10 @@
-"""One struct that survives everything: a file, atomically replaced and durable at every commit.
+"""One struct in a file that is replaced atomically and durable after every commit.
 
     8 bytes "SEDGEJNL" | u32 schema | 32 bytes SHA-256 of schema and body | body (MessagePack)
 
-It holds what a program must remember (the agent's outbox, a resume point), never anything large:
-those are blobs. A file of another schema is refused, not converted; a file that is damaged is refused,
-not guessed at. The free-space floor of blobs.py does not apply here, so that a full disk can still be
-noted.
+It has what a program must remember (the agent's outbox, a resume point); anything large is a blob. A file
+of another schema is refused, not converted, and so is a damaged one. The free-space floor of blobs.py does
+not apply here, so that a full disk can still be recorded.
 """
 
 import hashlib
@@ -27,9 +26,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Journal(Generic[T]):
-    """The file at ``path``, holding one value of ``type``; its folder is made when missing.
+    """The file at ``path`` with one value of ``type``; its folder is created if it is missing.
 
-    ``schema`` is raised by whoever changes the struct so that older files no longer mean the same.
+    Raise ``schema`` with every change of the struct that gives older files another meaning.
     """
 
     def __init__(self, path: Path, type: type[T], schema: int) -> None:
@@ -39,7 +38,7 @@ class Journal(Generic[T]):
         make_folder(path.parent)
 
     def load(self) -> T | None:
-        """What was last committed; None when nothing ever was.
+        """The value last committed; None if there is none.
 
         Raises ``StorageError`` for a file that is damaged, of another schema, or not a journal.
         """
@@ -51,11 +50,11 @@ class Journal(Generic[T]):
         return self._decode(data)
 
     def commit(self, value: T) -> None:
-        """Replace the value, durable on return.
+        """Replace the value; durable on return.
 
-        Raises ``StorageError`` when the disk refuses: the file then holds the value before or, when
-        only the last step failed, this one, and never a mixture. Raises ``LocalError`` for a value
-        that ``load`` would not take back.
+        Raises ``StorageError`` when the disk refuses: the file then has the old value or, if only the last
+        step failed, the new one, and never a mixture. Raises ``LocalError`` for a value that ``load`` would
+        refuse.
         """
         try:
             body = msgspec.msgpack.encode(value)

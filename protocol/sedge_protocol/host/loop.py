@@ -1,7 +1,7 @@
-"""The event loop of the shells: waits for sockets, timers and worker threads, one thread for all.
+"""The event loop of the shells: one thread waits for sockets, timers and worker threads.
 
-A station is whatever owns a link: an agent's runtime, the coordinator's service. One loop can drive
-a single station on a device or hundreds in the emulator.
+A station is anything that owns a link: an agent's runtime, the coordinator's service. One loop drives a
+single station on a device, or hundreds in the emulator.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import opened
 from sedge_protocol.host.systemd import notify, watchdog_interval_s
 
-# Nothing is missed by waiting longer; this bounds how late an operator's stop is noticed.
+# The longest wait. Nothing is missed by waiting; this bounds how late ``until`` is noticed.
 MAX_WAIT_S = 1.0
 
 
@@ -55,11 +55,11 @@ class Loop:
         """Make every station step soon."""
         try:
             self._writer.send(b"\0")
-        except OSError:  # full: a wake-up is pending already; closed: nobody waits any more
+        except OSError:  # full: a wake-up is already pending; closed: the loop has ended
             return
 
     def stop_on_signals(self) -> None:
-        """From now on SIGTERM and SIGINT end ``run`` in order. For the main thread of a program."""
+        """Let SIGTERM and SIGINT end ``run`` in order. Call it in the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
@@ -68,7 +68,7 @@ class Loop:
         self.wake()
 
     def run(self, stations: Sequence[Station], until: Callable[[], bool]) -> None:
-        """Step the stations whenever something is up, until told to stop; keep the watchdog fed."""
+        """Step the stations whenever they have work, until told to stop; feed the watchdog."""
         interval_s = watchdog_interval_s()
         feed_at = 0.0
         while not (self._stopped or until()):
@@ -118,7 +118,7 @@ def lock_folder(folder: Path) -> IO[bytes]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as exc:
         handle.close()
-        held = isinstance(exc, BlockingIOError)
-        why = "another process is using this state folder" if held else str(exc)
+        is_locked = isinstance(exc, BlockingIOError)
+        why = "another process is using this state folder" if is_locked else str(exc)
         raise StorageError(f"{folder}: {why}") from exc
     return handle

@@ -1,11 +1,11 @@
-"""The one file that owns paho-mqtt, the socket and the clock of a link; both sides use it.
+"""The one file that owns paho-mqtt, and the socket and clock of a link; both sides use it.
 
-A link reconnects by itself, with jitter, and promises nothing else: a message handed to ``send`` may
-be lost, repeated or late, and the cores above repair that. So everything travels at QoS 0, and every
-connection begins with a fresh paho client and a clean session. With QoS 1 a Mosquitto whose queue for a
-client is full drops the PUBACKs that it owes that client, too, and no window of sends opens again. The
-client id ends in 128 random bits: nobody can name it, and so end or spoil the session. MQTT 5 first,
-3.1.1 where a broker refuses it or does not answer. Callbacks only append to a list.
+A link reconnects by itself, with jitter, and promises nothing else: a message passed to ``send`` may be
+lost, repeated or late, and the cores repair that. So everything travels at QoS 0, and every connection has
+a new paho client and a clean session. With QoS 1, a Mosquitto whose queue for a client is full also drops
+the PUBACKs for that client, and its send window never opens again. The client id ends in 128 random bits,
+so that nobody can guess it and take over the session. MQTT 5 is tried first, then 3.1.1 where a broker
+refuses it or does not answer. Callbacks only append to a list.
 """
 
 import secrets
@@ -33,19 +33,19 @@ KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_FIRST_S = 1.0
 RECONNECT_MAX_S = 300.0
-# A connection on which we spoke and heard nothing for so long is replaced, under a new client id; twice
-# as long after each that was deaf too: the other side may simply not be running.
+# A connection on which we sent and received nothing for so long is replaced, under a new client id. The
+# time doubles with each such connection, as the other side may simply not be running.
 DEAF_S = 60.0
 DEAF_MAX_S = 3600.0
-# Frames handed to paho and not yet written to the socket; more wait in the core, where they are still
-# indices of chunks and not copies of them.
+# Frames passed to paho and not yet written to the socket; others wait in the core, as indices of chunks and
+# not as copies.
 WINDOW = 16
-# Room for topic, properties and header beside the largest body.
+# Room for topic, properties and header besides the largest body.
 DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
 READS_PER_STEP = 64
-# How long a closing link waits for the broker to take its last words.
+# How long a closing link waits for the broker to take its last messages.
 CLOSE_S = 2.0
-# How often paho must look at its keepalive; a tenth of the shortest that brokers ask for.
+# How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
@@ -53,9 +53,9 @@ _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """Where the broker is and who we are there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``.
+    """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``.
 
-    ``name`` is what the client id begins with; its random end is the link's.
+    The client id begins with ``name``; the link adds its random end.
     """
 
     url: str
@@ -74,7 +74,7 @@ class BrokerSettings:
             port = parts.port
         except ValueError:
             raise ConfigError("broker.url", self.url, expected) from None
-        if parts.username is not None:  # a password in it is not to be printed, here or in any log
+        if parts.username is not None:  # the URL may have a password, which must not be printed
             shown = f"{parts.scheme}://...@{parts.hostname}"
             raise ConfigError(
                 "broker.url", shown, f"{expected}; the password has a setting of its own"
@@ -133,8 +133,8 @@ class LinkCounters:
 class MqttLink:
     """A link to the broker, driven by ``step``; single-threaded.
 
-    ``subscriptions`` are made on every connection. ``will`` is asked for a (topic, payload) before
-    every connection, or is None.
+    ``subscriptions`` are made on every connection. ``will``, if given, is called for a (topic, payload)
+    before every connection.
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class MqttLink:
 
     @property
     def up(self) -> bool:
-        """Whether the broker has accepted the present connection."""
+        """Whether the broker has accepted the current connection."""
         return self._up
 
     @property
     def room(self) -> int:
-        """How many more frames may be handed over before the link is the bottleneck."""
+        """How many more frames the link takes now."""
         return max(0, WINDOW - self._unwritten) if self._up else 0
 
     def fileno(self) -> int | None:
@@ -189,12 +189,12 @@ class MqttLink:
 
     def timer(self) -> float:
         """When ``step`` must run even if the socket is silent (``time.monotonic``)."""
-        if self._events:  # a send failed since the last step, and took the connection with it
+        if self._events:  # a send has failed since the last step and closed the connection
             return 0.0
         return self._retry_at if self._client is None else self._serve_at
 
     def step(self) -> list[LinkEvent]:
-        """Connect if it is time, read, write, keep alive; what happened, in order."""
+        """Connect if it is time, read, write, keep alive. Returns what happened, in order."""
         now = time.monotonic()
         if self._client is None:
             if now >= self._retry_at:
@@ -206,11 +206,11 @@ class MqttLink:
         return events
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Hand one message over; dropped when there is no link, as any message may be."""
+        """Send one message; it is dropped when there is no link, as any message may be."""
         if self._client is None or not self._up:
             return
         if len(payload) + len(topic) + 64 > self._max_packet:
-            self.counters.oversize += 1  # the broker would cut us off, and again after every retry
+            self.counters.oversize += 1  # the broker would cut the connection, at every retry
             return
         if self._deaf_at is None and not self._heard:
             self._deaf_at = time.monotonic() + self._patience_s
@@ -219,7 +219,7 @@ class MqttLink:
         self._client.publish(topic, payload)
 
     def subscribe(self, topic: str) -> None:
-        """Listen to one more topic for as long as this connection lives."""
+        """Listen to one more topic until this connection ends."""
         if self._client is not None and self._up:
             self._client.subscribe(topic)
 
@@ -229,10 +229,10 @@ class MqttLink:
             self._client.unsubscribe(topic)
 
     def close(self) -> None:
-        """Leave in order, after what was handed over has arrived; the will is not sent.
+        """Close in order, after everything sent has arrived; the will is not sent.
 
-        A broker answers in order: once it confirms that we listen no more, it has read all that came
-        before, and has nothing more to say. Closing a socket with unread bytes would be a reset, and the
+        A broker answers in order: once it confirms that we have unsubscribed, it has read everything before
+        that and sends nothing more. Closing a socket with unread bytes would reset the connection, and the
         broker would lose what it has not read yet.
         """
         deadline = time.monotonic() + CLOSE_S
@@ -318,14 +318,14 @@ class MqttLink:
             self._drop_deaf()
 
     def _drop_deaf(self) -> None:
-        """Give up a connection that brings nothing; a broker that let us stay is asked again soon."""
+        """Give up a connection on which nothing arrives. The next try is soon: the broker was reachable."""
         reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
         self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
         self._random, self._heard = secrets.token_hex(16), True
         self._drop(reason)
 
     def _try_other_version(self) -> None:
-        """A broker without MQTT 5 may also hang up on it, or wait for the rest of what it misreads."""
+        """Change between MQTT 5 and 3.1.1: a broker without MQTT 5 may hang up or not answer."""
         old = self._version != MQTTProtocolVersion.MQTTv5
         self._version = MQTTProtocolVersion.MQTTv5 if old else MQTTProtocolVersion.MQTTv311
 
@@ -341,7 +341,7 @@ class MqttLink:
             # A hang-up that made us try 3.1.1 may have been a restart behind a proxy.
             self._version = MQTTProtocolVersion.MQTTv5
         self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
-        # A broker that lets us in and throws us out is no better than one that does not answer.
+        # A broker that accepts and then drops us counts like one that does not answer.
         self._failures = 0 if self._heard else self._failures + 1
         ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 9))
         delay = float(self._rng.uniform(0.1 * ceiling, ceiling))

@@ -1,10 +1,10 @@
-"""Root's commands work in a state folder as the folder's owner.
+"""Commands run by root work in a state folder as the folder's owner.
 
-An unprivileged service owns its state folder, so it may put a link there in place of any file. Whoever
-opens such a file as root opens the link's target with root's rights. So a command that root runs takes the
-owner's identity before it looks into the folder, and then reaches only what the owner reaches; what it
-makes belongs to the owner. Files that are the caller's (outputs, secrets, the broker's passwords) are
-opened before that, or within ``as_caller``.
+An unprivileged service owns its state folder, so it may replace any file there by a link, whose target root
+would then open with root's rights. So a command that root runs takes the owner's identity before it opens
+anything in the folder: it reaches only what the owner can reach, and what it creates belongs to the owner.
+The caller's own files (outputs, secrets, the broker's passwords) are opened before that, or within
+``as_caller``.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from sedge_protocol.host.disk import translated
 def act_as_owner(folder: Path, for_good: bool = False) -> Path:
     """Take the identity of a state folder's owner, if we are root and the owner is not.
 
-    A folder that is missing will be its nearest parent's owner's. ``for_good`` gives root up altogether:
-    for what runs long, or runs others' code. Gives the path by which the owner gets at the folder: with
-    systemd's DynamicUser its parent is open to root alone. Raises ``StorageError``.
+    A missing folder counts as the nearest parent's owner's. ``for_good`` gives up root altogether, for
+    processes that run long or run others' code. Returns the path by which the owner can reach the folder:
+    with systemd's DynamicUser only root may enter its parent. Raises ``StorageError``.
     """
     if os.geteuid() != 0:
         return folder
     with translated("look at", folder):
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
         descriptor = os.open(nearest, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # Root's own folder is none of root's when somebody else's link leads there.
+        # A folder of root's counts as another user's if it is reached through that user's link.
         links = (
             path.lstat() for path in (nearest, *nearest.absolute().parents) if path.is_symlink()
         )
-        owner = next((found for found in (os.fstat(descriptor), *links) if found.st_uid), None)
+        owner = next((stat for stat in (os.fstat(descriptor), *links) if stat.st_uid), None)
         if owner is None:
             os.close(descriptor)
             return folder
@@ -52,7 +52,7 @@ def act_as_owner(folder: Path, for_good: bool = False) -> Path:
 
 
 def _require_library(folder: Path, user: int) -> None:
-    """Raise ``StorageError`` when we cannot read, and so not import, what is yet to be imported."""
+    """Raise ``StorageError`` if this user cannot read, and so not import, Python and Sedge."""
     for path in (os.__file__, __file__):
         if not os.access(path, os.R_OK):
             text = (
@@ -63,7 +63,7 @@ def _require_library(folder: Path, user: int) -> None:
 
 @contextlib.contextmanager
 def as_caller() -> Generator[None]:
-    """Inside, the caller's own identity again, for files that are the caller's business."""
+    """Act with the caller's own identity inside, for files that are the caller's."""
     user, group = os.geteuid(), os.getegid()
     os.seteuid(os.getuid())
     os.setegid(os.getgid())

@@ -1,4 +1,4 @@
-"""One connection to the broker and no more: how a doctor finds out whether it works."""
+"""A single connection to the broker, with which a doctor checks whether it works."""
 
 import secrets
 import time
@@ -20,9 +20,9 @@ def probe(
     question: str | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> None:
-    """Connect once and listen to a topic, for a doctor. Raises ``LinkError`` saying why it failed.
+    """Connect once and subscribe to a topic. Raises ``LinkError``, which says why it failed.
 
-    With ``question``, a topic on which something new is said, the same must come back on ``topic``.
+    With ``question``, a topic, a random message is sent there and must come back on ``topic``.
     """
     link = MqttLink(settings, (topic,))
     deadline = time.monotonic() + timeout_s
@@ -36,7 +36,7 @@ def probe(
                     return
                 if isinstance(event, Connected) and question is not None:
                     link.send(question, asked)
-                elif isinstance(event, Connected):  # half a second more for a refused subscription
+                elif isinstance(event, Connected):  # wait half a second for a refused subscription
                     settled = time.monotonic() + 0.5
             time.sleep(0.02)
         if not link.up:

@@ -1,4 +1,4 @@
-"""What systemd wants to hear from a service of ``Type=notify``, without libsystemd.
+"""Notifications to systemd from a service of ``Type=notify``, without libsystemd.
 
 Protocol: sd_notify(3), one datagram of ``KEY=value`` lines to the socket named in the environment.
 Outside systemd there is no such socket and nothing happens.
@@ -8,13 +8,13 @@ import contextlib
 import os
 import socket
 
-# A full queue means that the manager is not reading; a state that cannot be told within this time
-# is dropped rather than let the service hang.
+# A full queue means that the manager is not reading; a state that cannot be sent within this time is
+# dropped, so that the service does not hang.
 SEND_TIMEOUT_S = 1.0
 
 
 def notify(state: str) -> bool:
-    """Tell the service manager ``state`` ("READY=1", "WATCHDOG=1", "STATUS=…"); True when it was sent."""
+    """Send ``state`` ("READY=1", "WATCHDOG=1", "STATUS=…") to the service manager; True if it was sent."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -28,7 +28,7 @@ def notify(state: str) -> bool:
 
 
 def watchdog_interval_s() -> float | None:
-    """Seconds between two "WATCHDOG=1", half of what systemd allows; None when it does not watch us."""
+    """Seconds between two "WATCHDOG=1", half of what systemd allows; None without a watchdog."""
     limit_us = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID")
     if not limit_us.isdecimal() or int(limit_us) == 0 or pid not in (None, str(os.getpid())):

@@ -1,8 +1,8 @@
-"""A bundle: what a device needs to train one model, and nothing that is Python.
+"""A bundle: everything that a device needs to train one model, without any Python code.
 
-On disk a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32). On the
-wire one blob (``pack``): manifest and programs, without ``init.bin``, which only the cloud needs. A
-device runs a bundle only when its hash came in a frame with a good MAC under the device's own key.
+On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32). On the
+wire it is one blob (``pack``) without ``init.bin``, which only the cloud needs. A device runs a bundle only
+if its hash came in a frame with a valid MAC under the device's own key.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 PROGRAM_NAMES = ("train", "train_prox", "evaluate", "predict")
-# A train program of ResNet-8 is 0.2 MB; weights are inputs, not constants. 64 MiB leaves room for
-# programs that carry delegated blobs and still fits the smallest device.
+# A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
+# programs with delegated blobs and still fit the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """Element type (numpy name) and shape of one row, the batch axis left out."""
+    """Element type (numpy name) and shape of one row, without the batch axis."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,11 +47,11 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What the export measured against torch autograd.
+    """The export's comparison with torch autograd.
 
     Errors are max |difference of theta| divided by max |change of theta|: ``step_error`` after one step,
-    ``epoch_error`` over the steps of an epoch, each begun from torch's state, the program's differences
-    added up. Each is at most ``tolerance`` or the bundle was not written.
+    ``epoch_error`` with the differences of an epoch's steps added up, each step starting from torch's
+    state. Both are at most ``tolerance``; otherwise no bundle is written.
     """
 
     step_error: float
@@ -61,12 +61,12 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 class BundleManifest(msgspec.Struct, frozen=True):
-    """Everything about a bundle but the programs' bytes.
+    """A bundle without its programs' bytes.
 
-    ``batch_size`` is static in the programs. ``num_classes`` is 0 for a model that does not classify.
+    ``batch_size`` is fixed in the programs. ``num_classes`` is 0 for a model that does not classify.
     ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
-    which channels of the layout's tensors belong together, or None where nothing can be narrowed;
-    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form of it lacks.
+    which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
+    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks.
     """
 
     format: int
@@ -91,7 +91,7 @@ class Bundle(msgspec.Struct, frozen=True):
     files: dict[str, bytes]
 
     def program(self, name: str, backend: str) -> bytes:
-        """The bytes of one program. Raises ``CodecError`` when the bundle has none such."""
+        """The bytes of one program. Raises ``CodecError`` if the bundle does not have it."""
         for program in self.manifest.programs:
             if program.name == name and program.backend == backend:
                 return self.files[program.file]
@@ -108,7 +108,7 @@ class Bundle(msgspec.Struct, frozen=True):
                     raise CodecError(f"{where}: {exc}") from exc
 
     def backends(self) -> tuple[str, ...]:
-        """The backends that have a train program here."""
+        """The backends with a train program."""
         return tuple(p.backend for p in self.manifest.programs if p.name == "train")
 
 
@@ -123,9 +123,9 @@ def _encode_manifest(manifest: BundleManifest) -> bytes:
 
 def _decode_manifest(data: bytes, where: str) -> BundleManifest:
     try:
-        found = json.loads(data).get("format")
-        if found != FORMAT:
-            raise CodecError(f"{where}: bundle format {found!r}, this version reads {FORMAT}")
+        number = json.loads(data).get("format")
+        if number != FORMAT:
+            raise CodecError(f"{where}: bundle format {number!r}, this version reads {FORMAT}")
         manifest = msgspec.json.decode(data, type=BundleManifest)
     except (ValueError, AttributeError, RecursionError) as exc:  # msgspec's errors are ValueErrors
         raise CodecError(f"{where}: {exc}") from exc
@@ -154,7 +154,7 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
     """Write a bundle and its initial theta (n,) into a folder, the manifest last.
 
-    Raises ``StorageError`` when the disk refuses.
+    Raises ``StorageError``.
     """
     bundle.manifest.layout.check(init)
     try:
@@ -168,9 +168,9 @@ def save(folder: Path, bundle: Bundle, init: Theta) -> None:
 
 
 def load(folder: Path) -> tuple[Bundle, Theta]:
-    """Read and check a bundle folder; gives the bundle and the initial theta (n,).
+    """Read and check a bundle folder: the bundle, and the initial theta (n,).
 
-    Raises ``StorageError`` when a file cannot be read, ``CodecError`` when one is not as it should be.
+    Raises ``StorageError`` when a file cannot be read, ``CodecError`` when one is invalid.
     """
     try:
         manifest = _decode_manifest(_read(folder / MANIFEST_NAME), str(folder))
@@ -197,9 +197,9 @@ def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
 
 
 def pack(bundle: Bundle) -> bytes:
-    """The bundle as one blob: zstd over MessagePack; the same bundle gives the same bytes.
+    """The bundle as one blob: MessagePack in zstd; the same bundle always gives the same bytes.
 
-    Raises ``CodecError`` for a bundle that no device would take.
+    Raises ``CodecError`` for a bundle that is too large for devices.
     """
     files = {name: bundle.files[name] for name in sorted(bundle.files)}
     packed = msgspec.msgpack.encode(_Packed(_encode_manifest(bundle.manifest), files))

@@ -1,4 +1,4 @@
-"""What a core asks its shell to do. The shell does it in the given order, and reports nothing back."""
+"""What a core asks its shell to do. The shell does it in the given order and reports nothing back."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Send:
-    """Publish one frame, at QoS 0: what matters is answered, and said again until then."""
+    """Publish one frame at QoS 0: what matters is answered, and repeated until then."""
 
     topic: str
     payload: bytes

@@ -33,18 +33,18 @@ UNKEYED = 1
 NO_TRANSFER = bytes(16)
 
 # 256 KiB: the largest chunk, and room for an order with three full manifests (3 x 64 KiB) and an
-# inline patch. With the header it stays under 400,000 bytes, our brokers' max_packet_size, which is
-# itself far below the 1 MB default of EMQX and the 2 MB of Mosquitto 2.1.
+# inline patch. With the header it stays under 400,000 bytes, the max_packet_size of Sedge's brokers, which
+# is far below the defaults of EMQX (1 MB) and Mosquitto 2.1 (2 MB).
 MAX_BODY_BYTES = 2**18
 # A frame has 32 bits for ``incarnation``. A clock within half a year of their end (2106) is wrong, or
-# leaves too few of the numbers that every start needs one of.
+# leaves too few numbers, of which every start needs one.
 MAX_INCARNATION = 2**32 - 1
 LATEST_CLOCK_S = MAX_INCARNATION - 2**24
 # A clock before this software was written (2026-01-01) has not been set since power came back.
 EARLIEST_CLOCK_S = 1_767_225_600
-# How far a device's start count may be above our clock: half a year. Clocks that are set differ by less,
-# and starts, fewer than one a second, fall behind the clock. So whoever has a device's key cannot use up
-# its start counts.
+# How far a device's start count may be ahead of our clock: half a year. Clocks that are set differ by less,
+# and with fewer than one start a second a count falls behind the clock. So even somebody with a device's
+# key cannot use up its start counts.
 MAX_AHEAD_S = 2**24
 
 
@@ -109,7 +109,7 @@ def open_frame(data: bytes, topic: str, key: bytes | None) -> Frame:
     """The frame in ``data``; ``key`` None accepts only UNKEYED chunks.
 
     Raises ``VersionError`` for another version, ``FrameError`` for anything else that is wrong. Limits
-    and lengths are checked before the MAC, the MAC before the body is looked at.
+    and lengths are checked before the MAC, and the MAC before the body is used.
     """
     if len(data) < HEADER.size:
         raise FrameError(f"frame of {len(data)} bytes, the header alone has {HEADER.size}")
@@ -152,25 +152,25 @@ def _mac(key: bytes, topic: str, head: bytes, body: bytes) -> bytes:
 
 
 def next_incarnation(last: int, clock_s: int) -> int:
-    """A new start count: above ``last`` and at least the clock's Unix seconds, if these can be right.
+    """A new start count: above ``last`` and at least the clock's Unix seconds, if these are plausible.
 
-    It ends at ``MAX_INCARNATION``. A ``last`` above that fits no frame, so it counts as 0.
+    It is at most ``MAX_INCARNATION``. A ``last`` above that fits no frame, so it counts as 0.
     """
-    known = last if last <= MAX_INCARNATION else 0
-    return min(max(known + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_INCARNATION)
+    valid = last if last <= MAX_INCARNATION else 0
+    return min(max(valid + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_INCARNATION)
 
 
 def latest_incarnation(clock_s: float) -> int:
-    """The highest start count of a device that a coordinator believes at this Unix time."""
+    """The highest start count that a coordinator accepts from a device at this Unix time."""
     is_set = EARLIEST_CLOCK_S <= clock_s <= LATEST_CLOCK_S
     return int(clock_s) + MAX_AHEAD_S if is_set else LATEST_CLOCK_S
 
 
 class ReplayWindow:
-    """Which (incarnation, seq) of one sender have been seen: each control frame is accepted once.
+    """Accepts each control frame of one sender once, by (incarnation, seq).
 
-    64 frames wide, as in IPsec (RFC 4303): a broker may reorder a little. Chunks are idempotent and
-    need no window. A sender's older incarnations are refused until ``restart`` proves that one is alive.
+    It is 64 frames wide, as in IPsec (RFC 4303), because a broker may reorder a little. Chunks are
+    idempotent and need no window. Frames of older incarnations are refused until ``restart``.
     """
 
     WIDTH = 64
@@ -181,7 +181,7 @@ class ReplayWindow:
         self._seen = 0
 
     def restart(self, frame: Frame) -> None:
-        """Begin anew with this frame, whatever its incarnation."""
+        """Start again with this frame, whatever its incarnation."""
         self.incarnation, self.top, self._seen = frame.incarnation, frame.seq, 1
 
     def accept(self, frame: Frame) -> bool:

@@ -1,8 +1,8 @@
-"""One secret per device, and the keys that follow from it.
+"""One secret per device, and the keys derived from it.
 
-Each direction has its own MAC key, so a frame can never be played back to its sender, and the
-broker's password is derived too, so that a device has exactly one thing to keep secret. HKDF-SHA256
-(RFC 5869) with an empty salt: the secret is 32 uniformly random bytes already.
+Each direction has its own MAC key, so a frame cannot be played back to its sender. The broker's password is
+derived, too, so a device has exactly one secret. HKDF-SHA256 (RFC 5869) with an empty salt, as the secret
+is 32 uniformly random bytes.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class DeviceKeys:
 
     @property
     def fingerprint(self) -> bytes:
-        """Tells these keys from others, and nothing about them."""
+        """Distinguishes these keys from others and reveals nothing about them."""
         return hashlib.sha256(self.up).digest()[:16]
 
     @classmethod
@@ -43,7 +43,7 @@ class DeviceKeys:
 
 
 def parse_secret(text: str, where: str) -> bytes:
-    """A secret from its 64 hexadecimal digits. Raises ``ConfigError``, never showing the digits."""
+    """A secret from its 64 hexadecimal digits. Raises ``ConfigError``, which never shows the digits."""
     try:
         secret = bytes.fromhex(text.strip())
     except ValueError:

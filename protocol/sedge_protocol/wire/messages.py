@@ -1,7 +1,7 @@
 """The bodies of control frames: MessagePack maps, one struct per frame kind.
 
-Unknown keys are ignored, so a newer peer of the same version may say more; missing keys without a
-default, wrong types and broken limits are refused as ``FrameError`` before anything acts on them.
+Unknown keys are ignored, so a newer peer of the same version may send more. A missing key without a
+default, a wrong type or a value out of range is a ``FrameError`` before anything acts on the message.
 """
 
 from typing import Annotated, Literal, TypeAlias, TypeVar
@@ -30,17 +30,17 @@ Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 TRAIN = "train"
 EVALUATE = "evaluate"
 Task: TypeAlias = Literal["train", "evaluate"]
-# Deltas that one order may name; a chain that long is rarely shorter than the whole model.
+# The most steps that an order may name; a longer chain is rarely smaller than the whole model.
 MAX_STEPS = 32
 LastBatch: TypeAlias = Literal["pad", "fill", "drop"]
-# Trainings of one order, one after the other; FedRep has two.
+# The most trainings of one order, one after the other; FedRep has two.
 MAX_PHASES = 8
 Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device has (re)connected: who it is and what it can do."""
+    """A device has (re)connected: what it is and what it can do."""
 
     nonce: Nonce
     version: Short
@@ -53,14 +53,14 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The coordinator heard the hello with this nonce."""
+    """The coordinator has received the hello with this nonce."""
 
     nonce: Nonce
     version: Short
 
 
 class Goodbye(msgspec.Struct, frozen=True):
-    """The device of the hello with this nonce is gone; sent by itself or, as its will, by the broker."""
+    """The session of the hello with this nonce is over; sent by the device or, as its will, the broker."""
 
     nonce: Nonce
 
@@ -68,9 +68,9 @@ class Goodbye(msgspec.Struct, frozen=True):
 class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device trains; ``prox`` > 0 pulls towards the start vector (FedProx's mu).
 
-    ``last_batch`` says what becomes of the last partial batch: ``pad`` it with rows of weight zero,
-    ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` end
-    as they began.
+    ``last_batch`` says what happens to the last partial batch: ``pad`` it with rows of weight zero,
+    ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` do not
+    change.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -82,14 +82,13 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A model that is the device's own, trained beside the one it sends; it never leaves the device.
+    """A second model, which never leaves the device and with which it evaluates and predicts.
 
-    It starts where it ended last time, or at the round's start vector, and is what the device evaluates
-    and predicts with. Its ``training`` comes after that of the sent one; ``prox`` pulls it towards the
-    round's start vector (Ditto). With ``mix`` below 1 it is the mixture mix * own + (1 - mix) * sent that
-    is evaluated and whose gradient trains the own part, step by step beside the sent one and as the
-    order's first training says (APFL); ``adaptive`` lets the device move ``mix`` by its own gradient, and
-    its report tells where it ended.
+    It starts where it ended last time, at first from the round's start vector. Its ``training`` comes after
+    that of the sent model, and ``prox`` pulls it towards the round's start vector (Ditto). With ``mix``
+    below 1 the device evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the own
+    model; both models are trained together, step by step, by the order's first training (APFL).
+    ``adaptive`` lets the device move ``mix`` by its own gradient and report the result.
     """
 
     training: Training = Training()
@@ -98,19 +97,19 @@ class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def mixes(self) -> bool:
-        """Whether this is a mixture; an adaptive one may well have come to ``mix`` = 1."""
+        """Whether this is a mixture; an adaptive one may have reached ``mix`` = 1."""
         return self.mix < 1 or self.adaptive
 
 
 class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The elements a device sends are those its loss depends on most, tensor by tensor (FedPURIN, FedCAC).
+    """A device sends the elements on which its loss depends most, tensor by tensor (FedPURIN, FedCAC).
 
-    c = |g theta| of every element of the trained model, or with ``hessian`` |-g theta + (g theta)^2 / 2|;
-    g is the gradient of the ``last`` batch, or the ``delta`` trained - start; with ``half`` it is rounded
-    to fp16 first, as the authors' code does, so that what is below 3e-8 is nothing. Of each tensor of
-    parameters that the device does not keep the ``fraction`` largest are sent, rounded down and with all
-    that tie with the last of them, but none with c of at most ``cutoff``: where that one is not above it,
-    the tensor sends everything above. The codec's own fraction, threshold and error feedback are not used.
+    c = |g theta| of every element of the trained model, or with ``hessian`` |-g theta + (g theta)^2 / 2|.
+    g is the gradient of the ``last`` batch, or the ``delta`` trained - start; with ``half`` it is first
+    rounded to fp16, as in the authors' code, so values below 3e-8 become 0. Of each parameter tensor that
+    the device does not keep, the ``fraction`` with the largest c is sent, rounded down, with all that tie
+    with the last of them. If the last one's c is not above ``cutoff``, everything above ``cutoff`` is sent
+    instead. The codec's own fraction, threshold and error feedback do not apply.
     """
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
@@ -121,12 +120,11 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device finds its personal elements itself, in the model it ended with last time.
+    """The device finds its personal elements itself, in its last trained model.
 
-    FedOBP with ``scoring = "device"``: the cloud sees no model of a device, only its change, which is
-    then coded against the global model. ``score`` as in ``importance.py``, where ``gradient`` and
-    ``fisher`` use the last batch's of the round before; the elements above the ``quantile`` of the scores
-    of ``tensors`` (all parameters, if none is named) are its own.
+    For FedOBP with ``scoring = "device"``: the update is then coded against the global model. ``score`` is
+    as in ``importance.py``; ``gradient`` and ``fisher`` use the last batch of the previous round. Elements
+    above the ``quantile`` of the scores of ``tensors`` (default: all parameters) are personal.
     """
 
     quantile: Share
@@ -136,12 +134,12 @@ class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device picks how much of the patch it starts with, by examples that it does not train on.
+    """The device picks which part of the patch it applies, judged on examples that it does not train on.
 
-    ``holdout`` is the share of its training examples that it keeps for this; they are drawn by ``seed``, so
-    that they are the same in every order of a run. ``levels`` are those of the patch's elements
-    (codec/patch_levels.py), coded, or empty: all 0. Of the parts that they offer the device takes the one
-    with the best accuracy there, of equal ones that with the least loss, and then the smallest.
+    ``holdout`` is the share of its training examples held out for this, drawn by ``seed``, which is the
+    same in every order of a run. ``levels`` (codec/patch_levels.py), coded, are the levels of the patch's
+    elements; empty means all 0. Of the parts that they offer the device picks the one with the best
+    accuracy, of equals the one with the least loss, then the smallest.
     """
 
     holdout: Annotated[float, Meta(gt=0, lt=1)]
@@ -150,10 +148,10 @@ class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a device codes its update: the ``fraction`` of elements largest in magnitude is kept.
+    """How a device codes its update: it sends the ``fraction`` of elements that are largest in magnitude.
 
-    Of these, only magnitudes of at least ``threshold`` are sent. With ``error_feedback`` what was not
-    sent is added to the next round's delta.
+    Of these, only magnitudes of at least ``threshold`` are sent. With ``error_feedback``, what was not sent
+    is added to the next round's delta.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -164,20 +162,20 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A coded delta that turns the global model whose hash is ``base_hash`` into the next version."""
+    """A coded delta that turns the global model with hash ``base_hash`` into the next one."""
 
     base_hash: Hash
     blob: Manifest
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a strategy asks of a device in one round, beyond the vector that it starts from.
+    """What a strategy asks of a device in one round, besides the vector that it starts from.
 
     ``keep`` names tensors that the device takes from its own last model and never sends. Without ``upload``
-    only metrics come back. ``training`` is how it trains, and ``then`` are further trainings, each of which
-    begins where the one before ended; no ``training`` is, to a strategy, the run's, and in an order the
-    defaults. With ``remember`` the device keeps what it sends as the patch that it would be, so that
-    a later order which names that patch need not bring it.
+    only metrics come back. ``then`` are trainings that follow ``training``, each from where the one before
+    ended. Without ``training`` a strategy means the run's, and an order the defaults. With ``remember`` the
+    device keeps the elements that it sent, as a patch, so a later order can name that patch instead of
+    bringing it.
     """
 
     keep: Names = ()
@@ -192,7 +190,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """Every training that it names, one after the other."""
+        """Every training, in order; the own model's is last."""
         first = (self.training,) if self.training is not None else ()
         own = (self.own_model.training,) if self.own_model is not None else ()
         return (*first, *self.then, *own)
@@ -201,15 +199,15 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One device's work in one round.
 
-    ``model`` is the coded global vector and ``model_hash`` the SHA-256 of its decoded float32 bytes.
-    ``steps`` lead there from older versions, the last one to ``model_hash``: a device that holds the
-    version with a step's ``base_hash`` adds that delta and all later ones instead of fetching ``model``.
-    ``patch`` (inline) or ``patch_blob`` is a coded vector of absolute values to write over it;
-    ``patch_hash`` is the SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n
-    bits, without which the patch cannot be decoded: the device's own last one, fetched where it is gone.
-    ``correction`` is a coded vector (n,) that is added to every gradient of the model that is sent. Where
-    ``work`` selects, ``context`` is the SHA-256 of the mask, as a bitmap of n bits, that the coordinator
-    holds for decoding this update, or empty. ``deadline_ms`` is the time left, not a time of day.
+    ``model`` is the coded global vector, and ``model_hash`` the SHA-256 of its decoded float32 bytes.
+    ``steps`` lead to it from older models, the last one to ``model_hash``: a device that has the model with
+    a step's ``base_hash`` adds that delta and all later ones instead of fetching ``model``. ``patch``
+    (inline) or ``patch_blob`` is a coded vector of absolute values to write over it, and ``patch_hash`` the
+    SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n bits, that decoding
+    the patch needs: the device's own last one, to be fetched if the device has lost it. ``correction`` is a
+    coded vector (n,) that is added to every gradient of the model that is sent. Where ``work`` selects,
+    ``context`` is the SHA-256 of the mask, a bitmap of n bits, against which the update may be coded, or
+    empty. ``deadline_ms`` is the time left, not a time of day.
     """
 
     run: Id
@@ -237,7 +235,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """The order of this run and round is void; round 0 voids the run's every order."""
+    """The order of this run and round is void; round 0 voids all of the run's orders."""
 
     run: Id
     round: Count
@@ -245,7 +243,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Decline(msgspec.Struct, frozen=True):
-    """The device cannot do this order, and will not be able to by waiting."""
+    """The device cannot do this order, and waiting would not help."""
 
     run: Id
     round: Round
@@ -254,9 +252,9 @@ class Decline(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device has this blob for this round. ``data`` holds the whole blob when it is small.
+    """A device has this blob for this round. ``data`` is the whole blob if it is small.
 
-    ``number`` counts the offers of one transfer; the answering ``Have`` repeats it.
+    ``number`` counts the offers of one transfer; the ``Have`` that answers repeats it.
     """
 
     run: Id
@@ -267,7 +265,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Have(msgspec.Struct, frozen=True):
-    """Which chunks the receiver holds, and how many it wants in flight at once."""
+    """Which chunks the receiver has, and how many it wants in flight at once."""
 
     number: Count
     bitmap: Annotated[bytes, Meta(max_length=512)]
@@ -301,7 +299,7 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 class Get(msgspec.Struct, frozen=True):
-    """The device misses these chunks (set bits) of the blob whose transfer id is in the header.
+    """The device lacks these chunks (set bits) of the blob whose transfer id is in the header.
 
     ``run`` and ``round`` name the order that needs it, so that a void order can be cancelled.
     """
@@ -312,7 +310,7 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The last frame could not be taken: its version, its size, its sender."""
+    """The last frame cannot be processed: its version, its size, its sender."""
 
     reason: Short
     detail: Detail = ""

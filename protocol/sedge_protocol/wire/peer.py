@@ -1,6 +1,6 @@
-"""One end of a device's control channel: seals what it sends, opens and judges what it receives.
+"""One end of a device's control channel: seals what it sends, opens and checks what it receives.
 
-Both cores use it, with the keys and topics the other way round.
+Both cores use it, with keys and topics swapped.
 """
 
 from collections import Counter
@@ -22,10 +22,11 @@ from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_
 class Peer:
     """The channel to one peer.
 
-    ``incarnation`` is our own start count, ``peer_incarnation`` the newest of the peer's that we have
-    stored. A device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce
-    is random and new, so a welcome that has it is no replay, and its start count is the coordinator's even
-    if it is old: a forged count, or one that a coordinator has lost, ends with the next connection.
+    ``incarnation`` is this side's start count, ``peer_incarnation`` the newest of the peer's in our store.
+    A device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random
+    and new, so a welcome with it is not a replay, and its start count is the coordinator's even if it is
+    older than ours: a forged count, or a coordinator that has lost its own, is mended by the next
+    connection.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Peer:
         return Send(self.send_topic, self.seal(message, transfer))
 
     def seal(self, message: Message, transfer: bytes = NO_TRANSFER) -> bytes:
-        """The bytes of a control frame."""
+        """A control frame's bytes."""
         self._seq += 1
         kind = KINDS[type(message)]
         frame = Frame(kind, encode_body(message), self._incarnation, self._seq, transfer)
@@ -67,9 +68,8 @@ class Peer:
         """The frame and its message (None for a chunk), or None for a replay.
 
         Raises ``FrameError`` for anything that is not a frame of our peer, and for a start count above
-        ``latest``. A goodbye is sealed when
-        its connection begins and sent when it ends, so it stands outside the window; its nonce, not
-        its number, says which session it ends.
+        ``latest``. A goodbye is sealed when its connection begins and sent when it ends, so the window does
+        not apply to it; its nonce says which session it ends.
         """
         frame = open_frame(payload, topic, self._receive_key)
         self.counters[frame.kind.name.lower()] += 1
@@ -92,7 +92,7 @@ class Peer:
         return frame, message
 
     def _answers(self, frame: Frame) -> bool:
-        """Whether an older incarnation's frame is the welcome that we wait for."""
+        """Whether a frame of an older incarnation is the awaited welcome."""
         if (
             frame.kind is not Kind.WELCOME
             or self.awaited is None

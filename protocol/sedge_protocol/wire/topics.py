@@ -12,7 +12,7 @@ import re
 from sedge_protocol.errors import ConfigError, FrameError
 
 ROOT = "sedge/1"
-# In place of a device: what the coordinator says to itself. No device has this id.
+# In place of a device's id: the coordinator's messages to itself. No device has this id.
 ITSELF = "-"
 
 # 48 characters fit an X.509 common name (64) and every broker's client id limit in use today.

@@ -1,14 +1,14 @@
-"""Resumable transfer of blobs, both ways, without I/O.
+"""Resumable transfer of blobs in both directions, without I/O.
 
-A blob is described by a ``Manifest``: its size, its SHA-256, and a 128-bit digest of every chunk. The
-same bytes cut the same way always make the same transfer, so a transfer finds itself again after any
-loss of either side. The receiver drives: it says what it has (``Have``) or misses (``Get``); what it
-holds is read off the digests of the bytes on its disk, never off a note beside them.
+A ``Manifest`` describes a blob: its size, its SHA-256, and a 128-bit digest of every chunk. The same bytes
+in the same chunks are always the same transfer, so a transfer resumes after any loss on either side. The
+receiver drives: it sends what it has (``Have``) or lacks (``Get``), as found from the digests of the bytes
+on its disk, never from a record of them.
 
     Upload  (device -> coordinator)       offline -> offered -> sending -> (receipt)
-    Intake  (coordinator's end of it)     every good chunk sets a bit; answers Have
+    Intake  (its receiving end)           every good chunk sets a bit; answers Have
     Fetch   (coordinator -> device)       asks for what is missing until nothing is
-    Serving (coordinator's end of it)     gathers the requests of many devices, sends the union once
+    Serving (its sending end)             gathers the requests of many devices, sends the union once
 """
 
 import hashlib
@@ -27,14 +27,14 @@ DIGEST_BYTES = 16
 MIN_CHUNK_BYTES = 2**12
 DEFAULT_CHUNK_BYTES = 2**16
 MAX_CHUNK_BYTES = 2**18
-# 4096 digests of 16 bytes are 64 KiB of manifest, and 4096 chunks of 256 KiB are 1 GiB of blob.
+# 4096 digests of 16 bytes are a manifest of 64 KiB, and 4096 chunks of 256 KiB a blob of 1 GiB.
 MAX_CHUNKS = 4096
-# A blob up to this size may travel inside its offer, a patch inside its order. Half a chunk: below it
-# the extra round trip costs more than the bytes.
+# A blob up to this size may travel inside its offer, a patch inside its order. It is half a chunk, below
+# which a round trip costs more than the bytes.
 MAX_INLINE_BYTES = 2**15
 
-# Chunks a receiver wants on their way at once. Four of 64 KiB keep a 25 Mbit/s link with 80 ms round
-# trip busy, and a cut loses at most that much.
+# Chunks that a receiver wants in flight. Four of 64 KiB keep a link of 25 Mbit/s with a round trip of 80 ms
+# busy, and a cut loses no more than these.
 CREDIT = 4
 SILENCE_S = 2.0
 RETRY_FIRST_S = 0.5
@@ -42,7 +42,7 @@ RETRY_MAX_S = 60.0
 
 
 class Manifest(msgspec.Struct, frozen=True, dict=True):
-    """A blob's identity and the digests by which each chunk is checked when it arrives."""
+    """A blob's identity, and the digests with which each chunk is checked on arrival."""
 
     sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
     size: Annotated[int, Meta(ge=1, le=MAX_CHUNKS * MAX_CHUNK_BYTES)]
@@ -87,12 +87,12 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=1)
 def _digest(chunk: bytes) -> bytes:
-    # Kept for the last one: an emulated fleet is given the same chunk device after device.
+    # Cached for the last chunk: an emulated fleet receives the same chunk device after device.
     return hashlib.sha256(chunk).digest()[:DIGEST_BYTES]
 
 
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-    """The manifest of a blob; chunks grow where 4096 of ``chunk_bytes`` would not hold it.
+    """The manifest of a blob; chunks are larger if 4096 of ``chunk_bytes`` would not hold it.
 
     Raises ``LocalError`` for a blob that no manifest can describe.
     """
@@ -125,10 +125,10 @@ def from_bitmap(bitmap: bytes, count: int) -> set[int]:
 
 
 def backoff(attempt: int, rng: np.random.Generator) -> float:
-    """Seconds before retry ``attempt`` (0, 1, …): full jitter under a doubling, capped ceiling.
+    """Seconds before retry ``attempt`` (0, 1, …): full jitter below a ceiling that doubles up to a limit.
 
-    Full jitter spreads a fleet that was cut off at once (AWS, "Exponential backoff and jitter", 2015);
-    the floor of a tenth keeps one device from hammering.
+    Full jitter spreads a fleet that was cut off at once (AWS, "Exponential backoff and jitter", 2015); the
+    floor of a tenth keeps one device from retrying too fast.
     """
     ceiling = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(attempt, 10))
     return float(rng.uniform(0.1 * ceiling, ceiling))
@@ -137,9 +137,9 @@ def backoff(attempt: int, rng: np.random.Generator) -> float:
 class Upload:
     """The sending end of one blob.
 
-    ``poll`` gives what to send now: ``None`` stands for the offer, a number for that chunk. The pipe
-    keeps its order while it lives. So a chunk that is missing when one sent after it has arrived is
-    lost, and so is one that was sent before an offer and is missing from that offer's answer.
+    ``poll`` gives what to send now: ``None`` is the offer, a number is that chunk. A connection keeps its
+    order. So a chunk is lost if a later one has arrived without it, or if the answer to a later offer lacks
+    it.
     """
 
     def __init__(self, manifest: Manifest, rng: np.random.Generator) -> None:
@@ -157,20 +157,20 @@ class Upload:
 
     @property
     def wants_smaller_chunks(self) -> bool:
-        """Two connections in a row lost every chunk: no whole one gets through (fault N7)."""
+        """Whether two connections in a row lost every chunk: whole ones do not get through (fault N7)."""
         return self.fruitless >= 2 and self.manifest.chunk_bytes > MIN_CHUNK_BYTES
 
     @property
     def begun(self) -> bool:
-        """Whether the receiver is known to hold a part of it."""
+        """Whether the receiver is known to have a part of it."""
         return bool(self._have)
 
     @property
     def inline(self) -> bool:
-        """Whether the offer at hand carries the whole blob: the first one does, when it is small.
+        """Whether the current offer carries the whole blob: the first one does if the blob is small.
 
-        Those that repeat it ask instead, so that neither a slow link nor one that drops large frames
-        sees the same bytes again and again.
+        Repeated offers do not, so that a slow link, or one that drops large frames, does not carry the same
+        bytes again and again.
         """
         limit = min(MAX_INLINE_BYTES, self.manifest.chunk_bytes)
         return self.number == 1 and self.manifest.size <= limit
@@ -186,30 +186,30 @@ class Upload:
         self._due = now
 
     def disconnected(self) -> None:
-        """The link is down: what was in flight is lost, and nothing is due until it is back."""
+        """The link is down: chunks in flight are lost, and nothing is due until it is back."""
         self._due = None
         self._credit = 0
         self._in_flight.clear()
 
     def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:
-        """The receiver said what it holds, in answer to offer ``number`` or, at 0, of its own accord.
+        """The receiver reports what it has, in answer to offer ``number`` or, at 0, unasked.
 
         Raises ``FrameError`` for a malformed bitmap.
         """
-        held = from_bitmap(bitmap, self.manifest.count)
-        if self._due is None or number > self.number:  # an answer to a process before this one
+        received = from_bitmap(bitmap, self.manifest.count)
+        if self._due is None or number > self.number:  # an answer to an earlier process
             return
-        if held - self._have:
+        if received - self._have:
             self._progress, self._attempt = True, 0
         if number == self.number and not self._answered:
             self._answered = True
-            self._have = held
+            self._have = received
         else:
-            self._have |= held
+            self._have |= received
         settled = [
             place
             for place, (index, offered) in enumerate(self._in_flight)
-            if index in held or offered < number
+            if index in received or offered < number
         ]
         self._in_flight = self._in_flight[max(settled, default=-1) + 1 :]
         self._credit = credit
@@ -260,7 +260,7 @@ class Intake:
         return len(self.have) == self.manifest.count
 
     def bitmap(self) -> bytes:
-        """What is held, for a ``Have``."""
+        """The bitmap for a ``Have``."""
         return to_bitmap(self.have, self.manifest.count)
 
     def chunk(self, index: int, data: bytes, now: float) -> bool:
@@ -274,7 +274,7 @@ class Intake:
         return True
 
     def poll(self, now: float) -> bool:
-        """Whether a progress report is due: half a window of news, or silence after a chunk."""
+        """Whether a progress report is due: after half a window of new chunks, or silence after a chunk."""
         quiet = self._due is not None and now >= self._due
         if not quiet and self._unreported < CREDIT // 2:
             return False
@@ -287,10 +287,10 @@ class Intake:
 
 
 class Fetch:
-    """The receiving end of a download: asks for what is missing, again after every silence.
+    """The receiving end of a download: asks for what is missing, and again after every silence.
 
-    Asking again too soon would fill a slow link with chunks that are on their way already, so it waits
-    four times as long as the last chunk took; and as long as none has come it asks for one alone.
+    Asking again too soon would fill a slow link with chunks that are already on their way. So it waits four
+    times as long as the last chunk took, and until the first one arrives it asks for one only.
     """
 
     def __init__(self, manifest: Manifest, have: set[int], rng: np.random.Generator) -> None:
@@ -331,7 +331,7 @@ class Fetch:
         return new
 
     def poll(self, now: float) -> bytes | None:
-        """The bitmap of chunks to ask for, when it is time to ask."""
+        """The bitmap of the chunks to ask for, if it is time to ask."""
         if self._due is None or self.complete or now < self._due:
             return None
         missing = sorted(set(range(self.manifest.count)) - self.have)
@@ -347,7 +347,7 @@ class Fetch:
         return None if self.complete else self._due
 
     def _note_arrival(self, now: float) -> None:
-        """Choose when to ask next: at once when all that was asked for is here."""
+        """Choose when to ask next: at once if everything asked for has arrived."""
         took = 0.0 if self._waiting_since is None else now - self._waiting_since
         self._silence_s = min(RETRY_MAX_S, max(SILENCE_S, 4 * took, self._silence_s / 2))
         self._waiting_since = now
@@ -357,9 +357,9 @@ class Fetch:
 
 
 class Serving:
-    """The sending end of downloads: many devices ask, the union of what they miss goes out once.
+    """The sending end of downloads: many devices ask, and the union of their chunks is sent once.
 
-    It waits until everyone who is expected has asked, but no longer than ``gather_s`` after the first.
+    It waits until all expected devices have asked, but no longer than ``gather_s`` after the first.
     """
 
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
@@ -370,7 +370,7 @@ class Serving:
         self._due: float | None = None
 
     def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
-        """One of ``expected`` devices misses these; how many that adds. Raises ``FrameError``."""
+        """One of ``expected`` devices lacks these; the number of chunks added. Raises ``FrameError``."""
         wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
         if not wanted:
             return 0
@@ -383,7 +383,7 @@ class Serving:
         return len(self._wanted) - before
 
     def poll(self, now: float, room: int) -> list[int]:
-        """Up to ``room`` chunks to send now, the longest wanted first: asking again gains nothing."""
+        """Up to ``room`` chunks to send now, in the order of the first requests."""
         if self._due is None or now < self._due:
             return []
         chunks = list(itertools.islice(self._wanted, room))

@@ -1,6 +1,6 @@
-"""The blob a device sends at the end of a round: what it did, and the coded delta.
+"""The blob that a device sends at the end of a round: a report and the coded delta.
 
-u32 header length | MessagePack ``Report`` | coded vector (codec/vector.py), empty when none was asked for
+u32 header length | MessagePack ``Report`` | coded vector (codec/vector.py), empty if none was ordered
 """
 
 import struct
@@ -14,14 +14,14 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.messages import Count, Hash, Id, Round, Share, Task
 
 _LENGTH = struct.Struct("<I")
-# A report is some 300 bytes; 4 KiB leaves room for what later versions may add.
+# A report has some 300 bytes; 4 KiB leave room for later versions.
 MAX_REPORT_BYTES = 4096
-# The largest binary32, as which a device computes its loss: sums over any fleet stay finite.
+# The largest binary32: devices compute losses in float32, and sums over any fleet stay finite.
 LARGEST = (2 - 2**-23) * 2.0**127
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """An evaluation: mean loss and the share of right answers in [0, 1] over ``num_examples``."""
+    """An evaluation: mean loss, and the share of correct answers in [0, 1], over ``num_examples``."""
 
     loss: float
     accuracy: Annotated[float, Meta(ge=0, le=1)]
@@ -29,13 +29,13 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a device did with one order.
+    """A device's report on one order.
 
-    ``model_hash`` and ``patch_hash`` repeat the order's and name the start vector; ``train_loss`` is the
-    mean over the last epoch's batches, of the model that is sent; ``steps`` counts those of every training
-    and ``seconds`` the time spent. ``mix`` is where an APFL mixture ended. ``sparse`` is the trained model
-    with nothing in it but what an order's ``select`` has chosen, and what is never chosen from. ``level``
-    is the part of the patch that the device has picked, where the order has a ``choice``.
+    ``model_hash`` and ``patch_hash`` repeat the order's and identify the start vector. ``train_loss`` is
+    the mean over the last epoch's batches, for the model that is sent; ``steps`` and ``seconds`` are totals
+    over all trainings. ``mix`` is an APFL mixture's last alpha. ``sparse`` evaluates the trained model with
+    every element set to zero that ``select`` could have chosen and did not. ``level`` is the part of the
+    patch that the device has picked, if the order has a ``choice``.
     """
 
     run: Id
@@ -62,7 +62,7 @@ def encode_update(report: Report, payload: bytes) -> bytes:
 
 
 def decode_update(blob: bytes) -> tuple[Report, memoryview]:
-    """The report and the still coded payload. Raises ``CodecError`` for a malformed blob."""
+    """The report and the payload, still coded. Raises ``CodecError`` for a malformed blob."""
     if len(blob) < _LENGTH.size:
         raise CodecError(f"update of {len(blob)} bytes has no header")
     (length,) = _LENGTH.unpack_from(blob)

@@ -15,7 +15,8 @@ from tests.system.harness import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine
-from sedge_cloud.admin.runs import initialise, start_run
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.admin.templates import write_first_files
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 
 Edit = Callable[[Path], object]
@@ -61,7 +62,7 @@ def home(fleet: RealFleet, tmp_path: Path) -> Path:
 @pytest.fixture
 def alone(tmp_path: Path) -> Path:
     """A coordinator's folder without a broker: what is not about the broker is found at once."""
-    initialise(tmp_path, "test", f"mqtt://127.0.0.1:{free_port()}")
+    write_first_files(tmp_path, "test", f"mqtt://127.0.0.1:{free_port()}")
     return tmp_path
 
 
@@ -176,23 +177,15 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
         "broker",
         "broker.password_file: found",
     ),
-    "no certificates": (
-        change("mqtt://", "mqtts://"),
-        "broker",
-        "cannot reach mqtts://",
-    ),
-    "bad authority": (
-        change("[broker]", '[broker]\nca_file = "none.crt"'),
-        "broker",
-        "",
-    ),
+    "no certificates": (change("mqtt://", "mqtts://"), "broker", "cannot reach mqtts://"),
+    "bad authority": (change("[broker]", '[broker]\nca_file = "none.crt"'), "broker", ""),
     "damaged": (damage, "store", "file is not a database"),
     "another schema": (another_schema, "store", "schema 9, this version uses 1"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),
     "state is a file": (lambda home: (home / "state").write_text(""), "disk", "File exists"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -218,7 +211,7 @@ def test_certificates_that_are_none(alone: Path) -> None:
 def test_a_state_folder_that_cannot_be_written() -> None:
     with as_nobody() as folder:
         home = folder / "home"
-        initialise(home, "test", f"mqtt://127.0.0.1:{free_port()}")
+        write_first_files(home, "test", f"mqtt://127.0.0.1:{free_port()}")
         (home / "state").mkdir(0o500)
         found = examined(home / "cloud.toml")
         assert "state" in found.bad["store"]

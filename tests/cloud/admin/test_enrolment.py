@@ -48,12 +48,6 @@ def test_a_device_gets_what_it_needs(store: Store, tmp_path: Path) -> None:
     assert (settings.url, settings.password) == (CLOUD.broker.url, DeviceKeys.of(secret).password)
 
 
-def test_every_device_has_a_secret_of_its_own(store: Store, tmp_path: Path) -> None:
-    for number in range(5):
-        add_device(store, CLOUD, f"pi-{number}", tmp_path / str(number))
-    assert len({row.secret for row in store.devices()}) == 5
-
-
 def test_a_device_under_systemd(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,14 +130,6 @@ def test_no_device_has_a_coordinators_account(store: Store, tmp_path: Path, devi
     assert not (tmp_path / "out").exists()
 
 
-def test_without_a_folder_it_is_the_devices_name(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert add_device(store, CLOUD, "pi-1", None) == Path("pi-1")
-    assert (tmp_path / "pi-1" / "secret").exists()
-
-
 def test_an_id_that_is_taken_changes_nothing(store: Store, tmp_path: Path) -> None:
     add_device(store, CLOUD, "pi-1", tmp_path / "one")
     before = store.devices()
@@ -165,7 +151,7 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
     add_device(store, cloud, "pi-1", tmp_path / "old")
     line = passwords.read_text()
     (old,) = store.devices()
-    store.heard(old, 2**32 - 1, b"hello")
+    store.save_hello(old, 2**32 - 1, b"hello")
     if revoked:
         revoke_device(store, cloud, "pi-1")
         assert store.devices()[0].revoked and passwords.read_text().strip() == ""
@@ -174,14 +160,10 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
     assert row == DeviceRow("pi-1", row.secret, False, 0, None) and row.secret != old.secret
     assert parse_secret((folder / "secret").read_text(), "") == row.secret
     assert len(passwords.read_text().splitlines()) == 1 and passwords.read_text() != line
-    store.heard(old, 2**32 - 1, b"hello")  # by a coordinator that has yet to hear of the new secret
+    store.save_hello(
+        old, 2**32 - 1, b"hello"
+    )  # by a coordinator that has yet to hear of the new secret
     assert store.devices() == [row]
-
-
-def test_only_a_known_device_is_issued_anew(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="device: found 'pi-1', expected an enrolled device"):
-        reissue_device(store, CLOUD, "pi-1", tmp_path / "new")
-    assert not (tmp_path / "new").exists() and store.devices() == []
 
 
 def test_a_device_is_revoked_even_if_its_password_stays(store: Store, tmp_path: Path) -> None:
@@ -303,7 +285,7 @@ def test_a_password_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    """A real broker with the configuration that ``initialise`` wrote."""
+    """A real broker with the configuration that ``write_first_files`` wrote."""
     fleet = RealFleet(tmp_path_factory.mktemp("real"))
     yield fleet
     fleet.close()

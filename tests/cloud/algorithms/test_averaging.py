@@ -17,7 +17,7 @@ from sedge_cloud.algorithms.averaging import (
 from sedge_cloud.algorithms.robust import Robust, Rule
 from sedge_cloud.strategy import Change, Update
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role, Theta
 
 
@@ -28,18 +28,6 @@ def vector(*values: float) -> Theta:
 def updates(weighted: Iterable[tuple[int, Theta]]) -> Iterator[Update]:
     """Updates of these models, with these numbers of examples."""
     return (Update("d", count, theta) for count, theta in weighted)
-
-
-@pytest.mark.parametrize("devices", [1, 7])
-def test_is_the_exact_mean(devices: int) -> None:
-    rng = np.random.default_rng(devices)
-    vectors = rng.normal(size=(devices, 50)).astype(np.float32)
-    counts = [int(count) for count in rng.integers(1, 5000, devices)]
-    old = rng.normal(size=50).astype(np.float32)
-    mean = old + mean_change(updates(zip(counts, vectors, strict=True)), old)
-    for i in range(50):
-        exact = sum(Fraction(float(v[i])) * m for m, v in zip(counts, vectors, strict=True))
-        assert np.float32(mean[i]) == np.float32(float(exact / sum(counts)))
 
 
 def coded(rng: np.random.Generator, size: int, count: int | None) -> SparseVector:
@@ -130,28 +118,6 @@ def test_holds_one_vector_at_a_time() -> None:
     assert most_alive <= 2  # the one just made, and the last, still bound in the loop
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_shared_mean_leaves_out_whose_own_it_is(seed: int) -> None:
-    """Of each element the exact mean over the devices whose patch lacks it."""
-    rng = np.random.default_rng(seed)
-    old = rng.normal(size=12).astype(np.float32)
-    sent = [
-        Update(f"d{i}", int(rng.integers(1, 9)), old, coded(rng, 12, 6), coded(rng, 12, 12))
-        for i in range(4)
-    ]
-    sent.append(Update("dense", 0, old, SparseVector(12, None, old + 1), None))
-    found = shared_mean_change(sent, old)
-    for k in range(12):
-        sharing = [u for u in sent if u.patch is not None and at(u.patch, k) is None]
-        if not sharing:
-            assert found[k] == 0
-            continue
-        exact = sum(u.num_examples * Fraction(float(u.trained[k])) for u in sharing)
-        mean = float(exact / sum(u.num_examples for u in sharing))
-        assert old[k] + found[k] == pytest.approx(mean, rel=1e-6, abs=1e-6)
-    assert not shared_mean_change([], old).any()
-
-
 def by_median(updates: Iterable[Update], theta: Theta) -> Change:
     return robust_change(updates, theta, Robust(rule="median"))
 
@@ -168,7 +134,7 @@ def by_median(updates: Iterable[Update], theta: Theta) -> Change:
 def test_refuses(
     call: Callable[[Iterable[Update], Theta], Change], weight: int, theta: Theta, message: str
 ) -> None:
-    with pytest.raises(LocalError, match=message):
+    with pytest.raises(StrategyError, match=message):
         call(updates([(3, vector(1, 1)), (weight, theta)]), vector(0, 0))
 
 

@@ -10,19 +10,15 @@ from tests.cloud.contexts import context_of
 from sedge_cloud.algorithms.collaboration import (
     Grouping,
     Masks,
-    Noted,
     collaborators,
-    drawn,
     group_mean,
-    known,
+    next_groups,
     overlaps,
     packed,
-    places,
-    regrouped,
+    sampled_places,
     threshold,
 )
-from sedge_cloud.strategy import ClientModel, Context, Update
-from sedge_protocol.codec import SparseVector
+from sedge_cloud.strategy import Context
 from sedge_protocol.layout import Layout, Role
 
 GROUPING = Grouping(beta=10, sample=2**21, stale_rounds=0)
@@ -62,29 +58,6 @@ def test_overlaps_are_what_counting_gives(size: int) -> None:
     assert found[1, 2] == found[2, 1] == 1
 
 
-@pytest.mark.parametrize(
-    ("mine", "other", "overlap"),
-    [
-        ([0, 1], [0, 1], 1.0),
-        ([0, 1], [2, 3], 0.0),
-        ([0, 1], [1, 2], 0.5),
-        ([0], [0, 1, 2, 3], -0.5),  # the larger mask differs in three elements
-        ([0, 1, 2, 3], [0], 1 - 3 / 8),
-    ],
-)
-def test_an_overlap_is_told_from_the_side_of_one_device(
-    mine: list[int], other: list[int], overlap: float
-) -> None:
-    words = masks_of(4, a=mine, b=other).words
-    assert overlaps([words["a"], words["b"]])[0, 1] == overlap
-
-
-def test_the_threshold_rises_from_the_mean_to_the_largest() -> None:
-    overlap = np.array([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.2, 0.2, 1]])
-    assert threshold(overlap, 1, 4) == pytest.approx(0.85 / 3 + (0.5 - 1.7 / 6) / 4)
-    assert threshold(overlap, 4, 4) == 0.5
-
-
 @pytest.mark.parametrize(("count", "number"), [(2, 1), (7, 3), (30, 7)])
 def test_equal_masks_are_one_group(count: int, number: int) -> None:
     # Whatever the mean of equal overlaps is rounded to.
@@ -104,35 +77,6 @@ def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     assert threshold(overlap, 3, 3) == 0.9
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_two_planted_clusters_are_found(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    masks = Masks(2000, 2**21)
-    for i in range(12):
-        half = rng.choice(1000, 400, replace=False) + 1000 * (i % 2)
-        masks.add(f"d{i:02}", half)
-    groups = collaborators(masks.words, 1, 100)
-    for i in range(12):
-        assert groups[f"d{i:02}"] == tuple(f"d{j:02}" for j in range(i % 2, 12, 2) if j != i)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_only_get_smaller_until_nobody_is_left(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    masks = masks_of(64, **{d: rng.choice(64, 20, replace=False).tolist() for d in "abcdef"})
-    before = collaborators(masks.words, 1, 9)
-    for number in range(2, 10):
-        after = collaborators(masks.words, number, 9)
-        assert all(set(after[device]) <= set(before[device]) for device in after)
-        before = after
-    assert before  # the best pair
-    pairs = overlaps(list(masks.words.values())) - 2 * np.eye(6)
-    names = list(masks.words)
-    best = {(names[i], names[j]) for i, j in zip(*np.nonzero(pairs == pairs.max()), strict=True)}
-    assert {(i, j) for i, group in before.items() for j in group} == best
-    assert collaborators(masks.words, 10, 9) == {}
-
-
 def test_a_device_without_critical_elements_is_alone() -> None:
     masks = masks_of(9, a=[1, 2], b=[], c=[2, 3])
     assert collaborators(masks.words, 1, 9) == {"a": ("c",), "c": ("a",)}
@@ -145,124 +89,32 @@ def test_a_device_without_critical_elements_is_alone() -> None:
 
 @pytest.mark.parametrize(("size", "sample"), [(65, 64), (1000, 999)])
 def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> None:
-    places = drawn(size, sample)
+    places = sampled_places(size, sample)
     assert places is not None
     edges = np.arange(sample + 1) * size // sample
     assert (edges[:-1] <= places).all()
     assert (places < edges[1:]).all()
-    again = drawn(size, sample)
+    again = sampled_places(size, sample)
     assert again is not None
     np.testing.assert_array_equal(places, again)
-    assert drawn(sample, sample) is None
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_sample_errs_no_more_than_documented(share: float) -> None:
-    # 72 pairs of random masks: their root mean square error is below the stated one.
-    rng = np.random.default_rng(1)
-    size, sample = 50_000, 4096
-    whole, some = Masks(size, size), Masks(size, sample)
-    for i in range(9):
-        elements = np.flatnonzero(rng.random(size) < share)
-        whole.add(str(i), elements)
-        some.add(str(i), elements)
-    error = overlaps(list(some.words.values())) - overlaps(list(whole.words.values()))
-    pairs = error[~np.eye(9, dtype=np.bool_)]
-    assert 0 < np.sqrt(np.square(pairs).mean()) < 1 / (2 * share * np.sqrt(sample))
+    assert sampled_places(sample, sample) is None
 
 
 # From round to round ------------------------------------------------------------------------------
 
 
-def test_groups_of_absent_devices_stay() -> None:
-    before = context(8, 3, x=("a",), a=("x",), b=("x",))
-    groups, arrays = regrouped(before, masks_of(8, a=[0, 1], c=[0, 2]), GROUPING)
-    assert groups == {"x": ("a",), "b": ("x",), "a": ("c",), "c": ("a",)}
-    assert arrays == {}
-
-
-def test_a_device_that_finds_nobody_loses_its_group() -> None:
-    masks = masks_of(8, a=[0, 1], b=[0, 1], c=[6, 7])
-    groups, _ = regrouped(context(8, 3, c=("a",)), masks, GROUPING)
-    assert groups == {"a": ("b",), "b": ("a",)}
-
-
 def test_after_beta_nobody_has_a_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1])
-    last, _ = regrouped(context(8, 9, x=("a",)), masks, GROUPING)
+    last, _ = next_groups(context(8, 9, x=("a",)), masks, GROUPING)
     assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
-    after, arrays = regrouped(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
+    after, arrays = next_groups(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
     assert after == arrays == {}
 
 
-@pytest.mark.parametrize("size", [5, 1000])
-def test_masks_of_absent_devices_count_while_they_are_fresh(size: int) -> None:
-    grouping = replace(GROUPING, stale_rounds=2)
-    high = list(range(size - 2, size))
-    current = context(size)
-    seen: list[dict[str, tuple[str, ...]]] = []
-    for critical in ({"a": [0, 1], "z": high}, {"b": [0, 1]}, {"c": high}, {"d": [0, 1]}):
-        groups, arrays = regrouped(current, masks_of(size, **critical), grouping)
-        seen.append(dict(groups))
-        current = replace(current, round=current.round + 1, groups=groups, arrays=arrays)
-    # The round of a and z: they share nothing, but the one overlap there is is the largest.
-    assert seen[0] == {"a": ("z",), "z": ("a",)}
-    assert seen[1]["b"] == ("a",)
-    assert seen[2]["c"] == ("z",)
-    # In round 4 those of round 1 are three rounds old.
-    assert seen[3]["d"] == ("b",)
-    assert seen[3]["a"] == ("z",)
-    assert sorted(current.arrays) == ["mask b", "mask c", "mask d"]
-    for array in current.arrays.values():
-        assert array.dtype == np.float32
-
-
-def test_updates_are_noted_as_they_pass() -> None:
-    theta = np.zeros(4, np.float32)
-    sent = SparseVector(4, np.array([1, 3], np.uint32), np.ones(2, np.float32))
-    updates = [Update("a", 1, theta, None, sent), Update("b", 1, theta)]
-    masks = Masks(4, 64)
-    noted = Noted(updates, masks, lambda _, delta: places(delta))
-    for _ in range(2):
-        assert [update.device for update in noted] == ["a", "b"]
-    assert list(masks.words) == ["a"]
-    assert masks.words["a"].tolist() == [0b1010]
-
-
 # Group values -------------------------------------------------------------------------------------
-
-
-def test_the_mean_of_a_group() -> None:
-    one, two = np.arange(1, 5, dtype=np.float32), np.full(4, 10, np.float32)
-    critical = np.array([0, 2])
-    models = [(one, critical), (two, np.array([2, 3]))]
-    assert group_mean(critical, models, counted=False).tolist() == [0.5, 6.5]
-    assert group_mean(critical, models, counted=True).tolist() == [1, 6.5]
-    dense = [(one, critical), (two, None)]
-    assert group_mean(critical, dense, counted=True).tolist() == [5.5, 6.5]
-    alone = group_mean(critical, models[:1], counted=False)
-    assert alone.dtype == np.float32
-    assert alone.tolist() == [1, 3]
 
 
 def test_enormous_values_have_a_mean() -> None:
     most = np.full(3, np.finfo(np.float32).max)
     found = group_mean(np.arange(3), [(most, None), (most, None)], counted=False)
     np.testing.assert_array_equal(found, most)
-
-
-def test_a_device_that_is_forgotten_is_left_out() -> None:
-    theta = np.zeros(2, np.float32)
-    sent = SparseVector(2, None, theta)
-    assert list(known([ClientModel(), ClientModel(theta, sent=sent), ClientModel(theta)])) == [
-        (theta, sent)
-    ]
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_places(count: int) -> None:
-    indices = np.arange(count, dtype=np.uint32)
-    assert places(SparseVector(4, indices, np.zeros(count, np.float32))).tolist() == list(
-        range(count)
-    )
-    assert places(SparseVector(4, None, np.zeros(4, np.float32))).tolist() == [0, 1, 2, 3]

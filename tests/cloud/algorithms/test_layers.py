@@ -2,7 +2,7 @@
 
 import pytest
 
-from sedge_cloud.algorithms.layers import body, head, inside, module, norms
+from sedge_cloud.algorithms.layers import body, head, norms
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 
@@ -56,8 +56,3 @@ def test_something_must_be_left_for_the_body() -> None:
 
 def test_norms_have_vectors_only() -> None:
     assert norms(LAYOUT) == ("block.1.weight", "block.1.bias", "norm.weight", "norm.bias")
-
-
-def test_names_of_modules() -> None:
-    assert (module("block.1.bias"), module("scale")) == ("block.1", "")
-    assert inside("block.1.bias", "block") and not inside("fc10.bias", "fc1")

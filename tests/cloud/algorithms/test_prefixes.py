@@ -1,6 +1,5 @@
 """Nested personal sets: each is what the quantile of its size would choose, and they only grow."""
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from sedge_cloud.algorithms.prefixes import DEFAULT_SIZES, MAX_SIZE, nested, siz
 from sedge_protocol.codec import Compression
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import ConfigError, LocalError
-from sedge_protocol.importance import kept, select
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES
 
 
@@ -34,7 +32,7 @@ def test_the_largest_sizes_levels_fit_into_an_order() -> None:
     assert len(encode_levels(levels, Compression.NONE)) <= MAX_INLINE_BYTES
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_every_part_is_the_highest_scores_without_ties(seed: int) -> None:
     rng = np.random.default_rng(seed)
     numbers = rng.integers(0, rng.integers(1, 31), rng.integers(1, 61)).tolist()
@@ -46,16 +44,6 @@ def test_every_part_is_the_highest_scores_without_ties(seed: int) -> None:
         ordered = [*sorted(numbers, reverse=True), *[0] * 41]
         wanted = [k for k, score in enumerate(numbers) if score > ordered[size]]
         assert chosen[levels <= level].tolist() == wanted
-
-
-@pytest.mark.parametrize("size", [1, 41, 999])
-def test_a_part_is_what_the_quantile_of_its_size_selects(size: int) -> None:
-    scores = np.random.default_rng(0).random(5000).astype(np.float32)
-    quantile = float(Fraction(5000 - 1 - size, 4999))
-    assert kept(5000, quantile) in (size, size + 1)
-    chosen, levels = nested(scores, (kept(5000, quantile),))
-    np.testing.assert_array_equal(chosen, select(scores, quantile))
-    assert not levels.any()
 
 
 def test_scores_that_are_no_numbers() -> None:

@@ -5,12 +5,10 @@ import pytest
 
 from sedge_cloud.algorithms.robust import (
     Robust,
-    Rule,
     clip_factors,
     coordinate_wise,
     counted_examples,
     krum,
-    krum_scores,
 )
 
 
@@ -77,26 +75,6 @@ def gram(points: list[list[float]]) -> np.ndarray[tuple[int, ...], np.dtype[np.f
     return vectors @ vectors.T
 
 
-def test_krum_scores() -> None:
-    """Points 0, 1, 3 and 10 on a line, f = 0: the squares of the way to the two nearest."""
-    scores = krum_scores(gram([[0], [1], [3], [10]]), 0)
-    np.testing.assert_allclose(scores, [1 + 9, 1 + 4, 4 + 9, 49 + 81])
-
-
-@pytest.mark.parametrize(
-    ("rule", "wrong", "kept"),
-    [
-        ("krum", 1, [1]),
-        ("multi_krum", 1, [0, 1]),
-        ("multi_krum", 0, [0, 1, 2]),
-        ("multi_krum", 9, [0, 1]),  # five updates: f is at most 1
-    ],
-)
-def test_krum(rule: Rule, wrong: int, kept: list[int]) -> None:
-    far = [[0.0], [1.0], [2.0], [7.0], [-500.0]]
-    assert krum(gram(far), wrong, rule) == kept
-
-
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_krum_of_too_few_keeps_all(count: int) -> None:
     assert krum(np.eye(count), 1, "krum") == list(range(count))
@@ -105,20 +83,6 @@ def test_krum_of_too_few_keeps_all(count: int) -> None:
 def test_equal_scores_keep_the_first() -> None:
     assert krum(gram([[1.0]] * 5), 1, "krum") == [0]
     assert krum(gram([[1.0]] * 5), 1, "multi_krum") == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("rule", "wrong", "expected"),
-    [
-        ("median", 0, [2, 1.5]),
-        ("trimmed_mean", 1, [2, 1.5]),
-        ("trimmed_mean", 0, [26.5, -15.5]),
-        ("trimmed_mean", 9, [2, 1.5]),
-    ],
-)
-def test_coordinate_wise(rule: Rule, wrong: int, expected: list[float]) -> None:
-    values = np.array([[1, 2], [3, 1], [1, 3], [101, -68]], np.float32)
-    np.testing.assert_array_equal(coordinate_wise(values, rule, wrong), expected)
 
 
 def test_infinite_changes_are_trimmed_away() -> None:

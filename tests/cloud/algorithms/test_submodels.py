@@ -2,110 +2,17 @@
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tests.cloud.forms import PLAIN, RESIDUAL, Plain, Residual, context_of, layout_of, random_theta
+from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
 
 from sedge_cloud.algorithms.averaging import mean_change
-from sedge_cloud.algorithms.submodels import (
-    WHOLE,
-    Tally,
-    count_change,
-    form_of,
-    places_of,
-    prefix,
-    rolled,
-)
+from sedge_cloud.algorithms.submodels import WHOLE, ElementMean, form_of, places_of, prefix
 from sedge_cloud.strategy import Update
-from sedge_protocol.axes import FIXED
 from sedge_protocol.codec import SparseVector
-from sedge_protocol.errors import LocalError
-from sedge_protocol.layout import Theta
+from sedge_protocol.errors import StrategyError
 
 LAYOUT = layout_of(Residual())
 THETA = random_theta(LAYOUT, np.random.default_rng(0))
 CONTEXT = context_of(LAYOUT, RESIDUAL, THETA, (0.25, 0.5))
-
-
-def by_tensor(theta: Theta, channels: list[NDArray[np.intp]]) -> list[NDArray[np.float32]]:
-    """The chosen channels of every tensor of RESIDUAL, dimension by dimension."""
-    found: list[NDArray[np.float32]] = []
-    for tensor, dims in zip(LAYOUT.tensors, RESIDUAL.dims, strict=True):
-        values = theta[tensor.slice].reshape(tensor.shape)
-        for place, axis in enumerate(dims):
-            if axis != FIXED:
-                values = values.take(channels[axis], axis=place)
-        found.append(values.ravel())
-    return found
-
-
-@pytest.mark.parametrize("width", [0, 1, 2])
-def test_a_sub_model_has_its_channels_of_every_tensor(width: int) -> None:
-    form = form_of(CONTEXT, width)
-    rng = np.random.default_rng(width)
-    channels = [
-        rng.permutation(many)[:few].astype(np.intp)
-        for many, few in zip(RESIDUAL.channels, form.axes.channels, strict=True)
-    ]
-    places = places_of(form_of(CONTEXT, 0), form, channels)
-    np.testing.assert_array_equal(THETA[places], np.concatenate(by_tensor(THETA, channels)))
-    assert np.unique(places).size == form.layout.size
-
-
-def test_a_channel_behind_a_flattened_image_is_sixteen_elements() -> None:
-    layout = layout_of(Plain(32, 64, 512))
-    theta = random_theta(layout, np.random.default_rng(1))
-    context = context_of(layout, PLAIN, theta, (0.5,))
-    whole, half = form_of(context, 0), form_of(context, 1)
-    channels = rolled(half, whole.axes, 40)
-    assert channels[1].tolist() == [*range(40, 64), *range(8)]
-    cut = half.layout.views(theta[places_of(whole, half, channels)])["fc1.weight"]
-    full = layout.views(theta)["fc1.weight"].reshape(512, 64, 16)
-    expected = full[channels[2]][:, channels[1]].reshape(256, 512)
-    np.testing.assert_array_equal(cut, expected)
-
-
-def test_the_prefix_of_a_width_is_a_slice() -> None:
-    form = form_of(CONTEXT, 2)
-    cut = form.layout.views(THETA[places_of(form_of(CONTEXT, 0), form, prefix(form))])
-    for name, whole in LAYOUT.views(THETA).items():
-        part = tuple(slice(extent) for extent in cut[name].shape)
-        np.testing.assert_array_equal(cut[name], whole[part])
-
-
-@pytest.mark.parametrize("shift", [0, 1, 7, 8, 1000])
-def test_the_rolled_window_goes_round(shift: int) -> None:
-    form = form_of(CONTEXT, 2)
-    for window, many, few in zip(
-        rolled(form, RESIDUAL, shift), RESIDUAL.channels, form.axes.channels, strict=True
-    ):
-        assert window.tolist() == [(shift + k) % many for k in range(few)]
-
-
-def test_every_element_is_the_mean_of_those_that_have_it() -> None:
-    rng = np.random.default_rng(3)
-    forms = [form_of(CONTEXT, width) for width in range(3)]
-    places = [places_of(forms[0], form, prefix(form)) for form in forms]
-    updates = [
-        Update(f"d{i}", 10, random_theta(forms[width].layout, rng), width=width)
-        for i, width in enumerate((0, 1, 2, 2))
-    ]
-    change = count_change(CONTEXT, updates, lambda width: places[width], lambda _: 1)
-    total, count = np.zeros(LAYOUT.size), np.zeros(LAYOUT.size)
-    for update in updates:
-        total[places[update.width]] += update.trained
-        count[places[update.width]] += 1
-    expected = (total / count).astype(np.float32)
-    np.testing.assert_allclose(THETA + change, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_an_element_that_nobody_has_keeps_its_value() -> None:
-    form = form_of(CONTEXT, 2)
-    places = places_of(form_of(CONTEXT, 0), form, prefix(form))
-    update = Update("a", 1, np.full(form.layout.size, 9, np.float32), width=2)
-    change = count_change(CONTEXT, [update], lambda _: places, lambda _: 3.0)
-    inside = np.isin(np.arange(LAYOUT.size), places)
-    np.testing.assert_allclose((THETA + change)[inside], 9)
-    assert not change[~inside].any()
 
 
 def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
@@ -115,23 +22,15 @@ def test_whole_models_are_averaged_bit_for_bit_as_ever() -> None:
         indices = np.sort(rng.permutation(LAYOUT.size)[:400]).astype(np.uint32)
         delta = SparseVector(LAYOUT.size, indices, rng.normal(size=400).astype(np.float32))
         updates.append(Update(f"d{i}", weight, THETA, delta=delta))
-    tally = Tally(THETA)
+    tally = ElementMean(THETA)
     for update in updates:
         tally.add(update, update.num_examples, WHOLE)
     np.testing.assert_array_equal(tally.change(), mean_change(updates, THETA))
 
 
-def test_cover_leaves_elements_out() -> None:
-    tally = Tally(np.array([1, 2, 3], np.float32))
-    first, second = np.array([5, 5, 5], np.float32), np.array([9, 9, 9], np.float32)
-    tally.vector(first, 1, WHOLE, np.array([1, 1, 0], np.float32))
-    tally.vector(second, 3, WHOLE, np.array([1, 0, 0], np.float32))
-    assert tally.change().tolist() == [7, 3, 0]
-
-
 def test_a_width_that_the_run_does_not_have() -> None:
     for width in (-1, 3):
-        with pytest.raises(LocalError, match=f"width {width}: the run has 3"):
+        with pytest.raises(StrategyError, match=f"width {width}: the run has 3"):
             form_of(CONTEXT, width)
 
 

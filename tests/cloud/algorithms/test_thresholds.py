@@ -1,7 +1,5 @@
 """How many elements are personal by their scores: exact cases, ties, ends of every range."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -42,29 +40,6 @@ def test_the_fewest_elements_that_hold_a_share(
     found = by_energy(f32(*scores), energy, most)
     assert found.dtype == np.uint32
     assert found.tolist() == expected
-
-
-@pytest.mark.parametrize("distinct", [3, 40, 10**6])
-def test_the_share_of_random_scores(distinct: int) -> None:
-    rng = np.random.default_rng(distinct)
-    for _ in range(200):
-        scores = rng.integers(0, distinct, int(rng.integers(1, 80))).astype(np.float32)
-        energy, most = float(rng.integers(1, 20) / 20), float(rng.integers(1, 21) / 20)
-        chosen = set(by_energy(scores, energy, most).tolist())
-        exact = [Fraction(float(score)) for score in scores]
-        limit = int(Fraction(str(most)) * len(exact))
-        assert len(chosen) <= limit
-        left_out = [exact[k] for k in range(len(exact)) if k not in chosen]
-        inside = [exact[k] for k in chosen]
-        assert not inside or min(inside) > max(left_out, default=Fraction(0))
-        if sum(inside) < energy * float(
-            sum(exact)
-        ):  # the limit stopped it: one score more is too many
-            wider = [x for x in exact if x >= max(left_out)]
-            assert len(wider) > limit
-        elif inside:  # without the lowest it would be too little
-            least = min(inside)
-            assert sum(x for x in inside if x > least) < energy * float(sum(exact))
 
 
 def test_scores_of_any_size_have_a_share() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.cloud.forms import PLAIN, Plain, context_of, layout_of
 from tests.cloud.helper import RUN, Cloud, random_theta, report_for
 
-from sedge_cloud.algorithms.width_policy import WIDTH, Sized
+from sedge_cloud.algorithms.width_policy import WIDTH, WidthPolicy
 from sedge_cloud.config import RunConfig
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.codec import SparseVector, encode
@@ -22,19 +22,21 @@ ONE = context_of(LAYOUT, None, np.zeros(LAYOUT.size, np.float32))
 TRAINED = np.zeros(LAYOUT.size, np.float32)
 
 
-def width(sized: Sized, client: ClientModel) -> int:
+def width(sized: WidthPolicy, client: ClientModel) -> int:
     return sized.width_of(CONTEXT, client)[0]
 
 
 def test_without_options_everybody_gets_the_whole_model() -> None:
     for context in (CONTEXT, ONE):
-        found, arrays = Sized().width_of(context, ClientModel(device="a", memory_mb=1, step_s=99))
+        found, arrays = WidthPolicy().width_of(
+            context, ClientModel(device="a", memory_mb=1, step_s=99)
+        )
         assert found == 0
         assert arrays[WIDTH].tolist() == [0]
 
 
 def test_rates_are_dealt_out_by_the_devices_number() -> None:
-    sized = Sized(dropped=(0.75, 0.0, 0.5))
+    sized = WidthPolicy(dropped=(0.75, 0.0, 0.5))
     found = [width(sized, ClientModel(device=f"device-{d:02d}")) for d in range(7)]
     assert found == [3, 0, 2, 3, 0, 2, 3]
     names = [f"camera-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
@@ -45,19 +47,16 @@ def test_rates_are_dealt_out_by_the_devices_number() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("memory_mb", "expected"),
-    [(0, 0), (255, 3), (256, 2), (1024, 0)],
-)
+@pytest.mark.parametrize(("memory_mb", "expected"), [(0, 0), (255, 3), (256, 2), (1024, 0)])
 def test_memory_decides(memory_mb: int, expected: int) -> None:
-    sized = Sized(memory_mb=(1024, 512, 256))
+    sized = WidthPolicy(memory_mb=(1024, 512, 256))
     found, arrays = sized.width_of(CONTEXT, ClientModel(memory_mb=memory_mb))
     assert found == expected
     assert arrays[WIDTH].tolist() == [expected]
 
 
 def test_a_device_keeps_its_width() -> None:
-    sized = Sized(memory_mb=(1000,))
+    sized = WidthPolicy(memory_mb=(1000,))
     found, arrays = sized.width_of(CONTEXT, ClientModel(memory_mb=500))
     later = ClientModel(TRAINED, 5, arrays, memory_mb=4000, width=1)
     assert (found, width(sized, later)) == (1, 1)
@@ -71,7 +70,7 @@ def test_a_device_keeps_its_width() -> None:
 def test_slow_devices_are_narrowed_after_their_first_round(
     step_s: float, memory_mb: int, first: int, then: int
 ) -> None:
-    sized = Sized(memory_mb=(800, 400), step_s=(1.0, 2.0))
+    sized = WidthPolicy(memory_mb=(800, 400), step_s=(1.0, 2.0))
     new = ClientModel(memory_mb=memory_mb)
     assert sized.width_of(CONTEXT, new) == (first, {})
     unmeasured = ClientModel(TRAINED, 1, memory_mb=memory_mb, width=first)
@@ -82,9 +81,11 @@ def test_slow_devices_are_narrowed_after_their_first_round(
     assert width(sized, fast) == then
 
 
-@pytest.mark.parametrize("sized", [Sized(step_s=(1.0,)), Sized(memory_mb=(800,), step_s=(1.0,))])
-def test_a_round_that_measures_moves_nobody(sized: Sized) -> None:
-    measuring = replace(CONTEXT, measures=True)
+@pytest.mark.parametrize(
+    "sized", [WidthPolicy(step_s=(1.0,)), WidthPolicy(memory_mb=(800,), step_s=(1.0,))]
+)
+def test_a_round_that_measures_moves_nobody(sized: WidthPolicy) -> None:
+    measuring = replace(CONTEXT, is_evaluation=True)
     slow = ClientModel(TRAINED, 1, memory_mb=100, step_s=9.0, width=1)
     assert sized.width_of(measuring, slow) == (1, {})
     assert width(sized, slow) == 2
@@ -116,10 +117,10 @@ def test_a_slow_device_is_measured_in_what_it_has_trained(tmp_path: Path) -> Non
 
 def test_refuses_what_the_bundles_do_not_have() -> None:
     with pytest.raises(ConfigError, match=r"dropped: found \[0.3\], expected .*\[0.0, 0.25"):
-        Sized(dropped=(0.0, 0.3)).width_of(CONTEXT, ClientModel())
+        WidthPolicy(dropped=(0.0, 0.3)).width_of(CONTEXT, ClientModel())
     with pytest.raises(ConfigError, match=r"dropped: found \[0.5\], expected .*\[0.0\]"):
-        Sized(dropped=(0.0, 0.5)).width_of(ONE, ClientModel())
+        WidthPolicy(dropped=(0.0, 0.5)).width_of(ONE, ClientModel())
     with pytest.raises(ConfigError, match=r"memory_mb.*fewer than the run's bundles, 4"):
-        Sized(memory_mb=(4, 3, 2, 1)).width_of(CONTEXT, ClientModel())
+        WidthPolicy(memory_mb=(4, 3, 2, 1)).width_of(CONTEXT, ClientModel())
     with pytest.raises(ConfigError, match=r"step_s.*fewer than the run's bundles, 1"):
-        Sized(step_s=(1.0,)).width_of(ONE, ClientModel())
+        WidthPolicy(step_s=(1.0,)).width_of(ONE, ClientModel())

@@ -9,15 +9,15 @@ from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_
 
 from sedge_cloud.config import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import WARN_EVERY_S, WHO_IS_THERE, Fleet
+from sedge_cloud.devices.registry import HELLO_REQUEST, WARN_EVERY_S, Fleet
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.frame import MAX_AHEAD_S
 from sedge_protocol.wire.messages import Hello, Message, Welcome
-from sedge_protocol.wire.topics import down, up
+from sedge_protocol.wire.topics import down
 
 NOW_S = 1_800_000_000
 
@@ -42,16 +42,8 @@ def fleet() -> Fleet:
     return fleet
 
 
-def test_only_who_is_new_is_called(fleet: Fleet) -> None:
-    assert fleet.load([row("a"), row("b", revoked=True)]) == []
-    found = fleet.load([row("a"), row("b", revoked=True), row("c")])
-    assert read(found) == [("c", WHO_IS_THERE)]
-    assert fleet.load([row("d", revoked=True)]) == []
-
-
-def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -> None:
+def test_a_device_that_begins_again_from_an_old_count_is_named(cloud: Cloud) -> None:
     """Its state was wiped and its clock is behind: it waits in vain, and nobody else would say so."""
-    cloud = Cloud(tmp_path)
     cloud.devices["a"] = Device("a", incarnation=1_795_337_799)
     cloud.say("a", a_hello("first"))
     repeated = cloud.devices["a"].peer.seal(a_hello("second"))
@@ -67,9 +59,8 @@ def test_a_device_that_begins_again_from_an_old_count_is_named(tmp_path: Path) -
     assert len(cloud.notes(logging.WARNING)) == 2
 
 
-def test_a_forged_start_count_does_not_lock_a_device_out(tmp_path: Path) -> None:
+def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
     """Whoever has its secret may say any count, as often as it likes, and cannot use them up."""
-    cloud = Cloud(tmp_path)
     cloud.core = Coordinator(FLEET, cloud.store, 1.0, NOW_S)
     cloud.load()
     forger, true = Device("a", incarnation=2**32 - 1), Device("a", incarnation=NOW_S + 100)
@@ -83,8 +74,7 @@ def test_a_forged_start_count_does_not_lock_a_device_out(tmp_path: Path) -> None
     assert cloud.give("a", later.peer.seal(a_hello("later")))
 
 
-def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello("a", "b")
     leaked, order = cloud.devices["a"], cloud.order("a")
     cloud.store.revoke_device("b")
@@ -98,7 +88,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
     assert cloud.give("a", leaked.peer.seal(a_hello("leaked"))) == []
     for name in "ab":
         cloud.devices[name] = Device(name, incarnation=1, secret=name.encode() * 32)
-        assert cloud.messages(name, Welcome) == [WHO_IS_THERE]
+        assert cloud.messages(name, Welcome) == [HELLO_REQUEST]
     cloud.hello("a")
     assert cloud.order("a") == order  # the round goes on
     cloud.answer("a")
@@ -107,15 +97,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(tmp_path: Path) -> None:
 
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
     fleet.load([row("a"), row("b", revoked=True), row("c")])
-    assert read(fleet.call()) == [("a", WHO_IS_THERE), ("c", WHO_IS_THERE)]
-
-
-def test_a_revoked_device_is_offline_at_once(fleet: Fleet) -> None:
-    fleet.arrive(fleet["a"], a_hello())
-    found = fleet.load([row("a", revoked=True), row("b", revoked=True)])
-    assert found == [Note(logging.WARNING, "device a is revoked")] and not fleet["a"].online
-    assert fleet.load([row("a", revoked=True)]) == []  # said once
-    assert fleet.sender(up(FLEET, "a")) is None
+    assert read(fleet.request_hellos()) == [("a", HELLO_REQUEST), ("c", HELLO_REQUEST)]
 
 
 def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
@@ -123,25 +105,6 @@ def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
     device.row = msgspec.structs.replace(device.row, incarnation=9)
     fleet.load([row("a", incarnation=3)])
     assert fleet["a"] is device and fleet["a"].row.incarnation == 9
-
-
-def test_whose_topic_it_is(fleet: Fleet) -> None:
-    assert fleet.sender(up(FLEET, "a")) is fleet["a"]
-    nobody = [
-        up(FLEET, "b"),  # revoked
-        up(FLEET, "x"),
-        down(FLEET, "a"),
-        f"sedge/1/{FLEET}/device/a/up/",
-        f"sedge/2/{FLEET}/device/a/up",
-        "",
-    ]
-    assert [fleet.sender(topic) for topic in nobody] == [None] * len(nobody)
-
-
-def test_nobody_is_there_without_a_link(fleet: Fleet) -> None:
-    fleet.arrive(fleet["a"], a_hello())
-    fleet.lose()
-    assert not fleet["a"].online
 
 
 def test_a_damaged_secret_is_an_error(fleet: Fleet) -> None:
@@ -205,12 +168,6 @@ def test_who_can_decode_a_patch(
     assert fleet.able(run) == (["a"] if able else [])
 
 
-def test_what_a_device_has_said(fleet: Fleet) -> None:
-    assert fleet.hello("a") is None and fleet.hello("nobody") is None
-    fleet.arrive(fleet["a"], a_hello("x"))
-    assert fleet.hello("a") == a_hello("x")
-
-
 def test_a_broadcast_in_an_announced_coding(
     run: Run, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,23 +177,6 @@ def test_a_broadcast_in_an_announced_coding(
     assert fleet.able(run) == []
     fleet.arrive(fleet["a"], a_hello(codecs=("bf16",)))
     assert fleet.able(run) == ["a"]
-
-
-def test_who_is_present_is_counted(fleet: Fleet) -> None:
-    fleet.load([row("a"), row("b"), row("c")])
-    seen = fleet.changes
-    for name in "aca":
-        fleet.arrive(fleet[name], a_hello())
-    assert fleet.present == 2 and fleet.changes > seen
-    seen = fleet.changes
-    fleet.leave(fleet["a"])
-    fleet.leave(fleet["a"])
-    assert fleet.present == 1 and fleet.changes == seen + 1
-    fleet.load([row("c", revoked=True)])
-    assert fleet.present == 0
-    fleet.arrive(fleet["a"], a_hello())
-    fleet.lose()
-    assert fleet.present == 0
 
 
 def test_the_hello_of_a_device_outlives_our_own_start() -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
 
-from sedge_cloud.devices import downloads as module
-from sedge_cloud.devices.downloads import Downloads, Served
+from sedge_cloud.devices.downloads import Downloads, NamedBlob
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -36,18 +35,7 @@ def downloads(tmp_path: Path) -> Downloads:
 def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now: float) -> None:
     """A device asks for chunks of the shared blob."""
     bitmap = to_bitmap(missing, SHARED.count)
-    downloads.request(device, SHARED.transfer, bitmap, [Served(SHARED, expected)], now)
-
-
-def test_requests_are_gathered_and_answered_once(downloads: Downloads) -> None:
-    assert downloads.timer() is None and downloads.poll(0.0, 9) == []
-    ask(downloads, "a", {0, 1}, 3, now=10.0)
-    ask(downloads, "b", {1, 3}, 3, now=10.5)
-    assert downloads.timer() == 11.0 and downloads.poll(10.9, 9) == []
-    found = downloads.poll(11.0, 9)
-    parts = pieces(SHARED, BLOB)
-    assert found == [(None, SHARED.transfer, index, parts[index]) for index in (0, 1, 3)]
-    assert downloads.poll(99.0, 9) == [] and downloads.timer() is None
+    downloads.request(device, SHARED.transfer, bitmap, [NamedBlob(SHARED, expected)], now)
 
 
 def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
@@ -65,42 +53,12 @@ def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Pa
     assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]
 
 
-def test_nobody_waits_when_all_have_asked(downloads: Downloads) -> None:
-    ask(downloads, "a", {0}, 2, now=10.0)
-    assert downloads.poll(10.0, 9) == []
-    ask(downloads, "a", {0}, 2, now=10.1)  # the same device again is nobody new
-    assert downloads.poll(10.1, 9) == []
-    ask(downloads, "b", {2}, 2, now=10.2)
-    assert [index for _, _, index, _ in downloads.poll(10.2, 9)] == [0, 2]
-
-
-def test_no_more_than_the_link_has_room_for(downloads: Downloads) -> None:
-    ask(downloads, "a", {0, 1, 2, 3}, 1, now=0.0)
-    assert downloads.poll(0.0, 0) == []
-    assert [index for _, _, index, _ in downloads.poll(0.0, 3)] == [0, 1, 2]
-    assert downloads.timer() is not None
-    assert [index for _, _, index, _ in downloads.poll(0.0, 3)] == [3]
-
-
-def test_the_room_is_for_all_blobs_together(downloads: Downloads) -> None:
-    ask(downloads, "a", {0, 1}, 1, now=0.0)
-    private(downloads, "a", "a", now=0.0)
-    assert len(downloads.poll(0.0, 2)) == 2
-    assert len(downloads.poll(0.0, 2)) == 1
-
-
 def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
     """A device asks for all of the patch of a device."""
     manifest = describe(PATCH)
-    own = [Served(manifest, 0)] if owner == asker else []
+    own = [NamedBlob(manifest, 0)] if owner == asker else []
     bitmap = to_bitmap(range(manifest.count), manifest.count)
-    downloads.request(asker, manifest.transfer, bitmap, [Served(SHARED, 5), *own], now)
-
-
-def test_a_private_patch_goes_to_its_device_at_once(downloads: Downloads) -> None:
-    private(downloads, "a", "a", now=3.0)
-    assert downloads.timer() == 3.0
-    assert downloads.poll(3.0, 9) == [("a", describe(PATCH).transfer, 0, PATCH)]
+    downloads.request(asker, manifest.transfer, bitmap, [NamedBlob(SHARED, 5), *own], now)
 
 
 def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_path: Path) -> None:
@@ -110,7 +68,7 @@ def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_pa
 
     def flood() -> None:  # of a private blob and of a shared one
         bitmap = to_bitmap(range(own.count), own.count)
-        downloads.request("flooder", own.transfer, bitmap, [Served(own, 0)], 0.0)
+        downloads.request("flooder", own.transfer, bitmap, [NamedBlob(own, 0)], 0.0)
         ask(downloads, "flooder", {0, 1, 2, 3}, 1, now=0.0)
 
     flood()
@@ -131,7 +89,7 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
         manifest = describe(patch)
         BlobFolder(tmp_path).write(patch)
         bitmap = to_bitmap(range(manifest.count), manifest.count)
-        own = [Served(manifest, 0)]
+        own = [NamedBlob(manifest, 0)]
         downloads.request(name, manifest.transfer, bitmap, own, ord(name) / 100)
     sent: list[tuple[str | None, int]] = []
     while (at := downloads.timer()) is not None:
@@ -146,15 +104,6 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
     assert downloads.poll(2.0, 9) == []
 
 
-def test_a_foreign_patch_is_refused_before_and_while_it_is_served(downloads: Downloads) -> None:
-    with pytest.raises(FrameError, match="which no order of it names"):
-        private(downloads, "a", "b", now=0.0)
-    private(downloads, "a", "a", now=0.0)
-    with pytest.raises(FrameError, match="which no order of it names"):
-        private(downloads, "a", "b", now=0.0)
-    assert [device for device, *_ in downloads.poll(0.0, 9)] == ["a"]
-
-
 def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) -> None:
     """To each it is private, and goes out under its own key."""
     for name in "ab":
@@ -166,42 +115,16 @@ def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) ->
 
 def test_what_no_order_names_is_refused(downloads: Downloads) -> None:
     for stranger in (describe(PATCH), describe(BLOB, 2**12), describe(b"else")):
-        with pytest.raises(FrameError, match="which no order of it names"):
-            downloads.request("a", stranger.transfer, b"\1", [Served(SHARED, 1)], 0.0)
+        with pytest.raises(FrameError, match="which its order does not name"):
+            downloads.request("a", stranger.transfer, b"\1", [NamedBlob(SHARED, 1)], 0.0)
     assert downloads.timer() is None
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x10", b"\x01\x00", bytes(512)])
 def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> None:
     with pytest.raises(FrameError, match="bitmap"):
-        downloads.request("a", SHARED.transfer, bitmap, [Served(SHARED, 1)], 0.0)
+        downloads.request("a", SHARED.transfer, bitmap, [NamedBlob(SHARED, 1)], 0.0)
     assert downloads.timer() is None
-
-
-def test_an_empty_bitmap_asks_for_nothing(downloads: Downloads) -> None:
-    ask(downloads, "a", set(), 1, 0.0)
-    assert downloads.timer() is None and downloads.poll(9.0, 9) == []
-
-
-def test_forgotten_requests_are_asked_again(downloads: Downloads) -> None:
-    ask(downloads, "a", {0}, 1, now=0.0)
-    downloads.clear()
-    assert downloads.timer() is None and downloads.poll(9.0, 9) == []
-    ask(downloads, "a", {0}, 1, now=9.0)
-    assert len(downloads.poll(9.0, 9)) == 1
-
-
-def test_manifests_are_those_of_the_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of more than are held."""
-    monkeypatch.setattr(module, "CACHED_MANIFESTS_BYTES", 3 * 416)
-    blobs = BlobFolder(tmp_path)
-    datas = [bytes([number]) * 10 for number in range(5)]
-    names = [blobs.write(data) for data in datas]
-    downloads = Downloads(blobs, GATHER_S)
-    for _ in range(2):
-        assert [downloads.manifest(name) for name in names] == [describe(data) for data in datas]
-    with pytest.raises(StorageError):
-        downloads.manifest(bytes(32))
 
 
 def get(cloud: Cloud, name: str, manifest: Manifest, number: int = 1) -> list[Message]:
@@ -291,8 +214,7 @@ def test_a_foreign_patch_is_not_to_be_had(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 2**31])
-def test_who_asks_for_another_round_is_told_that_it_is_over(tmp_path: Path, number: int) -> None:
-    cloud = Cloud(tmp_path)
+def test_who_asks_for_another_round_is_told_that_it_is_over(cloud: Cloud, number: int) -> None:
     cloud.hello()
     old = cloud.order("a").model
     cloud.answer("a", "b")
@@ -304,8 +226,7 @@ def test_who_asks_for_another_round_is_told_that_it_is_over(tmp_path: Path, numb
     assert cloud.sends(topics.blob(FLEET, old.transfer)) == []
 
 
-def test_who_was_not_drawn_gets_nothing(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_who_was_not_drawn_gets_nothing(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello()
     cloud.enrol("late")
     other = type(cloud.store)(tmp_path / "state")
@@ -316,8 +237,9 @@ def test_who_was_not_drawn_gets_nothing(tmp_path: Path) -> None:
     assert cloud.messages("late", Cancel) and cloud.messages("late", Order) == []
 
 
-def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(
+    cloud: Cloud, tmp_path: Path
+) -> None:
     cloud.hello()
     model = cloud.order("a").model
     name = model.sha256.hex()

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,7 +10,6 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, report_for, small_update
 
 from sedge_cloud.devices.update_checks import check_update
 from sedge_cloud.store.rows import OrderRow
-from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.layout import Layout, Role
@@ -21,13 +19,19 @@ from sedge_protocol.wire.update import Report, encode_update
 OTHER = Layout.of([("body.weight", (119, 100), Role.PARAMETER), ("b", (100,), Role.PARAMETER)])
 
 
-def open_cloud(folder: Path) -> tuple[Cloud, Run, OrderRow]:
-    """A cloud with round 1 open, its run, and the order of device a."""
-    cloud = Cloud(folder)
+@pytest.fixture
+def cloud(cloud: Cloud) -> Cloud:
+    """A cloud with round 1 open."""
     cloud.hello()
-    order = cloud.store.order(RUN, 1, "a")
-    assert order is not None
-    return cloud, cloud.core.runs[RUN], order
+    return cloud
+
+
+@pytest.fixture
+def order(cloud: Cloud) -> OrderRow:
+    """The order of device a."""
+    found = cloud.store.order(RUN, 1, "a")
+    assert found is not None
+    return found
 
 
 def check(cloud: Cloud, blob: bytes, order: OrderRow | None = None) -> Report:
@@ -53,16 +57,12 @@ WRONG_FIELDS: dict[str, tuple[Callable[[Report], Report], str]] = {
     ),
     "model": (changed(model_hash=bytes(32)), "mismatch: update.model_hash: 0000000000000000, exp"),
     "patch": (changed(patch_hash=b"x" * 32), "mismatch: update.patch_hash: 7878787878787878, exp"),
-    "no examples": (
-        changed(num_examples=0),
-        "invalid: update.num_examples: 0, expected at least 1",
-    ),
-}
+    "no examples": (changed(num_examples=0), "invalid: update.num_examples: 0, expected at least 1"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG_FIELDS)
-def test_a_wrong_field_is_refused(tmp_path: Path, name: str) -> None:
-    cloud, _, _ = open_cloud(tmp_path)
+def test_a_wrong_field_is_refused(cloud: Cloud, order: OrderRow, name: str) -> None:
     change, text = WRONG_FIELDS[name]
     blob = encode_update(change(report_for(cloud.order("a"))), payload_of(10))
     with pytest.raises(UpdateRejected) as caught:
@@ -122,8 +122,7 @@ BAD_PAYLOADS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_PAYLOADS)
-def test_a_bad_payload_is_malformed(tmp_path: Path, name: str) -> None:
-    cloud, _, _ = open_cloud(tmp_path)
+def test_a_bad_payload_is_malformed(cloud: Cloud, order: OrderRow, name: str) -> None:
     payload, text = BAD_PAYLOADS[name]
     blob = encode_update(report_for(cloud.order("a")), payload)
     with pytest.raises(CodecError, match=text):
@@ -131,22 +130,11 @@ def test_a_bad_payload_is_malformed(tmp_path: Path, name: str) -> None:
     assert_only_a_reject_is_stored(cloud, blob)
 
 
-def test_a_sum_beyond_float32_is_malformed(tmp_path: Path) -> None:
-    cloud, _, order = open_cloud(tmp_path)
-    huge = np.full(1, 3e38, np.float32)
-    patch = encode(SparseVector(LAYOUT.size, np.array([0], np.uint32), huge), ValueCoding.FP32)
-    patched = msgspec.structs.replace(order, patch=patch)
-    named = patched.patch_hash
-    report = msgspec.structs.replace(report_for(cloud.order("a")), patch_hash=named)
-    assert check(cloud, encode_update(report, payload_of(1, values=1e37)), patched) == report
-    with pytest.raises(CodecError, match="run run: an update makes a model that is not finite"):
-        check(cloud, encode_update(report, payload_of(1, values=3e38)), patched)
-
-
 @pytest.mark.parametrize("dense", [True, False])
-def test_exactly_what_is_not_finite_is_malformed(tmp_path: Path, dense: bool) -> None:
+def test_exactly_what_is_not_finite_is_malformed(
+    cloud: Cloud, order: OrderRow, dense: bool
+) -> None:
     """The quick look at magnitudes lets nothing through, and refuses nothing that would be finite."""
-    cloud, _, order = open_cloud(tmp_path)
     largest = np.finfo(np.float32).max
     sizes = [0.0, 1.0, largest / 2, np.nextafter(largest / 2, largest), largest]
     starts = [s * f for s in sizes for f in (np.float32(1), np.float32(-1))]
@@ -187,13 +175,13 @@ def test_exactly_what_is_not_finite_is_malformed(tmp_path: Path, dense: bool) ->
     ],
 )
 def test_a_payload_exactly_when_one_was_ordered(
-    tmp_path: Path, upload: bool, task: str, payload: bool, fits: bool
+    cloud: Cloud, order: OrderRow, upload: bool, task: str, payload: bool, fits: bool
 ) -> None:
-    cloud, run, order = open_cloud(tmp_path)
+    run = cloud.core.runs[RUN]
     row = cloud.store.round(RUN, 1)
     assert row is not None
     round_ = msgspec.structs.replace(row, task=task)
-    report = msgspec.structs.replace(report_for(cloud.order("a")), task=task)
+    report = report_for(cloud.order("a"), task=task)
     blob = encode_update(report, payload_of(10) if payload else b"")
     ordered = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
     if fits:
@@ -206,8 +194,7 @@ def test_a_payload_exactly_when_one_was_ordered(
             check_update(cloud.core.run_store, run, round_, ordered, blob)
 
 
-def test_every_prefix_of_an_update_is_refused(tmp_path: Path) -> None:
-    cloud, _, _ = open_cloud(tmp_path)
+def test_every_prefix_of_an_update_is_refused(cloud: Cloud, order: OrderRow) -> None:
     blob = small_update(cloud.order("a"))
     check(cloud, blob)
     for length in range(len(blob)):
@@ -215,12 +202,11 @@ def test_every_prefix_of_an_update_is_refused(tmp_path: Path) -> None:
             check(cloud, blob[:length])
 
 
-def test_no_mutation_of_an_update_does_more_than_be_refused(tmp_path: Path) -> None:
-    cloud, _, _ = open_cloud(tmp_path)
+def test_no_mutation_of_an_update_does_more_than_be_refused(cloud: Cloud, order: OrderRow) -> None:
     blob = small_update(cloud.order("a"))
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(2000):
+    for _ in range(600):
         damaged = bytearray(blob)
         for place in rng.integers(len(blob), size=rng.integers(1, 4)):
             damaged[place] = rng.integers(256)
@@ -229,4 +215,4 @@ def test_no_mutation_of_an_update_does_more_than_be_refused(tmp_path: Path) -> N
             assert report.num_examples > 0
         except (CodecError, UpdateRejected):
             refused += 1
-    assert refused > 1000
+    assert refused > 300

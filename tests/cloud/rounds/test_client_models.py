@@ -1,6 +1,5 @@
 """What a plan is told of a device and of its group: as its last update left it, and made when asked for."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,24 +17,13 @@ from tests.cloud.helper import (
     update,
 )
 
-from sedge_cloud.rounds import client_models as memories
 from sedge_cloud.rounds.client_models import ClientModels
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.codec import decode
-from sedge_protocol.wire.messages import Committed, Hello, Offer
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.messages import Committed, Hello
 from sedge_protocol.wire.update import decode_update, encode_update
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said() -> Iterator[None]:
-    """No test hears of another's plans."""
-    given.clear()
-    yield
-    given.clear()
 
 
 def silent(device: str) -> Hello | None:
@@ -56,7 +44,7 @@ def test_everything_that_a_report_told(tmp_path: Path) -> None:
     assert seen()["a"].memory_mb == 512 and seen()["a"].trained is None
     blob = small_update(cloud.order("a"))
     payload = bytes(decode_update(blob)[1])
-    report = msgspec.structs.replace(report_for(cloud.order("a")), mix=0.25, seconds=6.0, steps=12)
+    report = report_for(cloud.order("a"), mix=0.25, seconds=6.0, steps=12)
     cloud.offer("a", encode_update(report, payload))
     cloud.answer("b")
     one, other = seen()["a"], seen()["b"]
@@ -71,7 +59,7 @@ def test_everything_that_a_report_told(tmp_path: Path) -> None:
 def test_nobody_knows_how_long_a_step_takes_that_was_not_taken(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, GIVEN)
     cloud.hello()
-    report = msgspec.structs.replace(report_for(cloud.order("a")), steps=0)
+    report = report_for(cloud.order("a"), steps=0)
     payload = bytes(decode_update(small_update(cloud.order("a")))[1])
     cloud.offer("a", encode_update(report, payload))
     assert cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").step_s == 0
@@ -127,9 +115,7 @@ def test_nobody_is_in_a_group_whose_last_update_did_not_count_in_full(tmp_path: 
         cloud.upload(name, update(cloud.order(name), delta))
     cloud.poll()
     assert members() == ["a", "c", "d", "late"], "what it sent last was in time"
-    blob = small_update(missed)
-    manifest = describe(blob)
-    (answer,) = cloud.say("late", Offer(RUN, missed.round, manifest, 1, blob), manifest.transfer)
+    (answer,) = cloud.offer("late", small_update(missed), order=missed)
     assert isinstance(answer, Committed) and answer.late
     assert members() == ["a", "c", "d"]
     for name in names[1:]:
@@ -147,37 +133,6 @@ def test_a_client_model_cannot_be_written_to(tmp_path: Path) -> None:
     assert trained is not None
     with pytest.raises(ValueError, match="read-only"):
         trained[0] = 1.0
-
-
-def test_members_are_made_when_they_are_asked_for_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c"))
-    given.GROUPS.update(dict.fromkeys("abc", ("a", "b", "c")))
-    cloud.hello()
-    cloud.answer("a", "b", "c")
-    made: list[str] = []
-    whole = RunStore.client_model
-
-    def counted(run_store: RunStore, run: Run, device: str) -> ClientModel:
-        made.append(device)
-        return whole(run_store, run, device)
-
-    monkeypatch.setattr(RunStore, "client_model", counted)
-    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-    found = ClientModels(run, run_store, given.GROUPS, silent)
-    first = found.of("b")
-    assert made == ["b"]
-    assert [member.device for member in first.group] == ["a", "b", "c"] and made == ["b", "a", "c"]
-    for name in "abc":
-        assert len(list(found.of(name).group)) == 3
-    assert made == ["b", "a", "c"]
-    monkeypatch.setattr(memories, "CACHED_MEMBERS_BYTES", 0)
-    small = ClientModels(run, run_store, given.GROUPS, silent)
-    for name in "abc":
-        for one, other in zip(small.of(name).group, found.of(name).group, strict=True):
-            np.testing.assert_array_equal(one.trained, other.trained)
-    assert len(made) == 3 + 3 + 9
 
 
 def test_models_beyond_the_store_are_theirs(tmp_path: Path) -> None:

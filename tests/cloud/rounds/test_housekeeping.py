@@ -44,8 +44,8 @@ def rot(cloud: Cloud, blob: bytes) -> Path:
 def test_trouble_names_its_run_once(tmp_path: Path, text: str, told: str) -> None:
     counters: Counter[str] = Counter()
     house = Housekeeping(Cloud(tmp_path).core.run_store, counters)
-    assert house.trouble(StorageError(text), "big").text == told
-    assert house.trouble(StorageError(text)).text == text
+    assert house.storage_failed(StorageError(text), "big").text == told
+    assert house.storage_failed(StorageError(text)).text == text
     assert counters["storage_errors"] == 2
 
 
@@ -62,19 +62,18 @@ def test_room_is_made_after_an_error_but_not_after_each(
     monkeypatch.setattr(run_store, "collect", collect)
     house = Housekeeping(run_store, Counter())
     assert house.poll(100.0) == [] and house.timer() is None
-    house.trouble(StorageError("disk full"))
+    house.storage_failed(StorageError("disk full"))
     assert house.timer() is not None
     (note,) = house.poll(100.0)
     assert note.text == "disk on fire" and house.timer() is None  # its own error is none to act on
-    house.trouble(StorageError("disk full"))
+    house.storage_failed(StorageError("disk full"))
     assert house.timer() == 100.0 + DISK_RETRY_S
     assert house.poll(99.0 + DISK_RETRY_S) == [] and len(collected) == 1
     house.poll(100.0 + DISK_RETRY_S)
     assert len(collected) == 2 and house.timer() is None
 
 
-def test_a_full_disk_does_not_hold_a_round_for_ever(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_full_disk_does_not_hold_a_round_for_ever(cloud: Cloud) -> None:
     cloud.hello()
     orphan = cloud.store.blobs.write(b"of a round that has closed")
     os.utime(path_of(cloud, orphan), (1.0, 1.0))

@@ -1,6 +1,5 @@
 """Orders: the same again from the same rows, and a codec that the device knows."""
 
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -9,23 +8,8 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
 
 from sedge_cloud.config import BroadcastConfig, CodecConfig
 from sedge_cloud.devices.capabilities import codec_for
-from sedge_cloud.devices.downloads import Describe
-from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.rounds.orders import make_order, require_sendable
-from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import (
-    MAX_INLINE_BYTES,
-    DeviceScoring,
-    Order,
-    OwnModel,
-    Training,
-    UpdateSelection,
-    Work,
-    encode_body,
-)
-from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.transfer import describe
 
 ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
 
@@ -61,75 +45,6 @@ def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def made(run: Run, current: OpenRound, name: str, describe: Describe, left_s: float = 0.0) -> Order:
-    """The order of a device of the open round, with nothing known of the device."""
-    given = current.orders[name]
-    return make_order(run, current.row, current.steps, given, None, describe, left_s)
-
-
-@pytest.mark.parametrize("size", [0, 1, MAX_INLINE_BYTES])
-def test_a_patch_in_its_row_travels_inside(tmp_path: Path, size: int) -> None:
-    cloud = Cloud(tmp_path)
-    cloud.hello()
-    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
-    patch = bytes(size)
-    current.orders["a"] = msgspec.structs.replace(current.orders["a"], patch=patch)
-    manifest = describe(b"model")
-    order = made(run, current, "a", lambda blob: manifest, left_s=-5.0)
-    assert order.patch == patch and order.patch_blob is None
-    assert order.patch_hash == (hashlib.sha256(patch).digest() if size else b"")
-    assert order.deadline_ms == 0  # never negative
-
-
-def test_an_order_may_fill_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud = Cloud(tmp_path)
-    cloud.hello()
-    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
-    current.orders["b"] = msgspec.structs.replace(current.orders["b"], patch=bytes(9000))
-
-    def manifest(blob: bytes) -> Manifest:
-        return describe(cloud.store.blobs.read(blob))
-
-    order = made(run, current, "b", manifest)
-    size = len(encode_body(order))
-    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", size)
-    assert require_sendable(run, order, "b") is order
-    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", size - 1)
-    expected = f"fedavg, b: an order of {size} bytes, of which patch takes 9003, expected at most "
-    with pytest.raises(LocalError, match=expected):
-        require_sendable(run, order, "b")
-
-
-def test_everything_of_a_row_reaches_the_order(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    cloud.hello()
-    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
-    work = Work(
-        training=Training(prox=2.0),
-        then=(Training(freeze=("head.bias",)),),
-        own_model=OwnModel(mix=0.5, adaptive=True),
-        select=UpdateSelection(fraction=0.25),
-        scoring=DeviceScoring(quantile=0.5),
-        remember=True,
-    )
-    names, datas = (b"start", b"patch", b"mask"), (b"s", b"p", b"m")
-    known: dict[bytes, Manifest] = dict(zip(names, map(describe, datas), strict=True))
-    current.orders["a"] = msgspec.structs.replace(
-        current.orders["a"],
-        model=b"start",
-        model_hash=b"h" * 32,
-        patch_blob=b"patch",
-        patch_context=b"mask",
-        work=msgspec.msgpack.encode(work),
-    )
-    order = made(run, current, "a", known.__getitem__)
-    assert (order.model, order.model_hash) == (known[b"start"], b"h" * 32)
-    assert order.patch == b"" and order.patch_hash == b"patch"
-    assert (order.patch_blob, order.patch_context) == (known[b"patch"], known[b"mask"])
-    assert order.work == work and order.bundle == run.bundles[0]
-    assert cloud.order("b").work == Work(training=Training())
-
-
 def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
     cloud = Cloud(tmp_path, config)
@@ -140,11 +55,11 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     current = cloud.core.open[RUN]
     found = list(cloud.core.rounds.served(current, "a"))
     assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
-    assert {one.askers for one in found} == {2}
+    assert {one.receivers for one in found} == {2}
     current.settle("a")
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
     found = list(cloud.core.rounds.served(current, "a"))
-    assert {one.askers for one in found} == {1}
+    assert {one.receivers for one in found} == {1}
 
 
 def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
@@ -156,7 +71,9 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
         current.orders[name] = row
     cloud.core.rounds._describe = describe
     found = {
-        name: {one.manifest.sha256: one.askers for one in cloud.core.rounds.served(current, name)}
+        name: {
+            one.manifest.sha256: one.receivers for one in cloud.core.rounds.served(current, name)
+        }
         for name in current.orders
     }
     first, second, patch = (describe(data).sha256 for data in (b"1", b"2", b"p"))

@@ -18,11 +18,6 @@ def held(cache: Cache[bytes], names: str) -> str:
     return "".join(name for name in names if cache.get(name.encode()) is not None)
 
 
-def test_what_was_put_is_there() -> None:
-    cache = filled("a", "b")
-    assert cache.get(b"a") == b"aaa" and cache.get(b"c") is None and len(cache) == 2
-
-
 def test_the_longest_unwanted_goes_first() -> None:
     cache = filled("a", "b", "c")
     cache.get(b"a")

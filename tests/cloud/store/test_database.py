@@ -16,7 +16,7 @@ from tests.cloud.helper import as_nobody, mode, open_store
 
 from sedge_cloud.store.database import LATE_ROUNDS, Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, RunRow, UpdateRow
-from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, StepRow, named_blobs_sql, steps_of
+from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.frame import LATEST_CLOCK_S
 
@@ -41,7 +41,7 @@ def test_devices(tmp_path: Path) -> None:
     assert store.devices() == []
     store.add_device("b", b"2" * 32)
     store.add_device("a", b"1" * 32)
-    store.heard(store.devices()[0], 7, b"hello")
+    store.save_hello(store.devices()[0], 7, b"hello")
     store.revoke_device("b")
     found = [msgspec.structs.astuple(row) for row in store.devices()]
     assert found == [("a", b"1" * 32, False, 7, b"hello"), ("b", b"2" * 32, True, 0, None)]
@@ -66,23 +66,6 @@ def test_runs(tmp_path: Path) -> None:
             store.set_status(name, "stopped")
 
 
-def test_rounds_and_orders(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    assert store.rounds("run") == [ROUND] and store.rounds("other") == []
-    assert store.round("run", 1) == ROUND
-    assert store.round("run", 2) is None and store.round("other", 1) is None
-    assert store.current_round("run") == ROUND and store.current_round("other") is None
-    assert store.orders("run", 1) == ORDERS and store.orders("run", 2) == []
-    assert store.order("run", 1, "b") == ORDERS[1] and store.order("run", 1, "c") is None
-    store.decline("run", 1, "b", "DataError: no data")
-    changed = msgspec.structs.replace(ORDERS[1], declined="DataError: no data")
-    assert store.orders("run", 1) == [ORDERS[0], changed]
-    store.close_round("run", 1, b"summary", b"next state", "finished")
-    assert store.round("run", 1) == msgspec.structs.replace(ROUND, open=False, summary=b"summary")
-    assert store.current_round("run") is None
-    assert (store.runs()[0].state, store.runs()[0].status) == (b"next state", "finished")
-
-
 def test_a_round_comes_with_all_its_orders_or_not_at_all(tmp_path: Path) -> None:
     store = filled(tmp_path)
     second = msgspec.structs.replace(ROUND, round=2)
@@ -90,26 +73,6 @@ def test_a_round_comes_with_all_its_orders_or_not_at_all(tmp_path: Path) -> None
     with pytest.raises(StorageError, match=r"sedge\.sqlite: UNIQUE constraint failed"):
         store.open_round(second, twice)
     assert store.rounds("run") == [ROUND] and store.orders("run", 2) == []
-
-
-def test_a_stopped_run_stays_stopped_when_its_round_closes(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    store.set_status("run", "stopped")
-    store.close_round("run", 1, b"summary", b"next", "running")
-    assert (store.runs()[0].state, store.runs()[0].status) == (b"next", "stopped")
-
-
-def test_updates_that_count(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    late = msgspec.structs.replace(GOOD, device="b", late=True)
-    bad = msgspec.structs.replace(GOOD, device="c", rejected="mismatch", detail="why")
-    for row in (bad, late, GOOD):
-        store.receive(row, None)
-    assert store.updates("run", 1) == [GOOD] and store.updates("run", 2) == []
-    assert store.update("run", 1, "b") == late and store.update("run", 1, "c") == bad
-    assert store.update("run", 1, "d") is None and store.update("run", 2, "a") is None
-    with pytest.raises(StorageError, match="UNIQUE constraint failed"):
-        store.receive(GOOD, None)
 
 
 def test_a_receipt_and_the_client_model_are_one(tmp_path: Path) -> None:
@@ -193,24 +156,6 @@ def test_old_orders_keep_neither_patch_nor_work(tmp_path: Path) -> None:
     assert all(found) and kept == [number >= last - LATE_ROUNDS for number in range(1, last + 1)]
 
 
-def test_masks_contexts_and_steps_are_kept_for_whom_they_are(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.add_run(RUN)
-    last = 6
-    for number in range(1, last + 1):
-        blob = bytes([number])
-        steps = msgspec.msgpack.encode((StepRow(b"base", b"step" + blob, 9),))
-        order = OrderRow("run", number, "a", b"", b"", b"", context=b"context" + blob)
-        store.open_round(RoundRow("run", number, "train", True, b"m", b"", None, steps), [order])
-        if number != last:
-            store.close_round("run", number, b"", b"", "running")
-    row = UpdateRow("run", 1, "a", b"U", b"report", 9, False)
-    store.receive(row, ClientModelRow("run", "a", 1, b"m", b"", b"U", b"", b"mask", b"context\x01"))
-    late = {b"context" + bytes([number]) for number in range(last - LATE_ROUNDS, last + 1)}
-    kept = {b"mask", b"context\x01", b"U", b"m", RUN.bundle, b"step\x06"} | late
-    assert store.named_blobs() == kept
-
-
 def test_a_small_update_comes_with_its_receipt(tmp_path: Path) -> None:
     store = filled(tmp_path)
     data, large = b"a small update", b"a large one"
@@ -274,55 +219,6 @@ def test_only_a_durable_store_flushes(
     store.close()
 
 
-def test_each_run_has_its_own_late_rounds(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    for run, rounds in (("old", 1), ("new", 9)):
-        store.add_run(msgspec.structs.replace(RUN, run=run, bundle=run.encode()))
-        for number in range(1, rounds + 1):
-            row = RoundRow(run, number, "train", True, f"{run}{number}".encode(), b"", None)
-            store.open_round(row, [])
-            store.close_round(run, number, b"", b"", "running")
-    assert store.named_blobs() == {
-        b"old",
-        b"new",
-        b"old1",
-        *(f"new{n}".encode() for n in range(7, 10)),
-    }
-
-
-def test_everything_is_there_after_a_new_start(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    store.receive(GOOD, KNOWN)
-    blob = store.blobs.write(b"some bytes")
-    store.close()
-    again = Store(tmp_path)
-    again.check()
-    assert again.runs() == [RUN] and again.rounds("run") == [ROUND]
-    assert again.orders("run", 1) == ORDERS and again.updates("run", 1) == [GOOD]
-    assert again.client_model("run", "a") == KNOWN and again.blobs.read(blob) == b"some bytes"
-    again.close()
-
-
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    store.close()
-    store.close()
-    for use in (store.runs, store.version, store.check, store.named_blobs):
-        with pytest.raises(StorageError, match="closed database"):
-            use()
-
-
-def test_boots_only_grow(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    assert [store.next_incarnation(0), store.next_incarnation(100), store.next_incarnation(50)] == [
-        1,
-        100,
-        101,
-    ]
-    store.close()
-    assert open_store(tmp_path).next_incarnation(3) == 102
-
-
 def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
     """It would leave no number for the starts after it: a frame has 4 bytes for them."""
     store = open_store(tmp_path)
@@ -368,16 +264,6 @@ def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = store.update("run", 1, "a")
     assert store.updates("run", 1) == [] and found is not None
     assert (found.rejected, found.detail) == ("malformed", "lost")
-
-
-def test_another_process_is_noticed(tmp_path: Path) -> None:
-    one, two = open_store(tmp_path), open_store(tmp_path)
-    before = one.version()
-    one.add_device("own", b"s" * 32)
-    assert one.version() == before
-    two.add_device("other", b"s" * 32)
-    assert one.version() != before
-    assert [row.device for row in one.devices()] == ["other", "own"]
 
 
 def test_two_connections_write_at_once(tmp_path: Path) -> None:
@@ -430,8 +316,8 @@ def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     two.add_device("a", b"s" * 32)
 
 
-@pytest.mark.parametrize("schema", [SCHEMA + 1, SCHEMA + 100])
-def test_another_schema_is_refused_and_not_touched(tmp_path: Path, schema: int) -> None:
+def test_another_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
+    schema = SCHEMA + 1
     store = filled(tmp_path)
     store._db.execute(f"PRAGMA user_version = {schema}")
     store.close()
@@ -490,7 +376,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
     path = tmp_path / "sedge.sqlite"
     whole = path.read_bytes()
     refused = 0
-    for place in range(0, len(whole), 151):
+    for place in range(0, len(whole), 607):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
             store = Store(tmp_path)
@@ -506,7 +392,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
                 store.close()
         except StorageError:
             refused += 1
-    assert refused > 5
+    assert refused > 1
 
 
 def test_a_row_of_another_type_is_a_storage_error(tmp_path: Path) -> None:

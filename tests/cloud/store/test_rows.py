@@ -7,16 +7,9 @@ import pytest
 
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import OwnModel, Training, Work
 
 ORDER = OrderRow("run", 3, "a", b"", b"", b"")
 RUN = RunRow("run", "running", b"", b"W" * 32, b"", 0.0)
-
-
-def test_work_comes_back() -> None:
-    work = Work(training=Training(prox=1.0), own_model=OwnModel(), remember=True)
-    assert msgspec.structs.replace(ORDER, work=msgspec.msgpack.encode(work)).read_work() == work
-    assert ORDER.read_work() == Work()
 
 
 @pytest.mark.parametrize("damage", [b"\xc1", b"\x80\x00", msgspec.msgpack.encode({"remember": 3})])
@@ -41,11 +34,3 @@ def test_a_patch_has_one_name_wherever_it_lies() -> None:
         assert row.patch_hash == b""
         assert msgspec.structs.replace(row, patch=b"patch").patch_hash == name
         assert msgspec.structs.replace(row, patch_blob=name).patch_hash == name
-
-
-def test_what_a_late_update_needs() -> None:
-    assert ORDER.blobs(b"round") == (b"round",)
-    row = msgspec.structs.replace(
-        ORDER, model=b"m", arrays=b"a", context=b"c", patch_blob=b"p", patch_context=b"x"
-    )
-    assert set(row.blobs(b"round")) == {b"m", b"a", b"c", b"p", b"x"}

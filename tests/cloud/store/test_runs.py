@@ -6,35 +6,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    LAYOUT,
-    RUN,
-    Cloud,
-    random_theta,
-    small_update,
-    update,
-)
+from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store import runs as ledgers
-from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Run
-from sedge_cloud.strategy import State
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
-from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Committed
-from sedge_protocol.wire.update import Report, encode_update
-
-
-def open_cloud(folder: Path) -> tuple[Cloud, Run, OrderRow]:
-    """A cloud with round 1 open, its run, and the order of device a."""
-    cloud = Cloud(folder)
-    cloud.hello()
-    order = cloud.store.order(RUN, 1, "a")
-    assert order is not None
-    return cloud, cloud.core.runs[RUN], order
 
 
 def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
@@ -48,106 +26,10 @@ def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
     assert cloud.state().steps == () and cloud.state().owed == b""
 
 
-def device_vector(
-    start: Theta, delta: Theta, values: ValueCoding, kept: int
-) -> tuple[bytes, Theta]:
-    """A payload, and where a device stands that adds to its start what it has sent."""
-    payload = encode(top_k(delta, kept), values, Compression.ZLIB)
-    return payload, start + decode(payload, start.size).dense()
-
-
-@pytest.mark.parametrize("kept", [10, LAYOUT.size])
-@pytest.mark.parametrize("values", ValueCoding)
-def test_history_is_the_vector_the_device_had(
-    tmp_path: Path, values: ValueCoding, kept: int
-) -> None:
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9))
-    run, run_store, store = cloud.core.runs[RUN], cloud.core.run_store, cloud.store
-    for number in (1, 2, 3):
-        start = random_theta(number)
-        model, _, _ = run_store.write_model(start.copy(), Compression.ZSTD)
-        patched = np.sort(np.random.default_rng(number).choice(LAYOUT.size, 50, replace=False))
-        vector = SparseVector(LAYOUT.size, patched.astype(np.uint32), random_theta(number + 50, 50))
-        patch = encode(vector, ValueCoding.FP32)
-        vector.scatter_into(start)
-        payload, expected = device_vector(start, random_theta(number + 9), values, kept)
-        order = OrderRow(RUN, number, "a", patch, b"", b"")
-        report = msgspec.structs.replace(example_report(), round=number)
-        blob = store.blobs.write(encode_update(report, payload))
-        ledger_row = ClientModelRow(RUN, "a", number, model, order.patch, blob, b"")
-        with store._transaction() as db:
-            store._insert(db, "client_models", ledger_row, "INSERT OR REPLACE")
-        found = run_store.client_model(run, "a")
-        assert found.trained is not None and found.trained.tobytes() == expected.tobytes()
-        assert found.round == number
-        assert found.base is not None and found.base.tobytes() == random_theta(number).tobytes()
-
-
-def test_rounds_that_only_measure_do_not_make_a_client_model_older(tmp_path: Path) -> None:
-    """A client model's round counts trainings, as the state's does."""
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, num_rounds=9, evaluate_every=1))
-    cloud.hello()
-    ages: list[tuple[int, int]] = []
-    for _ in range(6):  # three trainings, and a measurement after each
-        cloud.answer("a", "b")
-        run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-        ages.append((run_store.context(run).round, run_store.client_model(run, "a").round))
-    assert ages == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
-
-
-def example_report() -> Report:
-    """A report of nothing in particular."""
-    hashes = {"layout_hash": LAYOUT.hash, "model_hash": bytes(32), "patch_hash": b""}
-    return msgspec.convert(
-        {
-            **hashes,
-            "run": RUN,
-            "round": 1,
-            "task": "train",
-            "num_examples": 10,
-            "before": {"loss": 1.0, "accuracy": 0.5, "num_examples": 10},
-            "after": {"loss": 1.0, "accuracy": 0.5, "num_examples": 10},
-            "train_loss": 1.0,
-            "steps": 1,
-            "seconds": 1.0,
-        },
-        Report,
-    )
-
-
-def test_a_device_never_heard_of_has_no_history(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a")
-    assert found.trained is None and found.round == 0 and found.arrays == {} and found.base is None
-
-
-def test_the_client_model_of_a_real_round(tmp_path: Path) -> None:
-    cloud, run, _ = open_cloud(tmp_path)
-    delta = random_theta(7)
-    (answer,) = cloud.upload("a", update(cloud.order("a"), delta))
-    assert isinstance(answer, Committed)
-    found = cloud.core.run_store.client_model(run, "a")
-    assert found.trained is not None
-    assert found.trained.tobytes() == (random_theta(1) + delta).tobytes()
-    round_ = cloud.store.round(RUN, 1)
-    assert round_ is not None
-    base = cloud.core.run_store.theta(round_.model, LAYOUT.size)
-    (only,) = cloud.core.run_store.updates(run, 1, base)
-    assert only.base is base
-    assert (only.device, only.num_examples) == ("a", 10)
-    assert np.array_equal(only.trained, found.trained)
-
-
-def test_a_state_that_did_not_change_names_the_same_model(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-    assert run_store.write_state(run, State(run_store.context(run).theta)) == run.state
-
-
 def test_collect_keeps_what_states_and_rows_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud, _, _ = open_cloud(tmp_path)
+    cloud.hello()
     blob = small_update(cloud.order("a"))
     cloud.offer("a", blob)
     monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", 0.0)
@@ -178,66 +60,38 @@ def test_collecting_costs_no_more_than_was_written(
     monkeypatch.setattr(run_store.store.blobs, "collect", collected)
     run_store.collect()
     for _ in range(100):
-        run_store.tidy(4)
+        run_store.collect_if_due(4)
     assert len(looked) - 1 == 3  # 400 orders, a hundred blobs and those of the run's state
     looked.clear()
-    run_store.tidy(1000)
+    run_store.collect_if_due(1000)
     assert len(looked) == 1
 
 
-def test_what_was_just_written_is_not_collected(tmp_path: Path) -> None:
+def test_what_was_just_written_is_not_collected(cloud: Cloud) -> None:
     """The command line writes a bundle before the run that names it."""
-    cloud = Cloud(tmp_path)
     fresh = cloud.store.blobs.write(b"of a run that is about to begin")
     cloud.core.run_store.collect()
     assert cloud.store.blobs.has(fresh)
 
 
 @pytest.mark.parametrize("column", ["config", "state"])
-def test_a_run_whose_row_cannot_be_read(tmp_path: Path, column: str) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_run_whose_row_cannot_be_read(cloud: Cloud, column: str) -> None:
     for bad in (b"\xc1", b"\x80", msgspec.msgpack.encode({"from": "another version"})):
         row = msgspec.structs.replace(cloud.run_row(), **{column: bad})
         with pytest.raises(StorageError, match="run run: its row cannot be read: "):
             Run(row, cloud.store)
 
 
-def test_a_run_whose_bundle_is_gone(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
+def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
     for blob, why in ((bytes(32), "read blob"), (cloud.store.blobs.write(b"no bundle"), "")):
         row = msgspec.structs.replace(cloud.run_row(), bundle=blob)
         with pytest.raises(StorageError, match=f"run run: its bundle cannot be read: {why}"):
             Run(row, cloud.store)
 
 
-def test_a_model_that_the_disk_has_lost_counts_as_none(tmp_path: Path) -> None:
-    """Its run goes on, and every other device's stays."""
-    cloud = Cloud(tmp_path)
-    cloud.hello()
-    for seed, name in enumerate("ab"):
-        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
-    cloud.poll()
-    row = cloud.store.client_model(RUN, "a")
-    assert row is not None
-    path = tmp_path / "state" / "blobs" / row.blob.hex()[:2] / row.blob.hex()
-    path.write_bytes(b"rot" + path.read_bytes()[3:])
-    cloud.restart()
-    run_store, run = cloud.core.run_store, cloud.core.runs[RUN]
-    for _ in range(2):
-        assert (
-            run_store.client_model(run, "a").trained is None
-            and run_store.client_model(run, "a").device == "a"
-        )
-    assert run_store.client_model(run, "b").trained is not None
-    (text,) = run_store.take_losses()
-    assert text.startswith(f"run run: the model of a after round 1 is lost: read blob {path}: ")
-    assert "do not have its sha256" in text and run_store.take_losses() == []
-
-
 def test_a_model_that_cannot_be_read_now_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = Cloud(tmp_path)
     cloud.hello()
     for seed, name in enumerate("ab"):
         cloud.upload(name, update(cloud.order(name), random_theta(seed)))

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.contexts import context_of, follow
+from tests.cloud.contexts import context_of
 from tests.paper.toy_fleet import LAYOUT
 
 from sedge_cloud.strategies.apfl import APFL, LARGEST
@@ -14,7 +14,7 @@ from sedge_cloud.strategies.fedper import FedPer, LGFedAvg
 from sedge_cloud.strategies.fedprox import FedProx
 from sedge_cloud.strategies.fedrep import FedBABU, FedRep
 from sedge_cloud.strategies.local_only import LocalOnly
-from sedge_cloud.strategy import Assignment, ClientModel, Strategy, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import OwnModel, Training, Work
@@ -97,18 +97,3 @@ def test_fedbn_keeps_all_of_batch_norm() -> None:
 def test_an_unknown_part_is_refused_when_the_run_starts(kind: type[FedPer]) -> None:
     with pytest.raises(ConfigError, match="head: found 'fc'"):
         kind(head=("fc",)).init(context_of(LAYOUT, ZEROS))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "fixed"),
-    [(FedAvg(), ()), (FedPer(), ()), (FedBABU(), HEAD), (LocalOnly(), tuple(LAYOUT.by_name))],
-)
-def test_the_mean_by_examples(strategy: Strategy, fixed: tuple[str, ...]) -> None:
-    """Twice, as nothing is kept but what is in the context; statistics stay."""
-    theta = np.arange(LAYOUT.size, dtype=np.float32)
-    context = context_of(LAYOUT, theta)
-    updates = [Update("a", 1, theta + 4), Update("b", 3, theta + 8)]
-    stays = LAYOUT.mask((*LAYOUT.statistics, *fixed))
-    for _ in range(2):
-        context = follow(context, strategy.apply(context, iter(updates)))
-        np.testing.assert_array_equal(context.theta, theta + np.where(stays, 0, 7))

@@ -3,17 +3,13 @@
 The algorithm itself is in paper/test_cac_paper.py.
 """
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 from tests.cloud.contexts import context_of, follow
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Work
 
 LAYOUT = Layout.of(
     [
@@ -36,7 +32,6 @@ def dense(*values: float) -> SparseVector:
 
 # Of norm.weight elements 1 and 3, of fc.weight 7, 8 and 11; the statistics and the lone bias never.
 STEPS = dense(0.1, 0.5, 0.1, -0.5, 9, 9, 0.1, 0.2, -0.3, 0.1, 0.1, 0.4, 9)
-CRITICAL = [1, 3, 7, 8, 11]
 
 
 def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> ClientModel:
@@ -47,34 +42,6 @@ def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> C
 def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
     for client in (ClientModel(), known(dense(*np.zeros(N)))):
         assert FedCAC().plan(CONTEXT, client) == Assignment()
-
-
-def test_a_group_shares_whole_models_on_the_devices_own_mask() -> None:
-    group = (known(dense(*np.full(N, 2.0))), ClientModel())  # the second is forgotten
-    for number, partner in ((100, 2.0), (101, None)):
-        given = FedCAC(beta=100).plan(replace(CONTEXT, round=number), known(group=group))
-        assert given.patch is not None
-        assert given.patch.indices is not None
-        assert given.patch.indices.tolist() == CRITICAL
-        own = STEPS.values[CRITICAL] + np.float32(1)
-        expected = own if partner is None else (own + 1 + np.float32(partner)) / 2
-        np.testing.assert_allclose(given.patch.values, expected, rtol=1e-6)
-        assert given.work == Work()
-
-
-def test_the_average_is_of_whole_models_and_the_groups_of_critical_elements() -> None:
-    other = dense(0.5, 0.1, 0.5, 0.1, 9, 9, 0.3, 0.1, 0.1, 0.3, 0.3, 0.1, 9)
-    sent = [
-        Update("a", 1, ONES, None, STEPS),
-        Update("b", 3, ONES, None, STEPS),
-        Update("c", 4, ONES, None, other),
-    ]
-    after = FedCAC().apply(START, sent)
-    expected = ONES + (STEPS.values + other.values) / 2
-    expected[4:6] = 1
-    np.testing.assert_allclose(after.theta, expected, rtol=1e-6)
-    assert after.groups == {"a": ("b",), "b": ("a",)}
-    assert not after.counts
 
 
 def test_masks_of_absent_devices_are_kept_where_they_are_asked_for() -> None:
@@ -96,26 +63,6 @@ def test_a_long_model_is_compared_by_a_sample() -> None:
     ]
     after = FedCAC(overlap_sample=64, beta=1).apply(context_of(layout, theta), sent)
     assert after.groups == {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("c",)}
-
-
-@pytest.mark.parametrize(
-    ("steps", "critical"),
-    [
-        ([5, 4, 3, 2, 1, 1], [0, 1, 2]),
-        ([5, 4, 3, 3, 3, 1], [0, 1, 2, 3, 4]),  # ties with the third
-        ([5, 4, 0, 0, 0, 0], [0, 1]),  # no threshold: all that changed
-        ([5, 4, 1e-11, 1e-12, 0, 0], [0, 1, 2, 3]),
-        ([5, 4, 2e-10, 1e-12, 0, 0], [0, 1, 2]),
-        ([1e-12, 1e-21, 0, 0, 0, 0], [0]),
-        ([0, 0, 0, 0, 0, 0], []),
-        ([-1, 1, -1, 1, -1, 0.5], [0, 1, 2, 3, 4]),
-    ],
-)
-def test_the_authors_thresholds(steps: list[float], critical: list[int]) -> None:
-    layout = Layout.of([("fc.weight", (6,), Role.PARAMETER)])
-    delta = SparseVector(6, None, np.array(steps, np.float32))
-    found = critical_places(layout, delta, np.ones(6, np.float32), 0.5)
-    assert found.tolist() == critical
 
 
 def test_what_a_codec_left_out_did_not_change() -> None:

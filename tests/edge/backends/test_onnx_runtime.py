@@ -25,6 +25,7 @@ from onnx import (
     numpy_helper,
     parser,
 )
+from tests.edge.harness import manifest_of
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
 from sedge_edge.training.batches import batches
@@ -33,12 +34,9 @@ from sedge_edge.training.trainer import TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.bundle import (
-    FORMAT,
     Bundle,
-    BundleManifest,
     Program,
     TensorSpec,
-    Verification,
     pack,
 )
 from sedge_protocol.wire.messages import LastBatch, Training
@@ -125,27 +123,21 @@ FILES = {
 
 
 def bundle(files: dict[str, bytes], uses_batch_statistics: bool = False) -> Bundle:
-    listed = tuple(
+    listed = [
         Program(name, "onnxruntime", name, hashlib.sha256(data).hexdigest())
         for name, data in files.items()
+    ]
+    layout = Layout.of([("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)])
+    manifest = manifest_of(
+        layout,
+        *listed,
+        name="softmax",
+        batch_size=B,
+        input=TensorSpec("float32", (F,)),
+        num_classes=C,
+        uses_batch_statistics=uses_batch_statistics,
     )
-    shapes = [("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)]
-    return Bundle(
-        BundleManifest(
-            format=FORMAT,
-            name="softmax",
-            layout=Layout.of(shapes),
-            batch_size=B,
-            input=TensorSpec("float32", (F,)),
-            target=TensorSpec("int64", ()),
-            num_classes=C,
-            optimizer="sgd",
-            uses_batch_statistics=uses_batch_statistics,
-            programs=listed,
-            verification=Verification(0.0, 0.0, 1.0, {}),
-        ),
-        files,
-    )
+    return Bundle(manifest, files)
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +194,8 @@ def twin(
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
-@pytest.mark.parametrize("count", [2, 8, 11])
-@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.5), (0.5, 0.1)])
+@pytest.mark.parametrize("count", [2, 11])
+@pytest.mark.parametrize(("momentum", "prox"), [(0.9, 0.0), (0.0, 0.5)])
 def test_training_agrees_with_the_twin(
     trainer: OnnxTrainer, last_batch: LastBatch, count: int, momentum: float, prox: float
 ) -> None:
@@ -259,7 +251,7 @@ def test_frozen_tensors_and_an_anchor(trainer: OnnxTrainer) -> None:
         trainer.train(start(), data, training, 7, never, anchor=anchor[:-1])
 
 
-@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.1)])
+@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.5, 0.1)])
 def test_the_last_batchs_gradient(trainer: OnnxTrainer, momentum: float, prox: float) -> None:
     data = examples(8)  # two whole batches
     training = Training(1, 0.1, momentum, prox)
@@ -445,12 +437,6 @@ def test_a_program_cannot_take_the_devices_memory(tmp_path: Path) -> None:
     said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     assert said.startswith("CodecError bundle 'softmax': program 'predict' failed: ")
     assert "Available memory" in said
-
-
-def test_a_missing_program_is_refused_when_needed() -> None:
-    trainer = OnnxTrainer(bundle({"train": FILES["train"]}), threads=1)
-    with pytest.raises(CodecError, match="no program 'train_prox'"):
-        trainer.train(start(), examples(4), Training(prox=1.0), 0, never)
 
 
 def test_wrong_arrays_are_refused(trainer: OnnxTrainer) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.desk import DOWN, KEYS, UP, only
+from tests.edge.harness import DOWN, KEYS, UP, only
 
 from sedge_edge.rounds.fetching import OWNER, Fetches
 from sedge_edge.rounds.state import DISK_RETRY_S
@@ -84,49 +84,6 @@ def test_it_fetches_what_the_orders_need_and_nothing_else(bench: Bench) -> None:
     assert bench.fetches.timer() is None
 
 
-def test_it_asks_once_for_a_blob_that_two_orders_need(bench: Bench) -> None:
-    orders = [order(), order(run="other")]
-    bench.fetches.sync(orders, 0.0)
-    sends = only(bench.fetches.poll(orders, 0.0), Send)
-    assert len(sends) == 2
-    assert set(bench.asked([*sends])) == {MANIFESTS["b"].transfer, MANIFESTS["m"].transfer}
-    assert bench.fetches.poll(orders, 0.1) == []
-
-
-def test_a_blob_is_whole_after_its_last_chunk(bench: Bench) -> None:
-    bench.blobs.write(BLOBS["b"])
-    bench.fetches.sync([order()], 0.0)
-    assert bench.chunk("m", 2, 0.1) == []
-    assert bench.chunk("m", 2, 0.1) == []
-    assert bench.chunk("m", 0, 0.1) == []
-    effects = bench.chunk("m", 1, 0.1)
-    assert topics(effects, Unsubscribe) == ["m"]
-    assert bench.blobs.read(MANIFESTS["m"].sha256) == BLOBS["m"]
-    assert bench.chunk("m", 1, 0.2) == []  # the rest of the fleet is still being served
-
-
-def test_a_cut_asks_again_for_what_is_missing(bench: Bench) -> None:
-    bench.blobs.write(BLOBS["b"])
-    bench.fetches.sync([order()], 0.0)
-    bench.chunk("m", 1, 0.1)
-    bench.fetches.disconnected()
-    assert bench.fetches.timer() is None
-    assert bench.fetches.poll([order()], 10.0) == []
-    assert topics(bench.fetches.connected(20.0), Subscribe) == ["m"]
-    (asked,) = bench.asked(bench.fetches.poll([order()], 20.0)).values()
-    assert asked <= {0, 2}
-    assert asked
-
-
-def test_nothing_is_subscribed_to_without_a_link(tmp_path: Path) -> None:
-    fetches = Bench(tmp_path).fetches
-    assert fetches.sync([order()], 0.0) == []
-    assert topics(fetches.connected(1.0), Subscribe) == ["b", "m"]
-    fetches.disconnected()
-    assert fetches.sync([], 2.0) == []
-    assert fetches.connected(3.0) == []
-
-
 def test_a_chunk_that_does_not_fit_raises_and_changes_nothing(bench: Bench) -> None:
     bench.fetches.sync([order()], 0.0)
     transfer = MANIFESTS["m"].transfer
@@ -136,17 +93,6 @@ def test_a_chunk_that_does_not_fit_raises_and_changes_nothing(bench: Bench) -> N
     assert bench.blobs.open_part(OWNER, MANIFESTS["m"]) == set()
     stranger = Frame(Kind.CHUNK, b"x", 7, 0, b"t" * 16, 0)
     assert bench.fetches.chunk(stranger, 0.1) == []
-
-
-def test_a_part_on_disk_is_not_fetched_again(tmp_path: Path) -> None:
-    first = Bench(tmp_path)
-    first.fetches.sync([order()], 0.0)
-    first.chunk("m", 0, 0.0)
-    again = Bench(tmp_path)
-    again.fetches.connected(5.0)
-    again.fetches.sync([order()], 5.0)
-    asked = again.asked(again.fetches.poll([order()], 5.0))
-    assert 0 not in asked[MANIFESTS["m"].transfer]
 
 
 def test_a_blob_cut_otherwise_goes_on_with_the_same_part(bench: Bench) -> None:

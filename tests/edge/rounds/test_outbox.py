@@ -4,16 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.desk import KEYS, UP, only
+from tests.edge.harness import KEYS, UP, only
 
 from sedge_edge.rounds.outbox import Outbox
-from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Memory, Pending
-from sedge_protocol.errors import FrameError, StorageError
+from sedge_edge.rounds.state import DISK_RETRY_S, SCHEMA, AgentState, Pending, StateStore
+from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import Frame, open_frame
-from sedge_protocol.wire.messages import Busy, Have, Message, Offer, decode_body
+from sedge_protocol.wire.messages import Have, Message, Offer, decode_body
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, to_bitmap
 
@@ -26,7 +26,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = BlobFolder(folder, min_free_bytes=0)
-        self.memory = Memory(Journal(folder / "journal", AgentState, SCHEMA))
+        self.memory = StateStore(Journal(folder / "journal", AgentState, SCHEMA))
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         self.peer = peer
         rng = np.random.default_rng(0)
@@ -61,11 +61,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_nothing_waits(bench: Bench) -> None:
-    assert bench.connect(0.0) == []
-    assert bench.outbox.timer() is None
-
-
 @pytest.mark.parametrize(
     ("size", "room", "chunk_bytes", "inline"),
     [
@@ -89,25 +84,6 @@ def test_an_offer_fits_the_link(
     assert (offer.run, offer.round, offer.number) == ("run", 1, 1)
 
 
-def test_chunk_after_chunk(bench: Bench) -> None:
-    waiting = bench.add(10 * 4096 + 5)
-    (offer,) = bench.offers(bench.connect(0.0, 5_000))
-    manifest = offer.manifest
-    received: dict[int, bytes] = {}
-    answer = offer.number
-    while len(received) < manifest.count:
-        bitmap = to_bitmap(received, manifest.count)
-        bench.outbox.have(manifest.transfer, Have(answer, bitmap, 3), 1.0)
-        answer = 0
-        frames = [frame for frame, _ in bench.frames(bench.outbox.poll(1.0))]
-        assert 0 < len(frames) <= 3
-        for frame in frames:
-            manifest.check(frame.index, frame.body)
-            assert frame.transfer == manifest.transfer
-            received[frame.index] = frame.body
-    assert b"".join(received[i] for i in range(manifest.count)) == bench.blobs.read(waiting.blob)
-
-
 def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     """Side by side none would come in time; and which of them is wanted, the answers tell."""
     old, new = bench.add(20 * 4096, number=1), bench.add(20 * 4096, number=2)
@@ -125,7 +101,7 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     assert answer(1, set(), 1.0) == set()
     assert answer(2, set(), 1.1) == {2}
     # What has begun to arrive goes on, whatever is newer.
-    bench.memory.deliver(new)
+    bench.memory.remove_update(new)
     assert {frame.transfer for frame, _ in bench.frames(bench.outbox.poll(1.2))} == {transfers[1]}
     assert answer(1, {0, 1}, 1.3) == {1}
     newest = bench.add(20 * 4096, number=3)
@@ -137,41 +113,9 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     # One that only offers does so again when there is no answer, like any other.
     (again,) = bench.offers(bench.outbox.poll(bench.outbox.timer() or 0.0))
     assert (again.round, again.number) == (1, 2)
-    bench.memory.deliver(old)
+    bench.memory.remove_update(old)
     sent = bench.frames(bench.outbox.poll(3.0))
     assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
-
-
-def test_a_receipt_ends_it(bench: Bench) -> None:
-    waiting = bench.add(100)
-    bench.connect(0.0)
-    bench.memory.deliver(waiting)
-    assert bench.outbox.poll(100.0) == []
-    assert bench.outbox.timer() is None
-
-
-def test_without_a_link_it_waits(bench: Bench) -> None:
-    bench.add(100)
-    assert bench.outbox.poll(0.0) == []
-    assert bench.outbox.timer() is None
-    assert len(bench.offers(bench.connect(5.0))) == 1
-    bench.outbox.disconnected()
-    assert bench.outbox.timer() is None
-    assert bench.outbox.poll(1000.0) == []
-    assert len(bench.offers(bench.connect(2000.0))) == 1
-
-
-def test_busy_and_have_reach_their_own_transfer(bench: Bench) -> None:
-    for number in (1, 2):
-        bench.add(50_000, number)
-    first, second = bench.offers(bench.connect(0.0))
-    bench.outbox.busy(first.manifest.transfer, Busy(60_000), 0.0)
-    have = Have(second.number, to_bitmap([], second.manifest.count), 4)
-    bench.outbox.have(second.manifest.transfer, have, 0.0)
-    frames = bench.frames(bench.outbox.poll(0.0))
-    assert {frame.transfer for frame, _ in frames} == {second.manifest.transfer}
-    with pytest.raises(FrameError, match="bitmap"):
-        bench.outbox.have(first.manifest.transfer, Have(1, b"", 4), 0.0)
 
 
 def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:
@@ -214,7 +158,7 @@ def test_one_unreadable_update_does_not_hold_back_the_others(
     effects = bench.connect(0.0)
     assert [o.round for o in bench.offers(effects)] == [2]
     assert [n.text for n in only(effects, Note)] == ["read blob: Input/output error (test)"]
-    bench.memory.deliver(good)
+    bench.memory.remove_update(good)
     for attempt in range(1, 5):  # tried again at leisure, never in a busy loop
         now = attempt * DISK_RETRY_S
         assert bench.outbox.poll(now - 1.0) == []
@@ -256,23 +200,6 @@ def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) ->
     assert bench.memory.state.outbox == ()
 
 
-def test_giving_up_needs_a_disk_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = bench.add(100)
-    (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")
-    path.unlink()
-
-    def refuse(waiting: Pending) -> None:
-        raise StorageError("write journal: No space left on device (test)")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "deliver", refuse)
-        assert len(only(bench.connect(0.0), Note)) == 2
-    assert bench.memory.state.outbox == (lost,)
-    assert bench.outbox.timer() == DISK_RETRY_S
-    bench.outbox.poll(DISK_RETRY_S)
-    assert not bench.memory.state.outbox
-
-
 def test_a_journal_that_refuses_smaller_chunks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +217,7 @@ def test_a_journal_that_refuses_smaller_chunks(
         raise StorageError("write journal: No space left on device (test)")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "cut", refuse)
+        patched.setattr(bench.memory, "set_chunk_bytes", refuse)
         assert [type(e) for e in bench.connect(now)] == [Note]
     (offer,) = bench.offers(bench.outbox.poll(now + DISK_RETRY_S))
     assert offer.manifest.chunk_bytes == 32768

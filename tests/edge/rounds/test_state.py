@@ -4,21 +4,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
-from tests.edge.desk import FullDisk
+from tests.edge.harness import FullDisk
 
 from sedge_edge.rounds.state import (
     MAX_RUNS,
-    MAX_STARTS,
     SCHEMA,
     AgentState,
-    Memory,
     Pending,
     RunState,
+    StateStore,
     TooManyRuns,
 )
-from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.job import Outcome
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
@@ -78,22 +76,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "device" / "journal"
 
 
-def memory(path: Path) -> Memory:
-    return Memory(Journal(path, AgentState, SCHEMA))
-
-
-def test_a_new_device_knows_nothing(path: Path) -> None:
-    assert memory(path).state == AgentState(chunk_bytes=DEFAULT_CHUNK_BYTES)
-    assert AgentState().blobs() == set()
+def memory(path: Path) -> StateStore:
+    return StateStore(Journal(path, AgentState, SCHEMA))
 
 
 def test_every_change_survives(path: Path) -> None:
     now = memory(path)
     now.start(5, KEY)
-    now.heard(77)
+    now.heard_coordinator(77)
     now.accept(order("a", 1))
     now.accept(order("b", 2, patch="patch"))
-    now.cut(4096)
+    now.set_chunk_bytes(4096)
     assert memory(path).state == now.state
     assert (now.state.incarnation, now.state.coordinator_incarnation, now.state.chunk_bytes) == (
         5,
@@ -118,7 +111,7 @@ def test_every_change_survives(path: Path) -> None:
             blob("patch a 1"),
         )
     }
-    now.deliver(now.state.outbox[0])
+    now.remove_update(now.state.outbox[0])
     assert memory(path).state.outbox == ()
 
 
@@ -127,8 +120,8 @@ def test_boots_only_grow(path: Path) -> None:
     for at_least, expected in ((10, 10), (0, 11), (11, 12), (500, 500), (3, 501)):
         now.start(at_least, KEY)
         assert now.state.incarnation == expected
-    now.heard(9)
-    now.heard(3)  # one that has proved that it is alive
+    now.heard_coordinator(9)
+    now.heard_coordinator(3)  # one that has proved that it is alive
     assert memory(path).state.coordinator_incarnation == 3
 
 
@@ -136,21 +129,11 @@ def test_counts_belong_to_a_key(path: Path) -> None:
     """A device with a new secret; what it keeps of its runs is its own all the same."""
     now = memory(path)
     now.start(LATEST_CLOCK_S, KEY)
-    now.heard(MAX_INCARNATION)
+    now.heard_coordinator(MAX_INCARNATION)
     now.accept(order("a", 1))
     now.start(1_800_000_000, b"another")
     assert (now.state.incarnation, now.state.coordinator_incarnation) == (1_800_000_000, 0)
     assert now.state.orders == {"a": order("a", 1)} and memory(path).state == now.state
-
-
-def test_a_journal_from_before_keys_were_noted_keeps_its_counts(path: Path) -> None:
-    Journal(path, AgentState, SCHEMA).commit(
-        AgentState(incarnation=2_000_000_000, coordinator_incarnation=9)
-    )
-    now = memory(path)
-    now.start(1_800_000_000, KEY)
-    assert (now.state.incarnation, now.state.coordinator_incarnation) == (2_000_000_001, 9)
-    assert now.state.key == KEY
 
 
 def test_a_clock_that_cannot_be_right_is_no_clock(path: Path) -> None:
@@ -182,43 +165,6 @@ def test_a_boot_that_no_frame_can_carry_is_mended(path: Path) -> None:
     assert now.state.incarnation == MAX_INCARNATION
 
 
-def test_starts_of_an_order_are_counted_once_for_each_start_of_the_agent(path: Path) -> None:
-    coming = order("a", 1)
-    memory(path).accept(coming)
-    for starts in range(1, MAX_STARTS + 1):
-        now = memory(path)
-        now.start(0, KEY)
-        assert not now.state.hopeless(coming)
-        now.begin(coming)
-        now.begin(coming)  # the disk was full, and it is done again
-        assert now.state.attempts["a"].starts == starts
-        assert not now.state.hopeless(coming)
-    now = memory(path)
-    now.start(0, KEY)
-    assert now.state.hopeless(coming)
-    assert not now.state.hopeless(order("a", 2))
-    assert not now.state.hopeless(msgspec.structs.replace(coming, model_hash=bytes(32)))
-    assert not now.state.hopeless(order("b", 1))
-    now.refuse("a")
-    assert now.state.orders == {}
-    assert memory(path).state.hopeless(coming)
-
-
-def test_an_order_that_came_to_an_end_is_counted_anew(path: Path) -> None:
-    now = memory(path)
-    ends: list[Callable[[], None]] = [
-        lambda: now.interrupt("a"),
-        lambda: now.drop("a"),
-        lambda: now.finish(order("a", 1), outcome("a", 1)),
-    ]
-    for end in ends:
-        now.accept(order("a", 1))
-        now.begin(order("a", 1))
-        assert memory(path).state.attempts
-        end()
-        assert memory(path).state.attempts == {}
-
-
 def test_counted_starts_do_not_pile_up(path: Path) -> None:
     now = memory(path)
     for number in range(MAX_RUNS + 2):
@@ -228,15 +174,6 @@ def test_counted_starts_do_not_pile_up(path: Path) -> None:
     assert len(now.state.attempts) == MAX_RUNS
 
 
-def test_a_newer_order_takes_the_place_of_its_runs_older_one(path: Path) -> None:
-    now = memory(path)
-    for given in (order("a", 1), order("b", 1), order("a", 2)):
-        now.accept(given)
-    assert now.state.orders == {"a": order("a", 2), "b": order("b", 1)}
-    now.drop("nobody")
-    assert set(now.state.orders) == {"a", "b"}
-
-
 def test_a_round_has_one_update(path: Path) -> None:
     """Work that was done twice, because a crash hid the first time, is sent once."""
     now = memory(path)
@@ -244,24 +181,13 @@ def test_a_round_has_one_update(path: Path) -> None:
     now.finish(order("a", 2), outcome("a", 2))
     again = Outcome("a", 1, blob("other"), None, None, outcome("a", 1).report)
     now.finish(order("a", 1), again)
-    assert now.state.outbox == (
-        Pending("a", 2, blob("update a 2")),
-        Pending("a", 1, blob("other")),
-    )
+    assert now.state.outbox == (Pending("a", 2, blob("update a 2")), Pending("a", 1, blob("other")))
     assert now.state.pending("a", 1) == now.state.outbox[1]
     assert now.state.pending("a", 3) is None
     assert now.state.pending("b", 1) is None
 
 
-def test_finishing_one_run_leaves_the_others_order(path: Path) -> None:
-    now = memory(path)
-    now.accept(order("a", 1))
-    now.accept(order("b", 1))
-    now.finish(order("a", 1), outcome("a", 1))
-    assert now.state.orders == {"b": order("b", 1)}
-
-
-def work(now: Memory, run: str, number: int) -> str | None:
+def work(now: StateStore, run: str, number: int) -> str | None:
     """Take an order on and finish it; the run that made room for it."""
     gone = now.accept(order(run, number))
     now.finish(order(run, number), outcome(run, number))
@@ -269,19 +195,6 @@ def work(now: Memory, run: str, number: int) -> str | None:
 
 
 MANY = [f"r{number}" for number in range(1, MAX_RUNS + 1)]
-
-
-def test_runs_in_turn_lose_nothing_and_one_too_many_is_refused(path: Path) -> None:
-    now = memory(path)
-    for number in range(1, 4):
-        for run in MANY:
-            assert work(now, run, number) is None
-        kept = now.state
-        with pytest.raises(TooManyRuns, match=f"run new, round {number}: found {MAX_RUNS} other"):
-            now.accept(order("new", number))
-        assert (now.state.runs, now.state.orders) == (kept.runs, kept.orders)
-        now = memory(path)  # who is in use is known after a power cut
-    assert [known.model for known in now.state.runs.values()] == [blob(f"own {r} 3") for r in MANY]
 
 
 def test_a_run_that_seems_to_be_over_makes_room(path: Path) -> None:
@@ -325,22 +238,6 @@ def test_what_is_refused_counts_as_heard_of(path: Path) -> None:
     assert len(now.state.recent) == MAX_RUNS
 
 
-def test_an_evaluation_with_another_bundle_leaves_what_training_left(path: Path) -> None:
-    now = memory(path)
-    work(now, "a", 1)
-    known = now.state.runs["a"]
-    other = msgspec.structs.replace(order("a", 2), task="evaluate", bundle=describe(b"narrow"))
-    now.accept(other)
-    now.finish(other, Outcome("a", 2, blob("metrics"), None, None, outcome("a", 2).report))
-    assert now.state.runs == {"a": msgspec.structs.replace(known, round=2)}
-    assert now.state.pending("a", 2) == Pending("a", 2, blob("metrics"))
-    assert now.state.kept_for(order("a", 3)) == known.kept
-    # Training is another matter: what it leaves is the run's.
-    train = msgspec.structs.replace(other, task="train", round=3)
-    now.finish(train, outcome("a", 3))
-    assert now.state.runs["a"].bundle == blob("narrow")
-
-
 def test_everything_that_is_needed_is_named(path: Path) -> None:
     now = memory(path)
     now.accept(order("a", 3, patch="patch", steps=2))
@@ -354,60 +251,21 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     assert None not in now.state.blobs()
 
 
-class OldRun(msgspec.Struct, frozen=True):
-    """A run as agents without versions and masks wrote it."""
-
-    bundle: bytes
-    base: bytes
-    model: bytes | None = None
-    residual: bytes | None = None
-    round: int = 0
-
-
-class OldState(msgspec.Struct, frozen=True):
-    """Their state, as far as it matters here."""
-
-    runs: dict[str, OldRun]
-    incarnation: int = 3
-
-
-def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
-    old = OldRun(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4)
-    Journal(path, OldState, SCHEMA).commit(OldState({"a": old}))
-    now = memory(path)
-    known = RunState(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4, None)
-    assert now.state == AgentState(incarnation=3, runs={"a": known})
-    assert set(known.kept.values()) == {blob("own"), blob("residual"), None}
-    now.finish(order("a", 5), outcome("a", 5))
-    assert memory(path).state.runs["a"].mask == blob("mask a 5")
-
-
-def test_a_run_keeps_what_its_outcome_left_under_the_names_of_a_job(path: Path) -> None:
-    now = memory(path)
-    done = outcome("a", 1)
-    now.finish(order("a", 1), done)
-    job = Job(order("a", 2), **now.state.runs["a"].kept)
-    assert tuple(now.state.runs["a"].kept.values()) == done.kept
-    left = (done.model, done.residual, done.mask, done.part, done.gradient, done.patch)
-    found = (job.model, job.residual, job.mask, job.part, job.gradient, job.patch)
-    assert found == left == done.kept
-
-
 def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = memory(path)
     now.accept(order("a", 1))
     before = now.state
     changes: list[Callable[[], object]] = [
         lambda: now.start(9, KEY),
-        lambda: now.heard(9),
+        lambda: now.heard_coordinator(9),
         lambda: now.accept(order("b", 1)),
         lambda: now.begin(order("a", 1)),
         lambda: now.interrupt("a"),
         lambda: now.refuse("a"),
         lambda: now.drop("a"),
         lambda: now.finish(order("a", 1), outcome("a", 1)),
-        lambda: now.deliver(Pending("a", 1, bytes(32))),
-        lambda: now.cut(4096),
+        lambda: now.remove_update(Pending("a", 1, bytes(32))),
+        lambda: now.set_chunk_bytes(4096),
     ]
     with monkeypatch.context() as patched:
         patched.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
@@ -423,18 +281,7 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An SD card is not worn out by frames that say nothing new."""
     now = memory(path)
-    now.heard(9)
+    now.heard_coordinator(9)
     monkeypatch.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
-    now.heard(9)
-    now.cut(DEFAULT_CHUNK_BYTES)
-
-
-def test_what_is_kept_belongs_to_the_runs_bundle() -> None:
-    coming = order("a", 2)
-    run = RunState(coming.bundle.sha256, bytes(32), model=blob("model"), mask=blob("mask"))
-    state = AgentState(runs={"a": run})
-    assert state.kept_for(coming) == run.kept
-    assert state.kept_for(coming)["model"] == blob("model")
-    other = msgspec.structs.replace(run, bundle=blob("another"))
-    assert AgentState(runs={"a": other}).kept_for(coming) == {}
-    assert AgentState().kept_for(coming) == {}
+    now.heard_coordinator(9)
+    now.set_chunk_bytes(DEFAULT_CHUNK_BYTES)

@@ -1,14 +1,11 @@
 """Vectors and masks among the blobs: what comes back, and what is no longer there."""
 
-import hashlib
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.edge.desk import LAYOUT, Desk, N, hash_of, theta_of
+from tests.edge.harness import LAYOUT, N, theta_of
 
-from sedge_edge.rounds.state import AgentState
-from sedge_edge.rounds.storage import Blobs, FolderVectors, Record, Vectors
+from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 
@@ -21,42 +18,6 @@ def blobs(tmp_path: Path) -> BlobFolder:
 @pytest.fixture
 def vectors(blobs: BlobFolder) -> FolderVectors:
     return FolderVectors(blobs)
-
-
-def test_what_a_device_uses_is_what_the_cores_ask_for(tmp_path: Path) -> None:
-    """For the type checkers; and the agent takes each."""
-    desk = Desk(tmp_path)
-    kept: tuple[Blobs, Vectors, Record[AgentState]]
-    kept = desk.blobs(), FolderVectors(desk.blobs()), desk.journal()
-    assert kept[2].load() == desk.agent.state
-    assert desk.agent.vectors.has(kept[1].keep(theta_of(1)))
-
-
-def test_a_vector_comes_back_bit_for_bit(vectors: FolderVectors, blobs: BlobFolder) -> None:
-    theta = theta_of(1)
-    theta[:3] = -0.0, 1e-45, 3.4e38
-    name = vectors.keep(theta)
-    assert name == hash_of(theta)
-    assert vectors.has(name)
-    assert vectors.read(name, LAYOUT).tobytes() == theta.tobytes()
-    assert blobs.read(name) == theta.astype("<f4").tobytes()
-    LAYOUT.check(vectors.read(name, LAYOUT))
-
-
-def test_a_version_is_found_by_its_hash(vectors: FolderVectors) -> None:
-    name = hash_of(theta_of(2))
-    assert not vectors.has(name)
-    vectors.keep_version(theta_of(2), name)
-    assert vectors.has(name)
-    np.testing.assert_array_equal(vectors.read(name, LAYOUT), theta_of(2))
-
-
-def test_a_mask_comes_back(vectors: FolderVectors) -> None:
-    bitmap = np.random.default_rng(0).bytes(-(-N // 8))
-    name = vectors.keep_mask(bitmap)
-    assert name == hashlib.sha256(bitmap).digest()
-    assert vectors.has(name)
-    assert vectors.read_mask(name) == bitmap
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(4 * N - 4), bytes(4 * N + 1), bytes(8 * N)])
@@ -86,9 +47,3 @@ def test_what_is_not_there_or_damaged_is_a_storage_error(
         vectors.read_mask(mask)
     assert not vectors.has(model)
     assert not vectors.has(mask)
-
-
-def test_vectors_are_collected_with_the_blobs(vectors: FolderVectors, blobs: BlobFolder) -> None:
-    names = [vectors.keep(theta_of(1)), vectors.keep(theta_of(2)), vectors.keep_mask(b"mask")]
-    blobs.collect({names[0], names[2]}, 0.0)
-    assert [vectors.has(name) for name in names] == [True, False, True]

@@ -26,7 +26,7 @@ def by_epoch(found: list[Batch], epochs: int) -> list[list[Batch]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("num_examples", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("num_examples", [1, 3, 8, 11])
 @pytest.mark.parametrize("safe", [True, False])
 def test_every_epoch_covers_the_examples(mode: LastBatch, num_examples: int, safe: bool) -> None:
     size, epochs = 4, 3
@@ -57,29 +57,6 @@ def test_fill_takes_from_the_start_of_the_same_shuffle() -> None:
     shuffled = np.concatenate([*(batch.indices for batch in whole), last.indices[:2]])
     assert sorted(shuffled.tolist()) == list(range(10))
     np.testing.assert_array_equal(last.indices[2:], shuffled[:2])
-
-
-def test_fill_repeats_a_set_smaller_than_a_batch() -> None:
-    (batch,) = batches(3, 8, 1, "fill", 3, True)
-    np.testing.assert_array_equal(batch.indices, np.resize(batch.indices[:3], 8))
-    assert sorted(batch.indices[:3].tolist()) == [0, 1, 2]
-
-
-def test_padding_is_row_zero_at_weight_zero() -> None:
-    (batch,) = batches(3, 5, 1, "pad", 3, True)
-    assert sorted(batch.indices[:3].tolist()) == [0, 1, 2]
-    assert batch.indices[3:].tolist() == [0, 0]
-    assert batch.weights.tolist() == [1, 1, 1, 0, 0]
-
-
-def test_epochs_differ_and_the_seed_decides() -> None:
-    def order(seed: int) -> list[list[int]]:
-        return [batch.indices.tolist() for batch in batches(40, 8, 2, "pad", seed, True)]
-
-    assert order(1) == order(1)
-    assert order(1) != order(2)
-    assert order(1)[:5] != order(1)[5:]
-    assert order(2**63 - 1)
 
 
 def test_the_order_is_numpys_pcg64() -> None:

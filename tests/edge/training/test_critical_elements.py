@@ -52,8 +52,8 @@ def twin(
 
 @pytest.mark.parametrize("hessian", [False, True])
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("fraction", [0.04, 0.25, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("cutoff", [0.0, 1e-10, 0.05])
+@pytest.mark.parametrize("fraction", [0.04, 0.5, 1.0])
+@pytest.mark.parametrize("cutoff", [0.0, 0.05])
 def test_the_twin_agrees(hessian: bool, half: bool, fraction: float, cutoff: float) -> None:
     options = UpdateSelection(fraction, "last", hessian, cutoff, half)
     for seed in range(20):

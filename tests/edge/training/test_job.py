@@ -1,7 +1,6 @@
 """One job: where it starts, what it sends, and what it still owes."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,34 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.edge.desk import (
-    LAYOUT,
-    Desk,
-    DriftTrainer,
-    N,
-    drift,
-    examples,
-    theta_of,
-)
+from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
-    Coded,
+    EncodedDelta,
     Job,
     Outcome,
     OutOfMemory,
     Prepared,
-    Workplace,
-    choose,
-    code_delta,
+    WorkerContext,
     complete,
-    perform,
+    encode_delta,
     prepare,
+    run_job,
+    select_elements,
 )
-from sedge_edge.training.local_training import FEATURES, Learned, mixture, phase_seed
+from sedge_edge.training.local_training import FEATURES, LocalResult
 from sedge_edge.training.start_vector import own_elements
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.codec import (
@@ -50,7 +41,6 @@ from sedge_protocol.codec import (
     top_k,
 )
 from sedge_protocol.codec.patch_levels import encode_levels
-from sedge_protocol.errors import CodecError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
@@ -59,7 +49,6 @@ from sedge_protocol.wire.messages import (
     Codec,
     DeviceScoring,
     Order,
-    OwnModel,
     PatchChoice,
     Training,
     UpdateSelection,
@@ -80,18 +69,18 @@ CODECS = [
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def device(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
-def manifest_of(desk: Desk) -> BundleManifest:
-    return bundles.unpack(desk.served[desk.bundle.transfer]).manifest
+def manifest_of(device: Harness) -> BundleManifest:
+    return bundles.unpack(device.served[device.bundle.transfer]).manifest
 
 
-def stored(desk: Desk) -> BlobFolder:
+def stored(device: Harness) -> BlobFolder:
     """The device's folder, with everything that the coordinator serves in it."""
-    blobs = desk.blobs()
-    for blob in desk.served.values():
+    blobs = device.blobs()
+    for blob in device.served.values():
         blobs.write(blob)
     return blobs
 
@@ -104,82 +93,49 @@ def patch_of(indices: list[int], values: list[float]) -> bytes:
 # Where it starts.
 
 
-def start_of(desk: Desk, order: Order, own: bytes | None = None) -> Theta:
+def start_of(device: Harness, order: Order, own: bytes | None = None) -> Theta:
     """Where a job starts (n,), with everything that the coordinator serves on the device."""
-    stored(desk)
-    return prepare(Job(order, own), desk.place(), manifest_of(desk)).start
+    stored(device)
+    return prepare(Job(order, own), device.place(), manifest_of(device)).start
 
 
-def test_the_start_is_global_then_patch_then_kept_tensors(desk: Desk) -> None:
+def test_the_start_is_global_then_patch_then_kept_tensors(device: Harness) -> None:
     own = theta_of(50)
-    name = desk.blobs().write(own.tobytes())
+    name = device.blobs().write(own.tobytes())
     kept = MEAN.start
-    order = desk.patched(1, patch_of([7, kept], [0.5, 9.0]))
+    order = device.patched(1, patch_of([7, kept], [0.5, 9.0]))
     expected = theta_of(1)
     expected[7], expected[kept] = 0.5, 9.0
-    np.testing.assert_array_equal(start_of(desk, order, name), expected)
+    np.testing.assert_array_equal(start_of(device, order, name), expected)
 
-    keeping = desk.order(1, patch=order.patch, patch_hash=order.patch_hash, keep=("norm.mean",))
+    keeping = device.order(1, patch=order.patch, patch_hash=order.patch_hash, keep=("norm.mean",))
     expected[MEAN] = own[MEAN]
-    np.testing.assert_array_equal(start_of(desk, keeping, name), expected)
-    without = start_of(desk, keeping)
+    np.testing.assert_array_equal(start_of(device, keeping, name), expected)
+    without = start_of(device, keeping)
     assert without[kept] == 9.0  # a device that has nothing of its own yet takes the fleet's
-
-
-def test_a_patch_as_a_blob_is_the_same_patch(desk: Desk) -> None:
-    patch = patch_of(list(range(0, N, 2)), [0.25] * len(range(0, N, 2)))
-    digest = hashlib.sha256(patch).digest()
-    inline = desk.order(1, patch=patch, patch_hash=digest)
-    blob = desk.order(1, patch_blob=desk.serve(patch), patch_hash=digest)
-    found = [start_of(desk, order) for order in (inline, blob)]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert (found[0][::2] == 0.25).all()
-
-
-def test_the_start_is_the_jobs_own(desk: Desk) -> None:
-    """Neither the patch nor a trainer that writes into it changes the version that is held."""
-    order = desk.patched(1, patch_of([7], [0.5]))
-    start = start_of(desk, order)
-    start[:] = 1.0
-    held = FolderVectors(desk.blobs()).read(order.model_hash, LAYOUT)
-    np.testing.assert_array_equal(held, theta_of(1))
-
-
-def test_a_tensor_to_keep_that_there_is_not_is_found_before_the_training(desk: Desk) -> None:
-    with pytest.raises(CodecError, match="no tensor named 'tail'"):
-        start_of(desk, desk.order(1, keep=("head.bias", "tail")))
-
-
-def test_a_blob_that_is_not_there_is_a_storage_error(desk: Desk) -> None:
-    desk.blobs().write(desk.served[desk.bundle.transfer])
-    with pytest.raises(StorageError):
-        prepare(Job(desk.order(1)), desk.place(), manifest_of(desk))
-    stored(desk)
-    with pytest.raises(StorageError):
-        prepare(Job(desk.order(1, keep=("norm.mean",)), bytes(32)), desk.place(), manifest_of(desk))
 
 
 @pytest.mark.parametrize(
     ("said", "told"), [("Unable to allocate 1.00 GiB", "1.00 GiB"), ("", "no")]
 )
 def test_a_lack_of_memory_is_an_error_of_the_job(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+    device: Harness, monkeypatch: pytest.MonkeyPatch, said: str, told: str
 ) -> None:
     def too_much(*args: object, **kwargs: object) -> None:
         raise MemoryError(said)
 
-    order = desk.order(1)
-    stored(desk)
-    monkeypatch.setattr(desk.trainer, "train", too_much)
+    order = device.order(1)
+    stored(device)
+    monkeypatch.setattr(device.trainer, "train", too_much)
     with pytest.raises(OutOfMemory, match=rf"^run run, round 1: memory: .*{told}"):
-        perform(Job(order), desk.place())
+        run_job(Job(order), device.place())
 
 
 # What it sends, and what it still owes.
 
 
 def sent(
-    desk: Desk,
+    device: Harness,
     order: Order,
     start: Theta,
     trained: Theta,
@@ -192,33 +148,35 @@ def sent(
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     job = Job(order, None, residual, mask)
     nothing = np.empty(0, np.uint32)
-    prepared = Prepared(job, manifest_of(desk), start, start, nothing, kept, desk.train, context)
+    prepared = Prepared(
+        job, manifest_of(device), start, start, nothing, kept, device.train, context
+    )
     learned = replace(ended(trained), chosen=chosen)
-    coded = code_delta(prepared, learned, FolderVectors(desk.blobs()))
+    coded = encode_delta(prepared, learned, FolderVectors(device.blobs()))
     return coded.payload, coded.residual, coded.mask
 
 
-def ended(trained: Theta) -> Learned:
+def ended(trained: Theta) -> LocalResult:
     """What came of a plain training that ends there (n,)."""
     worth = Metrics(1.0, 0.5, 10)
-    return Learned(worth, Trained(trained, 0.5, 3), worth, trained)
+    return LocalResult(worth, Trained(trained, 0.5, 3), worth, trained)
 
 
-def owed_of(desk: Desk, owed: bytes | None) -> Theta:
+def owed_of(device: Harness, owed: bytes | None) -> Theta:
     """What is still owed (n,)."""
     if owed is None:
         return np.zeros(N, np.float32)
-    return FolderVectors(desk.blobs()).read(owed, LAYOUT)
+    return FolderVectors(device.blobs()).read(owed, LAYOUT)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
-def test_what_is_sent_and_what_is_owed_are_the_delta_exactly(desk: Desk, codec: Codec) -> None:
+def test_what_is_sent_and_what_is_owed_are_the_delta_exactly(device: Harness, codec: Codec) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    payload, owed, _ = sent(desk, desk.order(codec=codec), start, trained)
+    payload, owed, _ = sent(device, device.order(codec=codec), start, trained)
     arrived = decode(payload, N)
     # In float64 the sum of two float32 of this size is exact: not one bit may be missing. A sign may
     # arrive so much larger than its value that their float32 difference is rounded.
-    whole = arrived.dense().astype(np.float64) + owed_of(desk, owed)
+    whole = arrived.dense().astype(np.float64) + owed_of(device, owed)
     rounded = 2.0**-24 * np.abs(arrived.dense()) if codec.values is ValueCoding.SIGN else 0.0
     assert (np.abs(whole - (trained - start).astype(np.float64)) <= rounded).all()
     assert arrived.count <= max(1, round(codec.fraction * N))
@@ -226,60 +184,60 @@ def test_what_is_sent_and_what_is_owed_are_the_delta_exactly(desk: Desk, codec: 
     assert (owed is None) is lossless
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
-def test_what_is_owed_is_carried_from_round_to_round(desk: Desk, codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
+def test_what_is_owed_is_carried_from_round_to_round(device: Harness, codec: Codec) -> None:
     """After any number of rounds all that was sent and the last residual make up all deltas."""
     total, arrived, owed = np.zeros(N), np.zeros(N), None
     for number in range(1, 9):
         start = theta_of(number)
         trained = start + drift(number)
         total += trained - start
-        payload, owed, _ = sent(desk, desk.order(number, codec=codec), start, trained, owed)
+        payload, owed, _ = sent(device, device.order(number, codec=codec), start, trained, owed)
         arrived += decode(payload, N).dense()
     # float32 sums
-    np.testing.assert_allclose(arrived + owed_of(desk, owed), total, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(arrived + owed_of(device, owed), total, rtol=0, atol=1e-7)
     if codec.fraction == 0.3:
         assert np.abs(arrived - total).max() < 0.1
 
 
-def test_neither_start_nor_trained_is_changed(desk: Desk) -> None:
+def test_neither_start_nor_trained_is_changed(device: Harness) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    old = desk.blobs().write(drift(9).tobytes())
+    old = device.blobs().write(drift(9).tobytes())
     for codec in CODECS:
-        order = desk.order(codec=codec, keep=("norm.mean",))
-        sent(desk, order, start, trained, old)
+        order = device.order(codec=codec, keep=("norm.mean",))
+        sent(device, order, start, trained, old)
         np.testing.assert_array_equal(start, theta_of(1))
         np.testing.assert_array_equal(trained, theta_of(1) + drift(1))
 
 
-def test_without_error_feedback_nothing_is_owed(desk: Desk) -> None:
+def test_without_error_feedback_nothing_is_owed(device: Harness) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    old = desk.blobs().write(drift(9).tobytes())
-    order = desk.order(codec=Codec(fraction=0.1, error_feedback=False))
-    payload, owed, _ = sent(desk, order, start, trained, old)
+    old = device.blobs().write(drift(9).tobytes())
+    order = device.order(codec=Codec(fraction=0.1, error_feedback=False))
+    payload, owed, _ = sent(device, order, start, trained, old)
     assert owed is None
-    assert payload == sent(desk, order, start, trained)[0]
+    assert payload == sent(device, order, start, trained)[0]
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
-def test_kept_tensors_are_neither_sent_nor_owed(desk: Desk, codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
+def test_kept_tensors_are_neither_sent_nor_owed(device: Harness, codec: Codec) -> None:
     # From before they were kept.
-    old = desk.blobs().write(np.full(N, 0.5, np.float32).tobytes())
-    order = desk.order(codec=codec, keep=("norm.mean", "head.bias"))
+    old = device.blobs().write(np.full(N, 0.5, np.float32).tobytes())
+    order = device.order(codec=codec, keep=("norm.mean", "head.bias"))
     start, trained = theta_of(1), theta_of(1) + 100 * drift(1)
-    payload, owed, _ = sent(desk, order, start, trained, old)
+    payload, owed, _ = sent(device, order, start, trained, old)
     kept = LAYOUT.mask(order.work.keep)
     assert not decode(payload, N).dense()[kept].any()
-    assert not owed_of(desk, owed)[kept].any()
+    assert not owed_of(device, owed)[kept].any()
 
 
-def test_an_order_without_upload_sends_nothing_and_still_owes(desk: Desk) -> None:
-    old, mask = desk.blobs().write(drift(9).tobytes()), desk.blobs().write(b"mask")
-    order = desk.order(upload=False)
-    stored(desk)
-    outcome = perform(Job(order, None, old, mask), desk.place())
+def test_an_order_without_upload_sends_nothing_and_still_owes(device: Harness) -> None:
+    old, mask = device.blobs().write(drift(9).tobytes()), device.blobs().write(b"mask")
+    order = device.order(upload=False)
+    stored(device)
+    outcome = run_job(Job(order, None, old, mask), device.place())
     assert (outcome.residual, outcome.mask) == (old, mask)
-    assert len(decode_update(desk.blobs().read(outcome.update))[1]) == 0
+    assert len(decode_update(device.blobs().read(outcome.update))[1]) == 0
     assert outcome.model is not None
 
 
@@ -288,27 +246,20 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(desk: Desk) -> Non
 )
 def test_how_much_is_chosen(fraction: float, count: int) -> None:
     delta = np.linspace(-1, 1, 1000).astype(np.float32)
-    chosen = choose(delta, Codec(fraction=fraction))
+    chosen = select_elements(delta, Codec(fraction=fraction))
     assert chosen.count == count
     assert np.abs(chosen.values).min() >= np.sort(np.abs(delta))[-count]
 
 
 @pytest.mark.parametrize(
     ("threshold", "fraction", "count"),
-    [
-        (0.5, 1.0, 6),
-        (0.5, 0.4, 4),
-        (0.5, 0.9, 6),
-        (1.0, 1.0, 2),
-        (1.1, 1.0, 0),
-        (0.1, 1.0, 10),
-    ],
+    [(0.5, 1.0, 6), (0.5, 0.4, 4), (0.5, 0.9, 6), (1.0, 1.0, 2), (1.1, 1.0, 0), (0.1, 1.0, 10)],
 )
 def test_a_threshold_and_a_fraction_both_bound_what_is_sent(
     threshold: float, fraction: float, count: int
 ) -> None:
     delta = np.array([0.1, -1, 0.3, 0.5, -0.5, 1, 0.2, 0.7, 0.4, -0.7], np.float32)
-    chosen = choose(delta, Codec(threshold=threshold, fraction=fraction))
+    chosen = select_elements(delta, Codec(threshold=threshold, fraction=fraction))
     assert chosen.count == count
     assert (np.abs(chosen.values) >= np.float32(threshold)).all()
 
@@ -324,40 +275,6 @@ def test_what_the_agent_announces_is_what_its_codec_has() -> None:
 SELECT = UpdateSelection(0.25)
 
 
-def selected(number: int) -> NDArray[np.uint32]:
-    """The elements (k,) of a training; those of any two are nearly, but not quite, the same."""
-    chosen = top_k(20 * drift(1) + drift(number), round(0.4 * N)).indices
-    assert chosen is not None
-    return chosen
-
-
-def test_a_mask_is_kept_and_the_next_one_coded_against_it(desk: Desk) -> None:
-    ends, chosen = theta_of(2) + drift(2), selected(2)
-    payload, _, mask = sent(desk, desk.order(2, select=SELECT), theta_of(2), ends, chosen=chosen)
-    bitmap = mask_bitmap(decode(payload, N))
-    assert mask is not None
-    assert mask == hashlib.sha256(bitmap).digest()
-    assert FolderVectors(desk.blobs()).read_mask(mask) == bitmap
-
-    order, start, chosen = desk.order(3, select=SELECT, context=mask), theta_of(3), selected(3)
-    plain, _, first = sent(desk, order, start, ends, chosen=chosen)
-    short, _, second = sent(desk, order, start, ends, chosen=chosen, context=bitmap)
-    assert len(short) < len(plain) - N // 16
-    assert first == second
-    with pytest.raises(CodecError, match="context"):
-        decode(short, N)
-    expected, found = decode(plain, N), decode(short, N, bitmap)
-    np.testing.assert_array_equal(found.dense(), expected.dense())
-    assert mask_bitmap(found) != bitmap
-
-
-def test_without_a_selection_the_last_mask_stays(desk: Desk) -> None:
-    order = desk.order(2, codec=Codec(fraction=0.4))
-    for old in (None, b"m" * 32):
-        _, _, mask = sent(desk, order, theta_of(2), theta_of(2) + drift(2), mask=old)
-        assert mask == old
-
-
 @pytest.mark.parametrize(
     ("selects", "named", "held", "used"),
     [
@@ -368,31 +285,16 @@ def test_without_a_selection_the_last_mask_stays(desk: Desk) -> None:
     ],
 )
 def test_a_context_is_used_where_both_sides_hold_it(
-    desk: Desk, selects: bool, named: bool, held: bool, used: bool
+    device: Harness, selects: bool, named: bool, held: bool, used: bool
 ) -> None:
     bitmap = mask_bitmap(top_k(drift(1), N // 2))
-    mask = desk.blobs().write(bitmap)
-    order = desk.order(2, select=SELECT if selects else None, context=mask if named else b"")
-    stored(desk)
+    mask = device.blobs().write(bitmap)
+    order = device.order(2, select=SELECT if selects else None, context=mask if named else b"")
+    stored(device)
     job = Job(order, mask=mask if held else bytes(32))
-    assert prepare(job, desk.place(), manifest_of(desk)).context == (bitmap if used else None)
-
-
-def test_a_damaged_mask_is_found_before_the_training(desk: Desk) -> None:
-    mask = desk.blobs().write(bytes(-(-N // 8)))
-    (path,) = desk.folder.glob(f"blobs/*/{mask.hex()}")
-    path.write_bytes(b"rot")
-    order = desk.order(2, select=SELECT, context=mask)
-    stored(desk)
-    with pytest.raises(StorageError, match="do not have its sha256"):
-        prepare(Job(order, mask=mask), desk.place(), manifest_of(desk))
-    assert not desk.blobs().has(mask)
-
-
-def test_a_training_that_changed_nothing_is_an_update(desk: Desk) -> None:
-    for codec in CODECS:
-        payload, _, _ = sent(desk, desk.order(codec=codec), theta_of(1), theta_of(1))
-        assert not decode(payload, N).dense().any()
+    assert prepare(job, device.place(), manifest_of(device)).mask_context == (
+        bitmap if used else None
+    )
 
 
 # The elements that an order selects.
@@ -401,29 +303,29 @@ LOSSY = Codec(values=ValueCoding.INT8, fraction=0.01, threshold=0.5)
 
 
 def coded_of(
-    desk: Desk, order: Order, learned: Learned, start: Theta, **changes: Any
-) -> tuple[Coded, Prepared]:
+    device: Harness, order: Order, learned: LocalResult, start: Theta, **changes: Any
+) -> tuple[EncodedDelta, Prepared]:
     """What is coded after a training from start (n,), with what the job or the start has besides."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
     job = Job(order, residual=changes.pop("residual", None))
     prepared = Prepared(
-        job, manifest_of(desk), start, kept=kept, train=desk.train, **{**plain, **changes}
+        job, manifest_of(device), start, kept=kept, train=device.train, **{**plain, **changes}
     )
-    return code_delta(prepared, learned, FolderVectors(desk.blobs())), prepared
+    return encode_delta(prepared, learned, FolderVectors(device.blobs())), prepared
 
 
 @pytest.mark.parametrize("codec", [Codec(), LOSSY], ids=["exact", "lossy"])
 def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
-    desk: Desk, codec: Codec
+    device: Harness, codec: Codec
 ) -> None:
-    old = desk.blobs().write(drift(9).tobytes())
+    old = device.blobs().write(drift(9).tobytes())
     start, trained = theta_of(1), theta_of(1) + drift(1)
     chosen = np.array([0, 3, 5, N - 1], np.uint32)
     trained[3] = start[3]  # a change of nothing is sent like any other
-    order = desk.order(codec=codec, select=SELECT)
+    order = device.order(codec=codec, select=SELECT)
     learned = replace(ended(trained), chosen=chosen)
-    coded, _ = coded_of(desk, order, learned, start, residual=old)
+    coded, _ = coded_of(device, order, learned, start, residual=old)
     assert coded.residual is None
     found = decode(coded.payload, N)
     assert found.indices is not None
@@ -433,23 +335,23 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
 
 
 @pytest.mark.parametrize("count", [0, N])
-def test_no_element_or_all_may_be_critical(desk: Desk, count: int) -> None:
+def test_no_element_or_all_may_be_critical(device: Harness, count: int) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    order = desk.order(select=SELECT)
+    order = device.order(select=SELECT)
     learned = replace(ended(trained), chosen=np.arange(count, dtype=np.uint32))
-    coded, _ = coded_of(desk, order, learned, start)
+    coded, _ = coded_of(device, order, learned, start)
     assert decode(coded.payload, N).count == count
     assert coded.mask is None
 
 
-def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(desk: Desk) -> None:
+def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Harness) -> None:
     class Weighing(DriftTrainer):
         def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
             return Metrics(float(np.count_nonzero(theta)), 0.5, len(examples.targets))
 
-    desk.trainer = Weighing()
-    order = desk.order(3, select=SELECT, keep=("norm.mean",))
-    outcome, blobs = job(desk, order)
+    device.trainer = Weighing()
+    order = device.order(3, select=SELECT, keep=("norm.mean",))
+    outcome, blobs = job(device, order)
     chosen = critical(theta_of(3) + drift(3), -drift(3), LAYOUT, ("norm.mean",), SELECT)
     report, payload = decode_update(blobs.read(outcome.update))
     found = decode(payload, N)
@@ -463,12 +365,12 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(desk: Desk
 # What it remembers.
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
-def test_what_is_remembered_is_the_coordinators_own_patch(desk: Desk, codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CODECS[::5], ids=lambda c: f"{c.values}-{c.fraction}")
+def test_what_is_remembered_is_the_coordinators_own_patch(device: Harness, codec: Codec) -> None:
     """Made from the update alone, as the coordinator does: the same name."""
     start, trained = theta_of(1), theta_of(1) + drift(1)
-    order = desk.order(codec=codec, remember=True)
-    coded, _ = coded_of(desk, order, ended(trained), start)
+    order = device.order(codec=codec, remember=True)
+    coded, _ = coded_of(device, order, ended(trained), start)
     arrived = decode(coded.payload, N)
     theirs = start.copy()
     arrived.add_to(theirs)
@@ -476,65 +378,65 @@ def test_what_is_remembered_is_the_coordinators_own_patch(desk: Desk, codec: Cod
     patch = encode(SparseVector(N, arrived.indices, values), ValueCoding.FP32, Compression.NONE)
     assert coded.patch is not None
     assert coded.patch == hashlib.sha256(patch).digest()
-    assert FolderVectors(desk.blobs()).read_mask(coded.patch) == patch
+    assert FolderVectors(device.blobs()).read_mask(coded.patch) == patch
 
 
-def test_nothing_is_remembered_unasked(desk: Desk) -> None:
-    old = desk.blobs().write(b"patch")
+def test_nothing_is_remembered_unasked(device: Harness) -> None:
+    old = device.blobs().write(b"patch")
 
     def left(order: Order) -> bytes | None:
-        stored(desk)
-        return perform(Job(order, patch=old), desk.place()).patch
+        stored(device)
+        return run_job(Job(order, patch=old), device.place()).patch
 
-    assert left(desk.order(1)) is None
-    assert left(desk.order(1, remember=True)) not in (None, old)
-    assert left(desk.order(1, remember=True, upload=False)) == old
+    assert left(device.order(1)) is None
+    assert left(device.order(1, remember=True)) not in (None, old)
+    assert left(device.order(1, remember=True, upload=False)) == old
 
 
-def test_a_model_that_float32_cannot_hold_is_not_remembered(desk: Desk) -> None:
+def test_a_model_that_float32_cannot_hold_is_not_remembered(device: Harness) -> None:
     start = np.full(N, 3.4e38, np.float32)
-    order = desk.order(codec=Codec(values=ValueCoding.SIGN), remember=True)
+    order = device.order(codec=Codec(values=ValueCoding.SIGN), remember=True)
     trained = start.copy()
     trained[::2] = -1e38  # a mean change of 2.2e38 for those that did not change
     with pytest.raises(TrainingDiverged, match="run run, round 1: delta: "):
-        coded_of(desk, order, ended(trained), start)
+        coded_of(device, order, ended(trained), start)
 
 
 # Elements that are the device's own.
 
 
-def test_with_own_elements_the_delta_is_counted_from_the_global_model(desk: Desk) -> None:
+def test_with_own_elements_the_delta_is_counted_from_the_global_model(device: Harness) -> None:
     shared, start = theta_of(1), theta_of(1)
     personal = np.array([4, 8], np.uint32)
     start[personal] += 1
     trained = start + drift(1)
     owed = np.full(N, 0.5, np.float32)
-    residual = desk.blobs().write(owed.tobytes())
-    order = desk.order(scoring=DeviceScoring(0.99))
+    residual = device.blobs().write(owed.tobytes())
+    order = device.order(scoring=DeviceScoring(0.99))
     coded, _ = coded_of(
-        desk, order, ended(trained), start, base=shared, personal=personal, residual=residual
+        device, order, ended(trained), start, base=shared, personal=personal, residual=residual
     )
     expected = (trained - shared) + owed
     expected[personal] -= owed[personal]  # their whole way is told every time
     np.testing.assert_allclose(decode(coded.payload, N).dense(), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> None:
-    order = desk.order(1, scoring=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
-    first, blobs = job(desk, order)
+def test_a_device_finds_its_elements_again_from_round_to_round(device: Harness) -> None:
+    order = device.order(1, scoring=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
+    first, blobs = job(device, order)
     assert first.gradient is not None
     np.testing.assert_array_equal(FolderVectors(blobs).read(first.gradient, LAYOUT), -drift(1))
-    second = desk.order(2, scoring=DeviceScoring(0.99, "fisher"), codec=Codec())
-    stored(desk)
+    second = device.order(2, scoring=DeviceScoring(0.99, "fisher"), codec=Codec())
+    stored(device)
     kept = Job(second, first.model, None, None, None, first.gradient)
-    prepared = prepare(kept, desk.place(), manifest_of(desk))
+    prepared = prepare(kept, device.place(), manifest_of(device))
     own = theta_of(1) + drift(1)
     wanted = own_elements(own, theta_of(2), LAYOUT, DeviceScoring(0.99, "fisher"), drift(1))
     assert prepared.personal.tolist() == wanted.tolist()
     np.testing.assert_array_equal(prepared.start[prepared.personal], own[prepared.personal])
     np.testing.assert_array_equal(prepared.base, theta_of(2))
-    outcome = perform(kept, desk.place())
-    delta = decode(decode_update(desk.blobs().read(outcome.update))[1], N).dense()
+    outcome = run_job(kept, device.place())
+    delta = decode(decode_update(device.blobs().read(outcome.update))[1], N).dense()
     expected = prepared.start + drift(2) - theta_of(2)
     np.testing.assert_allclose(delta, expected, rtol=0, atol=1e-6)
 
@@ -542,81 +444,34 @@ def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> No
 # Models of the device's own.
 
 
-def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None:
-    personal = OwnModel(Training(prox=0.5))
-    first, blobs = job(desk, desk.order(1, own_model=personal))
-    vectors = FolderVectors(blobs)
-    assert first.model is not None
-    assert first.part is None
-    own = vectors.read(first.model, LAYOUT)
-    np.testing.assert_array_equal(own, theta_of(1) + drift(phase_seed(1, 1)))
-    again = desk.order(2, own_model=personal)
-    stored(desk)
-    second = perform(Job(again, first.model), desk.place())
-    assert second.model is not None
-    expected = own + drift(phase_seed(2, 1))
-    np.testing.assert_array_equal(vectors.read(second.model, LAYOUT), expected)
-    report, payload = decode_update(desk.blobs().read(second.update))
-    sent = decode(payload, N).dense()
-    np.testing.assert_allclose(sent, drift(2), rtol=0, atol=1e-7)
-    assert report.mix is None
-    assert report.steps == 6
-
-
-def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
-    personal = OwnModel(mix=0.25, adaptive=True)
-    first, blobs = job(desk, desk.order(1, own_model=personal))
-    vectors = FolderVectors(blobs)
-    assert first.model is not None
-    assert first.part is not None
-    part = vectors.read(first.part, LAYOUT)
-    np.testing.assert_array_equal(part, theta_of(1) + 2 * drift(1))
-    expected = mixture(0.375, part, theta_of(1) + drift(1))
-    np.testing.assert_array_equal(vectors.read(first.model, LAYOUT), expected)
-    assert first.report.mix == 0.375
-    again = desk.order(2, own_model=OwnModel(mix=0.375))
-    stored(desk)
-    second = perform(Job(again, first.model, part=first.part), desk.place())
-    assert second.part is not None
-    np.testing.assert_array_equal(vectors.read(second.part, LAYOUT), part + 2 * drift(2))
-    assert second.report.mix == 0.375
-
-
-def test_a_model_that_is_of_no_more_use_is_let_go(desk: Desk) -> None:
+def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
-    names = [desk.blobs().write(theta_of(i).tobytes()) for i in range(6)]
-    stored(desk)
-    outcome = perform(Job(desk.order(1), *names), desk.place())
+    names = [device.blobs().write(theta_of(i).tobytes()) for i in range(6)]
+    stored(device)
+    outcome = run_job(Job(device.order(1), *names), device.place())
     assert (outcome.part, outcome.gradient, outcome.patch) == (None, None, None)
-
-
-def test_an_order_that_cannot_be_done_is_found_before_the_training(desk: Desk) -> None:
-    order = desk.order(1, training=Training(freeze=("tail",)))
-    stored(desk)
-    with pytest.raises(CodecError, match=r"training.freeze: no tensor named 'tail'"):
-        prepare(Job(order), desk.place(), manifest_of(desk))
 
 
 # The whole job.
 
 
-def job(desk: Desk, order: Order, train: Examples | None = None) -> tuple[Outcome, BlobFolder]:
-    blobs = stored(desk)
-    place = Workplace(
+def job(device: Harness, order: Order, train: Examples | None = None) -> tuple[Outcome, BlobFolder]:
+    blobs = stored(device)
+    place = WorkerContext(
         blobs,
         FolderVectors(blobs),
         examples(12) if train is None else train,
         examples(7),
-        lambda sha256: (bundles.unpack(blobs.read(sha256)), desk.trainer),
+        lambda sha256: (bundles.unpack(blobs.read(sha256)), device.trainer),
         lambda: False,
         iter(range(100)).__next__,
     )
-    return perform(Job(order), place), blobs
+    return run_job(Job(order), place), blobs
 
 
-def test_a_job_leaves_update_model_and_report(desk: Desk) -> None:
-    order = desk.order(3, codec=Codec(fraction=0.5))
-    outcome, blobs = job(desk, order)
+def test_a_job_leaves_update_model_and_report(device: Harness) -> None:
+    order = device.order(3, codec=Codec(fraction=0.5))
+    outcome, blobs = job(device, order)
     assert (outcome.run, outcome.round) == ("run", 3)
     assert outcome.model is not None
     assert outcome.residual is not None
@@ -635,12 +490,12 @@ def test_a_job_leaves_update_model_and_report(desk: Desk) -> None:
     assert decode(payload, N).count == N // 2
 
 
-def test_a_job_in_parts_is_the_job_as_a_whole(desk: Desk) -> None:
+def test_a_job_in_parts_is_the_job_as_a_whole(device: Harness) -> None:
     """Whoever trains elsewhere says how long it took, and changes nothing else."""
-    orders = [desk.order(i, codec=Codec(fraction=0.5), keep=("norm.mean",)) for i in (3, 4)]
-    wholes = [job(desk, order)[0] for order in orders]
-    twelve = replace(desk.place(), train=examples(12))
-    prepared = [prepare(Job(order), twelve, manifest_of(desk)) for order in orders]
+    orders = [device.order(i, codec=Codec(fraction=0.5), keep=("norm.mean",)) for i in (3, 4)]
+    wholes = [job(device, order)[0] for order in orders]
+    twelve = replace(device.place(), train=examples(12))
+    prepared = [prepare(Job(order), twelve, manifest_of(device)) for order in orders]
     for one, order, whole in zip(prepared, orders, wholes, strict=True):
         worth = Metrics(1.0, 0.5, 7)
         learned = replace(ended(one.start + drift(order.seed)), before=worth, after=worth)
@@ -650,74 +505,46 @@ def test_a_job_in_parts_is_the_job_as_a_whole(desk: Desk) -> None:
         assert slow.update != whole.update
 
 
-def test_an_evaluation_leaves_an_update_only(desk: Desk) -> None:
-    order = desk.order(3, task="evaluate")
-    blobs = stored(desk)
+def test_an_evaluation_leaves_an_update_only(device: Harness) -> None:
+    order = device.order(3, task="evaluate")
+    blobs = stored(device)
     names = [blobs.write(theta_of(i).tobytes()) for i in range(8, 14)]
-    outcome = perform(Job(order, *names), desk.place())
+    outcome = run_job(Job(order, *names), device.place())
     assert outcome.kept == tuple(names)
     report, payload = decode_update(blobs.read(outcome.update))
     assert report.task == "evaluate"
     assert len(payload) == 0
 
 
-def test_what_the_order_says_reaches_the_trainer(desk: Desk) -> None:
+def test_what_the_order_says_reaches_the_trainer(device: Harness) -> None:
     seen: list[object] = []
 
     class Watching(DriftTrainer):
-        def train(
-            self,
-            theta: Theta,
-            examples: Examples,
-            training: Training,
-            seed: int,
-            stopped: Callable[[], bool],
-            *,
-            anchor: Theta | None = None,
-            gradient: bool = False,
-            correction: Theta | None = None,
-        ) -> Trained:
+        def train(self, theta: Theta, examples: Examples, *args: Any, **kwargs: Any) -> Trained:
+            training, seed, stopped = args
             seen.extend([theta.copy(), len(examples.targets), training, seed, stopped()])
-            return super().train(theta, examples, training, seed, stopped)
+            return super().train(theta, examples, *args, **kwargs)
 
-    desk.trainer = Watching()
+    device.trainer = Watching()
     training = Training(local_epochs=3, learning_rate=0.5, prox=0.1)
-    job(desk, desk.order(4, training=training, seed=99))
+    job(device, device.order(4, training=training, seed=99))
     np.testing.assert_array_equal(np.asarray(seen[0]), theta_of(4))
     assert seen[1:] == [12, training, 99, False]
 
 
-def test_a_job_that_is_stopped_leaves_no_result(desk: Desk) -> None:
+def test_a_job_that_is_stopped_leaves_no_result(device: Harness) -> None:
     class Stopped(DriftTrainer):
-        def train(
-            self,
-            theta: Theta,
-            examples: Examples,
-            training: Training,
-            seed: int,
-            stopped: Callable[[], bool],
-            *,
-            anchor: Theta | None = None,
-            gradient: bool = False,
-            correction: Theta | None = None,
-        ) -> Trained:
+        def train(self, *args: Any, **kwargs: Any) -> Trained:
             raise TrainingStopped("epoch 1 of 1, step 1: stopped")
 
-    desk.trainer = Stopped()
-    order = desk.order(1)
-    stored(desk)
-    before = desk.blob_files()
+    device.trainer = Stopped()
+    order = device.order(1)
+    stored(device)
+    before = device.blob_files()
     with pytest.raises(TrainingStopped):
-        job(desk, order)
+        job(device, order)
     # Only the global that it started from, which the next attempt need not build again.
-    assert desk.blob_files() == before | {order.model_hash.hex()}
-
-
-def test_the_same_job_twice_is_the_same_bytes(desk: Desk) -> None:
-    order = desk.order(1, codec=Codec(values=ValueCoding.INT8, fraction=0.2))
-    first, _ = job(desk, order)
-    second, _ = job(desk, order)
-    assert first == second
+    assert device.blob_files() == before | {order.model_hash.hex()}
 
 
 # A start that the device picks itself.
@@ -729,32 +556,21 @@ class Valuing(DriftTrainer):
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[int]]] = []
 
-    def train(
-        self,
-        theta: Theta,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
-    ) -> Trained:
+    def train(self, theta: Theta, examples: Examples, *args: Any, **kwargs: Any) -> Trained:
         self.seen.append(("train", examples.targets.tolist()))
-        return super().train(theta, examples, training, seed, stopped)
+        return super().train(theta, examples, *args, **kwargs)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         self.seen.append(("evaluate", examples.targets.tolist()))
         return Metrics(1.0, min(1.0, abs(float(theta[5]))), len(examples.targets))
 
 
-def picking(desk: Desk, number: int, **changes: Any) -> Order:
+def picking(device: Harness, number: int, **changes: Any) -> Order:
     """An order with three parts; the second, of elements 5 and 9, has the best sixth element."""
     patch = SparseVector(N, np.array([5, 9, 30], np.uint32), np.array([0.9, 1, 2], np.float32))
     levels = encode_levels(np.array([1, 1, 2], np.uint8))
     packed = encode(patch, ValueCoding.FP32)
-    return desk.order(
+    return device.order(
         number,
         patch=packed,
         patch_hash=hashlib.sha256(packed).digest(),
@@ -763,11 +579,11 @@ def picking(desk: Desk, number: int, **changes: Any) -> Order:
     )
 
 
-def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(desk: Desk) -> None:
-    trainer = desk.trainer = Valuing()
+def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(device: Harness) -> None:
+    trainer = device.trainer = Valuing()
     rng = np.random.default_rng(0)
     numbered = Examples(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 4)
-    first = job(desk, picking(desk, 3), train=numbered)
+    first = job(device, picking(device, 3), train=numbered)
     report = first[0].report
     assert (report.level, report.num_examples, report.before.num_examples) == (1, 9, 7)
     start = theta_of(3)
@@ -780,17 +596,17 @@ def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(desk: Desk
     assert sorted([*held, *trained]) == sorted(numbered.targets.tolist())
     # The same examples in the next round, and in an evaluation.
     trainer.seen.clear()
-    job(desk, picking(desk, 4), train=numbered)
-    job(desk, picking(desk, 5, task="evaluate"), train=numbered)
+    job(device, picking(device, 4), train=numbered)
+    job(device, picking(device, 5, task="evaluate"), train=numbered)
     for place in (0, 6):
         assert trainer.seen[place][1] == held
         assert trainer.seen[place + 4][1] == trained
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=lambda c: f"{c.values}-{c.fraction}")
-def test_what_is_owed_counts_from_the_start_that_was_picked(desk: Desk, codec: Codec) -> None:
-    desk.trainer = Valuing()
-    outcome, blobs = job(desk, picking(desk, 3, codec=codec))
+@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
+def test_what_is_owed_counts_from_the_start_that_was_picked(device: Harness, codec: Codec) -> None:
+    device.trainer = Valuing()
+    outcome, blobs = job(device, picking(device, 3, codec=codec))
     _, payload = decode_update(blobs.read(outcome.update))
     start = theta_of(3)
     start[[5, 9]] = [0.9, 1]
@@ -800,19 +616,3 @@ def test_what_is_owed_counts_from_the_start_that_was_picked(desk: Desk, codec: C
     np.testing.assert_allclose(
         decode(payload, N).dense() + owed, start + drift(3) - start, rtol=0, atol=1e-7
     )
-
-
-def test_what_is_remembered_is_what_was_picked_and_sent(desk: Desk) -> None:
-    desk.trainer = Valuing()
-    outcome, blobs = job(desk, picking(desk, 3, remember=True))
-    assert outcome.patch is not None
-    start = theta_of(3)
-    start[[5, 9]] = [0.9, 1]
-    np.testing.assert_array_equal(
-        decode(blobs.read(outcome.patch), N).dense(), start + (start + drift(3) - start)
-    )
-
-
-def test_one_example_cannot_be_held_out_and_trained_on(desk: Desk) -> None:
-    with pytest.raises(DataError, match="1 examples cannot be split"):
-        job(desk, picking(desk, 3), train=examples(1))

@@ -1,30 +1,28 @@
-"""A lesson: what it asks for, in which order, and what it makes of the answers."""
+"""Local training: what it requests, in which order, and what it makes of the answers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.edge.desk import LAYOUT, N, drift, examples, hash_of, theta_of
+from tests.edge.harness import LAYOUT, N, drift, examples, hash_of, theta_of
 from tests.orders import changed
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.local_training import (
     Answer,
     Evaluate,
-    Learned,
-    Picked,
+    LocalResult,
+    PickedStart,
     Request,
     Train,
     TrainMixed,
-    asked_about,
     check_order,
-    follow,
-    lesson,
+    examples_for,
+    local_training,
     mixture,
-    phase_seed,
+    run_to_end,
 )
-from sedge_edge.training.start_vector import Parts
+from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Theta
@@ -87,9 +85,9 @@ def worth(theta: Theta) -> Metrics:
     return Metrics(float(np.abs(theta).sum()), 0.5, 10)
 
 
-def done(order: Order, own: Theta | None = None) -> tuple[Learned, Teacher]:
+def done(order: Order, own: Theta | None = None) -> tuple[LocalResult, Teacher]:
     teacher = Teacher()
-    return follow(lesson(order, LAYOUT, START, own), teacher.answer), teacher
+    return run_to_end(local_training(order, LAYOUT, START, own), teacher.answer), teacher
 
 
 def test_a_plain_order() -> None:
@@ -132,16 +130,9 @@ def test_phases_follow_each_other_and_are_pulled_to_the_start() -> None:
 def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     teacher, added = Teacher(), drift(9)
     order = order_of(then=(SECOND,), own_model=OwnModel(FIRST))
-    follow(lesson(order, LAYOUT, START, None, None, added), teacher.answer)
+    run_to_end(local_training(order, LAYOUT, START, None, None, added), teacher.answer)
     first, second, own = teacher.asked_to_train()
     assert first.correction is second.correction is added and own.correction is None
-
-
-def test_seeds_of_phases() -> None:
-    seeds = [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
-    assert len(set(seeds)) == 9
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert seeds == [phase_seed(seed, phase) for seed in (0, 1, 2**63 - 1) for phase in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
@@ -176,17 +167,6 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
     assert learned.before == worth(mixture(0.25, began, START))
     assert learned.after == worth(learned.model)
     assert learned.trained.steps == 10
-
-
-def test_a_mixture_may_have_further_phases_and_a_fixed_share() -> None:
-    learned, teacher = done(order_of(own_model=OwnModel(mix=0.25), then=(SECOND,)), OWN)
-    (further,) = teacher.asked_to_train()
-    np.testing.assert_array_equal(further.theta, START + drift(SEED))
-    np.testing.assert_array_equal(learned.trained.theta, further.theta + drift(further.seed))
-    np.testing.assert_array_equal(
-        learned.model, mixture(0.75, OWN - drift(SEED), learned.trained.theta)
-    )
-    assert learned.trained.steps == 20
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -224,15 +204,6 @@ def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...
     assert learned.after == worth(end)
 
 
-def test_critical_elements_by_the_whole_change() -> None:
-    select = UpdateSelection(0.25, gradient="delta")
-    learned, teacher = done(order_of(select=select))
-    assert [t.gradient for t in teacher.asked_to_train()] == [False]
-    end = learned.trained.theta
-    assert learned.chosen is not None
-    np.testing.assert_array_equal(learned.chosen, critical(end, end - START, LAYOUT, (), select))
-
-
 @pytest.mark.parametrize("score", ["gradient", "fisher"])
 def test_a_score_of_gradients_asks_for_the_next_rounds_one(score: Any) -> None:
     learned, teacher = done(order_of(scoring=DeviceScoring(0.5, score), then=(SECOND,)))
@@ -241,7 +212,7 @@ def test_a_score_of_gradients_asks_for_the_next_rounds_one(score: Any) -> None:
     assert learned.chosen is None
 
 
-def test_a_gradient_that_is_not_finite_ends_the_lesson() -> None:
+def test_a_gradient_that_is_not_finite_ends_the_training() -> None:
     teacher = Teacher()
 
     def answer(request: Request) -> Answer:
@@ -250,43 +221,20 @@ def test_a_gradient_that_is_not_finite_ends_the_lesson() -> None:
         return teacher.answer(request)
 
     with pytest.raises(TrainingDiverged, match="gradient is not finite"):
-        follow(lesson(order_of(select=UpdateSelection()), LAYOUT, START, None), answer)
+        run_to_end(local_training(order_of(select=UpdateSelection()), LAYOUT, START, None), answer)
 
 
-def test_a_change_that_float32_cannot_tell_ends_the_lesson() -> None:
+def test_a_change_that_float32_cannot_tell_ends_the_training() -> None:
     start = np.full(N, 3e38, np.float32)
 
     def answer(request: Request) -> Answer:
         return Trained(-start, 1.0, 1) if isinstance(request, Train) else worth(START)
 
     with pytest.raises(TrainingDiverged, match="larger than float32"):
-        follow(
-            lesson(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None), answer
+        run_to_end(
+            local_training(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None),
+            answer,
         )
-
-
-def misled(wrong: Answer) -> Callable[[Request], Answer]:
-    return lambda request: worth(START) if isinstance(request, Evaluate) else wrong
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        (Trained(START, 1.0, 1), "gave no gradient"),
-        (worth(START), "Train answered by Metrics"),
-    ],
-)
-def test_a_wrong_answer_is_our_bug(wrong: Answer, text: str) -> None:
-    with pytest.raises(LocalError, match=text):
-        follow(lesson(order_of(select=UpdateSelection()), LAYOUT, START, None), misled(wrong))
-
-
-def test_what_answering_raises_ends_the_lesson() -> None:
-    def answer(request: Request) -> Answer:
-        raise TrainingDiverged("the loss is nan")
-
-    with pytest.raises(TrainingDiverged, match="the loss is nan"):
-        follow(lesson(order_of(), LAYOUT, START, None), answer)
 
 
 FROZEN = Training(freeze=("body.weight", "tail"))
@@ -329,32 +277,14 @@ def test_what_no_device_can_do(changes: dict[str, Any], text: str) -> None:
         check_order(order_of(**changes), LAYOUT)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"training": Training(freeze=("body.weight", "norm.mean"))},
-        {"scoring": DeviceScoring(0.5, "fisher", tensors=("head.bias",)), "then": (FIRST,)},
-        {"own_model": OwnModel(mix=0.5), "select": UpdateSelection(gradient="delta")},
-        {"own_model": OwnModel(mix=0.5), "select": UpdateSelection(), "then": (FIRST,)},
-        {"own_model": OwnModel(FIRST), "select": UpdateSelection()},
-    ],
-)
-def test_what_every_device_can_do(changes: dict[str, Any]) -> None:
-    order = order_of(**changes)
-    check_order(order, LAYOUT)
-    learned, _ = done(order)
-    assert np.isfinite(learned.model).all()
-
-
 # A start that the device picks.
 
 WHERE = np.array([1, 4, 5, 9], np.intp)
-PARTS = Parts(START, np.where(np.isin(np.arange(N), WHERE), OWN, START), WHERE,
+PARTS = StartCandidates(START, np.where(np.isin(np.arange(N), WHERE), OWN, START), WHERE,
               np.array([1, 3, 1, 4], np.uint8))  # fmt: skip
 
 
-def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
+def picked(found: list[tuple[float, float]]) -> tuple[LocalResult, list[Request]]:
     """What becomes of an order whose parts have these accuracies and losses, and what was asked."""
     asked: list[Request] = []
     worths = iter(found)
@@ -362,13 +292,13 @@ def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
 
     def answer(request: Request) -> Answer:
         asked.append(request)
-        if isinstance(request, Evaluate) and request.held:
+        if isinstance(request, Evaluate) and request.held_out:
             accuracy, loss = next(worths)
             return Metrics(loss, accuracy, 3)
         return teacher.answer(request)
 
     order = order_of(choice=PatchChoice(0.5))
-    learned = follow(lesson(order, LAYOUT, PARTS.whole, None, PARTS), answer)
+    learned = run_to_end(local_training(order, LAYOUT, PARTS.whole, None, PARTS), answer)
     assert next(worths, None) is None
     return learned, asked
 
@@ -385,23 +315,23 @@ def picked(found: list[tuple[float, float]]) -> tuple[Learned, list[Request]]:
 )
 def test_the_best_start_is_picked(found: list[tuple[float, float]], level: int) -> None:
     learned, asked = picked(found)
-    trials = [request for request in asked if isinstance(request, Evaluate) and request.held]
+    trials = [request for request in asked if isinstance(request, Evaluate) and request.held_out]
     assert len(trials) == 4
     assert asked[:4] == trials  # before anything else is asked
     for request, its in zip(trials, (0, 1, 3, 4), strict=True):
         np.testing.assert_array_equal(request.theta, PARTS.start(its))
-    assert isinstance(learned.picked, Picked) and learned.picked.level == level
+    assert isinstance(learned.picked, PickedStart) and learned.picked.level == level
     start = PARTS.start(level)
     np.testing.assert_array_equal(learned.picked.start, start)
     assert learned.before == worth(start)
     np.testing.assert_array_equal(learned.trained.theta, start + drift(SEED))
-    assert all(not request.held for request in asked[4:] if isinstance(request, Evaluate))
+    assert all(not request.held_out for request in asked[4:] if isinstance(request, Evaluate))
 
 
 def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
     teacher, order = Teacher(), order_of(choice=PatchChoice(0.5))
-    parts = Parts(START, OWN, slice(None), np.zeros(N, np.uint8))
-    learned = follow(lesson(order, LAYOUT, OWN, None, parts), teacher.answer)
+    parts = StartCandidates(START, OWN, slice(None), np.zeros(N, np.uint8))
+    learned = run_to_end(local_training(order, LAYOUT, OWN, None, parts), teacher.answer)
     assert len(teacher.asked) == 3
     assert learned.picked is not None and learned.picked.level == 0
     np.testing.assert_array_equal(learned.trained.theta, OWN + drift(SEED))
@@ -411,10 +341,10 @@ def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
 
 def test_the_examples_that_an_evaluation_is_on() -> None:
     test, held = examples(4), examples(3)
-    assert asked_about(Evaluate(START), test, held) is test
-    assert asked_about(Evaluate(START, held=True), test, held) is held
+    assert examples_for(Evaluate(START), test, held) is test
+    assert examples_for(Evaluate(START, held_out=True), test, held) is held
     with pytest.raises(LocalError, match="no examples are held out"):
-        asked_about(Evaluate(START, held=True), test, None)
+        examples_for(Evaluate(START, held_out=True), test, None)
 
 
 @pytest.mark.parametrize(

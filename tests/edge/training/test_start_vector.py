@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.edge.desk import LAYOUT, Desk, N, drift, theta_of
+from tests.edge.harness import LAYOUT, Harness, N, drift, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.start_vector import Parts, Start, assemble, own_elements
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode, mask_bitmap, top_k
+from sedge_edge.training.start_vector import Start, StartCandidates, assemble, own_elements
+from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap, top_k
 from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.importance import importance, min_max, positions, select
@@ -23,16 +23,16 @@ MEAN = LAYOUT.by_name["norm.mean"].slice
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def device(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
 
 
 def start_of(
-    desk: Desk, order: Order, model: Theta | None = None, gradient: Theta | None = None
+    device: Harness, order: Order, model: Theta | None = None, gradient: Theta | None = None
 ) -> Start:
     """Where an order starts, with its model on the device, and what the device has kept (n,)."""
-    blobs = desk.blobs()
-    blobs.write(desk.served[order.model.transfer])
+    blobs = device.blobs()
+    blobs.write(device.served[order.model.transfer])
     vectors = FolderVectors(blobs)
     names = [None if theta is None else vectors.keep(theta) for theta in (model, gradient)]
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
@@ -55,15 +55,9 @@ def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: A
     assert not LAYOUT.mask(["norm.mean"])[found].any()
 
 
-def test_own_elements_of_some_tensors() -> None:
-    found = own_elements(OWN, theta_of(1), LAYOUT, DeviceScoring(0.0, tensors=("head.bias",)), None)
-    assert found.size == 3
-    assert LAYOUT.mask(["head.bias"])[found].all()
-
-
-def test_a_start_with_own_elements(desk: Desk) -> None:
+def test_a_start_with_own_elements(device: Harness) -> None:
     own = DeviceScoring(0.99)
-    found = start_of(desk, desk.order(1, scoring=own, keep=("norm.mean",)), OWN)
+    found = start_of(device, device.order(1, scoring=own, keep=("norm.mean",)), OWN)
     shared = theta_of(1)
     np.testing.assert_array_equal(found.base, shared)
     np.testing.assert_array_equal(found.personal, own_elements(OWN, shared, LAYOUT, own, None))
@@ -73,38 +67,25 @@ def test_a_start_with_own_elements(desk: Desk) -> None:
     np.testing.assert_array_equal(found.theta, expected)
 
 
-def test_a_device_without_a_model_starts_from_the_fleets(desk: Desk) -> None:
-    found = start_of(desk, desk.order(1, scoring=DeviceScoring(0.99)))
-    np.testing.assert_array_equal(found.theta, theta_of(1))
-    np.testing.assert_array_equal(found.base, theta_of(1))
-    assert found.personal.size == 0
-
-
-def test_a_device_that_lost_its_gradient_starts_from_the_fleets(desk: Desk) -> None:
-    order = desk.order(1, scoring=DeviceScoring(0.99, "fisher"))
-    np.testing.assert_array_equal(start_of(desk, order, OWN).theta, theta_of(1))
+def test_a_device_that_lost_its_gradient_starts_from_the_fleets(device: Harness) -> None:
+    order = device.order(1, scoring=DeviceScoring(0.99, "fisher"))
+    np.testing.assert_array_equal(start_of(device, order, OWN).theta, theta_of(1))
     slope = drift(4)
-    found = start_of(desk, order, OWN, slope)
+    found = start_of(device, order, OWN, slope)
     np.testing.assert_array_equal(
         found.personal, own_elements(OWN, theta_of(1), LAYOUT, DeviceScoring(0.99, "fisher"), slope)
     )
     assert found.personal.size > 0
 
 
-def test_without_own_elements_the_update_is_counted_from_the_start(desk: Desk) -> None:
-    found = start_of(desk, desk.order(1, keep=("norm.mean",)), OWN)
-    assert found.base is found.theta
-    assert found.personal.size == 0
-
-
-def test_an_own_model_that_nobody_needs_is_not_read(desk: Desk) -> None:
-    blobs = desk.blobs()
-    order = desk.order(1)
-    blobs.write(desk.served[order.model.transfer])
+def test_an_own_model_that_nobody_needs_is_not_read(device: Harness) -> None:
+    blobs = device.blobs()
+    order = device.order(1)
+    blobs.write(device.served[order.model.transfer])
     vectors = FolderVectors(blobs)
     assemble(order, blobs, vectors, LAYOUT, [], bytes(32))
     with pytest.raises(StorageError):
-        assemble(desk.order(1, scoring=DeviceScoring(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
+        assemble(device.order(1, scoring=DeviceScoring(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
 
 
 # Patches.
@@ -123,70 +104,39 @@ def patch_of(seed: int, context: bytes | None = None) -> tuple[bytes, bytes]:
     return coded, bitmap
 
 
-def named(desk: Desk, coded: bytes, bitmap: bytes | None) -> Order:
+def named(device: Harness, coded: bytes, bitmap: bytes | None) -> Order:
     """An order with a patch as a blob, coded against a mask; neither is on the device."""
-    return desk.order(
+    return device.order(
         1,
-        patch_blob=desk.serve(coded),
+        patch_blob=device.serve(coded),
         patch_hash=hashlib.sha256(coded).digest(),
-        patch_context=None if bitmap is None else desk.serve(bitmap),
+        patch_context=None if bitmap is None else device.serve(bitmap),
     )
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "fetched"])
-def test_a_patch_coded_against_the_devices_own_mask(desk: Desk, kept: bool) -> None:
+def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
     coded, bitmap = patch_of(1)
-    order = named(desk, coded, bitmap)
-    blobs = desk.blobs()
+    blobs = device.blobs()
     blobs.write(coded)
-    if kept:
-        FolderVectors(blobs).keep_mask(bitmap)
-    else:
-        blobs.write(bitmap)
-    theta = start_of(desk, order).theta
-    expected = theta_of(1)
-    later(1).scatter_into(expected)
-    np.testing.assert_array_equal(theta, expected)
-
-
-def test_a_patch_whose_mask_is_gone_or_another(desk: Desk) -> None:
-    coded, bitmap = patch_of(1)
-    blobs = desk.blobs()
-    blobs.write(coded)
-    order = named(desk, coded, bitmap)
+    order = named(device, coded, bitmap)
     with pytest.raises(StorageError):
-        start_of(desk, order)
+        start_of(device, order)
     wrong = mask_bitmap(top_k(drift(9), N // 3))
     blobs.write(wrong)
     with pytest.raises(CodecError, match="mask"):
-        start_of(desk, named(desk, coded, wrong))
+        start_of(device, named(device, coded, wrong))
     with pytest.raises(CodecError, match="context"):
-        start_of(desk, named(desk, coded, None))
+        start_of(device, named(device, coded, None))
 
 
-def test_a_patch_that_the_device_remembers_is_read_among_its_own(desk: Desk) -> None:
-    vector = SparseVector(N, np.array([3, 9], np.uint32), np.array([0.5, 2.0], np.float32))
-    coded = encode(vector, ValueCoding.FP32, Compression.NONE)
-    FolderVectors(desk.blobs()).keep_mask(coded)
-    theta = start_of(desk, named(desk, coded, None)).theta
-    assert (theta[3], theta[9]) == (0.5, 2.0)
-
-
-def test_a_patch_that_is_not_the_orders(desk: Desk) -> None:
-    coded, _ = patch_of(1)
-    order = desk.order(1, patch=coded, patch_hash=bytes(32))
-    with pytest.raises(CodecError, match="run run, round 1: patch_hash does not match"):
-        start_of(desk, order)
-
-
-# Parts of a patch that the device picks from.
+# StartCandidates of a patch that the device picks from.
 
 SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6, 7], np.float32))
 SOME_LEVELS = np.array([2, 1, 2, 3], np.uint8)
 
 
-def offering(desk: Desk, levels: bytes, **changes: Any) -> Order:
-    return desk.order(
+def offering(device: Harness, levels: bytes, **changes: Any) -> Order:
+    return device.order(
         1,
         patch=encode(SOME, ValueCoding.FP32),
         patch_hash=hashlib.sha256(encode(SOME, ValueCoding.FP32)).digest(),
@@ -196,11 +146,11 @@ def offering(desk: Desk, levels: bytes, **changes: Any) -> Order:
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_parts_of_a_patch(desk: Desk, keeps: bool) -> None:
+def test_parts_of_a_patch(device: Harness, keeps: bool) -> None:
     keep = ("norm.mean",) if keeps else ()
-    found = start_of(desk, offering(desk, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.parts is not None
-    assert found.parts.offered == (0, 1, 2, 3)
+    found = start_of(device, offering(device, encode_levels(SOME_LEVELS), keep=keep), OWN)
+    assert found.candidates is not None
+    assert found.candidates.offered == (0, 1, 2, 3)
     bare = theta_of(1)
     if keeps:
         bare[MEAN] = OWN[MEAN]
@@ -208,36 +158,38 @@ def test_parts_of_a_patch(desk: Desk, keeps: bool) -> None:
         expected = bare.copy()
         for place in places:
             expected[place] = SOME.dense()[place]
-        np.testing.assert_array_equal(found.parts.start(level), expected)
-    np.testing.assert_array_equal(found.theta, found.parts.start(3))
+        np.testing.assert_array_equal(found.candidates.start(level), expected)
+    np.testing.assert_array_equal(found.theta, found.candidates.start(3))
 
 
-def test_an_element_that_the_device_keeps_is_its_own_in_every_part(desk: Desk) -> None:
+def test_an_element_that_the_device_keeps_is_its_own_in_every_part(device: Harness) -> None:
     keep = ("head.bias",)  # the last four elements
-    found = start_of(desk, offering(desk, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.parts is not None
+    found = start_of(device, offering(device, encode_levels(SOME_LEVELS), keep=keep), OWN)
+    assert found.candidates is not None
     for level in range(4):
-        assert found.parts.start(level)[N - 1] == OWN[N - 1]
+        assert found.candidates.start(level)[N - 1] == OWN[N - 1]
 
 
-def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(desk: Desk) -> None:
-    found = start_of(desk, offering(desk, b"")).parts
+def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(device: Harness) -> None:
+    found = start_of(device, offering(device, b"")).candidates
     assert found is not None and found.offered == (0,)
     np.testing.assert_array_equal(found.start(0), found.whole)
-    none = start_of(desk, desk.order(1, choice=PatchChoice(0.5))).parts
+    none = start_of(device, device.order(1, choice=PatchChoice(0.5))).candidates
     assert none is not None and none.offered == (0,)
     np.testing.assert_array_equal(none.start(0), theta_of(1))
-    assert start_of(desk, desk.order(1)).parts is None
+    assert start_of(device, device.order(1)).candidates is None
 
 
 def test_parts_of_a_patch_of_every_element() -> None:
     levels = np.arange(N).astype(np.uint8) % 3
-    parts = Parts(np.zeros(N, np.float32), OWN, slice(None), levels)
+    parts = StartCandidates(np.zeros(N, np.float32), OWN, slice(None), levels)
     np.testing.assert_array_equal(parts.start(1), np.where(levels <= 1, OWN, 0))
 
 
-def test_levels_that_are_not_the_patchs(desk: Desk) -> None:
+def test_levels_that_are_not_the_patchs(device: Harness) -> None:
     with pytest.raises(CodecError):
-        start_of(desk, offering(desk, encode_levels(SOME_LEVELS[:3])))
+        start_of(device, offering(device, encode_levels(SOME_LEVELS[:3])))
     with pytest.raises(CodecError, match="expected none without a patch"):
-        start_of(desk, desk.order(1, choice=PatchChoice(0.5, levels=encode_levels(SOME_LEVELS))))
+        start_of(
+            device, device.order(1, choice=PatchChoice(0.5, levels=encode_levels(SOME_LEVELS)))
+        )

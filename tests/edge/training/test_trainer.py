@@ -4,37 +4,22 @@ import subprocess
 import sys
 
 import pytest
+from tests.edge.harness import manifest_of
 
 from sedge_edge import backends
 from sedge_edge.backends import open_trainer
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import (
-    FORMAT,
     Bundle,
-    BundleManifest,
     Program,
-    TensorSpec,
-    Verification,
 )
 
 
 def bundle(*backends: str) -> Bundle:
     """A bundle whose programs are not programs: only the choice is tested here."""
     programs = tuple(Program("train", name, f"train.{name}", "") for name in backends)
-    manifest = BundleManifest(
-        format=FORMAT,
-        name="choice",
-        layout=Layout.of([("w", (2,), Role.PARAMETER)]),
-        batch_size=4,
-        input=TensorSpec("float32", (2,)),
-        target=TensorSpec("int64", ()),
-        num_classes=2,
-        optimizer="sgd",
-        uses_batch_statistics=False,
-        programs=programs,
-        verification=Verification(0.0, 0.0, 1.0, {}),
-    )
+    manifest = manifest_of(Layout.of([("w", (2,), Role.PARAMETER)]), *programs)
     return Bundle(manifest, {program.file: b"" for program in programs})
 
 

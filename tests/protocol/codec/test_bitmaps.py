@@ -13,9 +13,8 @@ from sedge_protocol.codec.bitmaps import (
     with_changes,
 )
 from sedge_protocol.codec.blockwise import BLOCK
-from sedge_protocol.errors import CodecError
 
-SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 64, 300, 5000]
+SIZES = [1, 7, 8, 9, 300]
 # They are gone through a block at a time.
 LONG = [BLOCK, BLOCK + 9]
 
@@ -44,16 +43,6 @@ def test_bitmaps_have_a_bit_for_each_position(size: int) -> None:
         others = left_out(np.array(mask, np.uint32), size)
         assert others.dtype == np.uint32
         assert sorted([*others.tolist(), *mask]) == list(range(size))
-
-
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [(b"", 1), (b"\x02", 1), (b"\x80", 7), (b"\x00\x00", 8), (b"\x00", 9), (b"\x00\x02", 9)],
-)
-def test_what_is_no_bitmap_is_refused(data: bytes, size: int) -> None:
-    assert not is_bitmap(data, size)
-    with pytest.raises(CodecError, match=f"not a bitmap of n={size}"):
-        from_bitmap(data, size)
 
 
 @pytest.mark.parametrize("size", [*SIZES, *LONG])

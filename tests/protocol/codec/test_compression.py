@@ -12,7 +12,7 @@ from sedge_protocol.codec.compression import grow, shrink
 from sedge_protocol.errors import CodecError
 
 BOTH = [Compression.ZSTD, Compression.ZLIB]
-SIZES = [1, 2, 63, 1000, 131_072, 131_073, 400_000]
+SIZES = [1, 63, 131_072, 131_073]
 NOISE = np.random.default_rng(0).bytes(400_000)
 
 
@@ -47,12 +47,6 @@ def test_one_byte_over_the_limit_is_refused(compression: Compression) -> None:
         grow(packed, compression, 0)
 
 
-def test_plain_bytes_over_the_limit_are_refused() -> None:
-    assert grow(memoryview(b"abc"), Compression.NONE, 3) == b"abc"
-    with pytest.raises(CodecError, match="limit"):
-        grow(memoryview(b"abc"), Compression.NONE, 2)
-
-
 @pytest.mark.parametrize("compression", BOTH)
 def test_every_prefix_and_every_extension_is_refused(compression: Compression) -> None:
     packed = shrink(_text(500), compression)
@@ -62,20 +56,6 @@ def test_every_prefix_and_every_extension_is_refused(compression: Compression) -
     for tail in (b"\x00", packed, b"\xff" * 40):
         with pytest.raises(CodecError):
             grow(memoryview(packed + tail), compression, 10_000)
-
-
-@pytest.mark.parametrize("compression", BOTH)
-def test_every_flipped_bit_ends_in_bytes_within_the_limit_or_in_a_refusal(
-    compression: Compression,
-) -> None:
-    packed = shrink(_text(300) + NOISE[:100], compression)
-    for bit in range(8 * len(packed)):
-        flipped = bytearray(packed)
-        flipped[bit // 8] ^= 1 << bit % 8
-        try:
-            assert len(grow(memoryview(flipped), compression, 400)) <= 400
-        except CodecError:
-            continue
 
 
 def _bombs() -> list[tuple[str, Compression, bytes]]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from sedge_protocol.codec import Compression
 from sedge_protocol.codec.bitmaps import to_bitmap
-from sedge_protocol.codec.gaps import to_gaps, to_varints
 from sedge_protocol.codec.masks import (
     MaskForm,
     decode_positions,
@@ -59,26 +58,10 @@ def test_small_masks_round_trip(compression: Compression) -> None:
                 assert _coded_bytes(indices, size, compression) <= size / 8 + 1
 
 
-@pytest.mark.parametrize("position", [0, 1, 127, 128, 2**14, 2**21, 2**28 - 1])
-def test_one_position_of_the_largest_vector(position: int) -> None:
-    """Decoded only: encoding would make the 32 MiB bitmap first."""
-    section = memoryview(to_varints(np.array([position], np.uint32)))
-    found = decode_positions(MaskForm.GAPS, Compression.NONE, section, 2**28, 1)
-    assert found.tolist() == [position]
-
-
-def test_exactly_half_counts_the_kept_ones() -> None:
-    for first in (0, 1):
-        indices = np.arange(first, first + 20, dtype=np.uint32)
-        section = memoryview(to_varints(to_gaps(indices)))
-        found = decode_positions(MaskForm.GAPS, Compression.NONE, section, 40, 20)
-        assert np.array_equal(found, indices)
-
-
 # The density of a random mask, and how many times its entropy the mask takes at most.
 DENSITIES = [
-    *((density, 1.03) for density in (0.5, 0.45, 0.382, 0.3, 0.21, 0.125, 0.1, 0.05, 0.62, 0.9)),
-    *((density, 1.25) for density in (0.01, 0.0005, 3 / LARGE, 0.999)),
+    *((density, 1.03) for density in (0.5, 0.21, 0.05, 0.9)),
+    *((density, 1.25) for density in (0.01, 3 / LARGE)),
 ]
 
 
@@ -88,14 +71,6 @@ def test_random_masks_stay_near_their_entropy(density: float, most: float) -> No
     indices = _random(count, LARGE, count)
     for compression in BOTH:
         assert _coded_bytes(indices, LARGE, compression) <= most * _entropy_bytes(LARGE, count) + 16
-
-
-def _uneven_rows(density: float) -> Indices:
-    """A mask as layers make them: rows of different densities."""
-    rng = np.random.default_rng(11)
-    row_density = np.minimum(1, rng.gamma(0.5, 2 * density, LARGE // 1024 + 1))
-    kept = rng.random(LARGE) < row_density[np.arange(LARGE) // 1024]
-    return np.flatnonzero(kept).astype(np.uint32)
 
 
 def _with_overlap(indices: Indices, size: int, overlap: float, seed: int) -> bytes:
@@ -109,8 +84,8 @@ def _with_overlap(indices: Indices, size: int, overlap: float, seed: int) -> byt
     )
 
 
-@pytest.mark.parametrize("density", [0.5, 0.1, 0.01, 0.0005])
-@pytest.mark.parametrize("overlap", [0.95, 0.9, 0.8, 0.5, 0.0])
+@pytest.mark.parametrize("density", [0.5, 0.01])
+@pytest.mark.parametrize("overlap", [0.9, 0.0])
 def test_a_context_never_costs_a_byte_and_pays_with_overlap(density: float, overlap: float) -> None:
     """Even where the changes are random, the worst case of varints and a Huffman code."""
     count = round(density * LARGE)
@@ -124,22 +99,6 @@ def test_a_context_never_costs_a_byte_and_pays_with_overlap(density: float, over
             moved = round((1 - overlap) * count)  # dropped of k, and as many added to n - k
             news = _entropy_bytes(count, moved) + _entropy_bytes(LARGE - count, moved)
             assert with_context <= 1.3 * news + 64
-
-
-def test_uneven_changes_cost_less_than_random_ones() -> None:
-    """Rows that change more than others, as layers have: Huffman codes of the gaps find them."""
-    indices = _uneven_rows(0.1)
-    rng = np.random.default_rng(3)
-    share = rng.gamma(0.3, 0.3, LARGE // 1024 + 1)
-    kept = np.zeros(LARGE, np.bool_)
-    kept[indices] = True
-    flips = (rng.random(LARGE) < 0.3 * share[np.arange(LARGE) // 1024]) & (
-        kept | (rng.random(LARGE) < 0.1)
-    )
-    context = np.packbits(kept ^ flips, bitorder="little").tobytes()
-    for compression in BOTH:
-        with_context = _coded_bytes(indices, LARGE, compression, context)
-        assert with_context < 0.6 * _coded_bytes(indices, LARGE, compression)
 
 
 def test_changes_beyond_the_limit_are_not_tried_and_not_read() -> None:
@@ -165,16 +124,6 @@ def test_what_two_masks_do_not_share_is_all_that_is_sent() -> None:
     form, _, data = encode_positions(moved, 1000, Compression.ZSTD, context)
     assert form is MaskForm.CHANGES
     assert data == bytes([0, 299 & 127 | 128, 299 >> 7])
-
-
-def test_real_looking_masks_fall_below_the_entropy_of_random_ones() -> None:
-    """Uneven rows cost less than n·H: the reason to compress bitmaps and varints."""
-    for density in (0.5, 0.1):
-        indices = _uneven_rows(density)
-        for compression in BOTH:
-            assert _coded_bytes(indices, LARGE, compression) < 0.9 * _entropy_bytes(
-                LARGE, indices.size
-            )
 
 
 def test_each_form_is_chosen_where_it_is_the_smallest() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.codec.patch_levels import MAX_LEVEL, decode_levels, encode_levels, offered, part
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError, Unencodable
 
 
 def vector(indices: list[int] | None, size: int = 9) -> SparseVector:
@@ -20,8 +20,8 @@ def levels_of(*levels: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 @pytest.mark.parametrize("compression", Compression)
-@pytest.mark.parametrize("top", [0, 1, 5, MAX_LEVEL])
-@pytest.mark.parametrize("count", [0, 1, 2, 63, 300])
+@pytest.mark.parametrize("top", [0, MAX_LEVEL])
+@pytest.mark.parametrize("count", [0, 1, 300])
 def test_levels_come_back(count: int, top: int, compression: Compression) -> None:
     levels = np.random.default_rng(count).integers(0, top + 1, count).astype(np.uint8)
     coded = encode_levels(levels, compression)
@@ -31,17 +31,8 @@ def test_levels_come_back(count: int, top: int, compression: Compression) -> Non
     np.testing.assert_array_equal(found, levels)
 
 
-def test_levels_of_a_large_patch_are_small() -> None:
-    """4,096 elements in 6 levels: some 18 kB of patch."""
-    levels = np.full(4096, 5, np.uint8)
-    order = np.random.default_rng(0).permutation(4096)
-    for level, size in reversed(list(enumerate((0, 16, 64, 256, 1024)))):
-        levels[order[:size]] = level
-    assert len(encode_levels(levels)) < 4096 * 2 / 8
-
-
 def test_a_level_that_is_too_high() -> None:
-    with pytest.raises(LocalError, match="levels: 8, expected 0 to 7"):
+    with pytest.raises(Unencodable, match="levels: 8, expected 0 to 7"):
         encode_levels(levels_of(0, 8))
 
 
@@ -76,8 +67,8 @@ def test_what_is_offered() -> None:
     assert offered(levels_of(0, 0)) == (0,)
 
 
-@pytest.mark.parametrize("level", range(MAX_LEVEL + 1))
-@pytest.mark.parametrize("levels", [[0], [3], [5, 0, 5, 2, 7], [1, 1, 4, 0, 6, 6, 2]], ids=str)
+@pytest.mark.parametrize("level", [0, 2, MAX_LEVEL])
+@pytest.mark.parametrize("levels", [[3], [5, 0, 5, 2, 7]], ids=str)
 def test_a_part_has_the_elements_up_to_a_level(levels: list[int], level: int) -> None:
     patch = vector(list(range(3, 3 + 2 * len(levels), 2)), 100)
     found = part(patch, levels_of(*levels), level)
@@ -90,11 +81,3 @@ def test_a_part_has_the_elements_up_to_a_level(levels: list[int], level: int) ->
     np.testing.assert_array_equal(found.indices, patch.indices[wanted])
     np.testing.assert_array_equal(found.values, patch.values[wanted])
     assert (found is patch) == (len(wanted) == len(levels))
-
-
-def test_parts_of_a_patch_of_every_element() -> None:
-    whole = vector(None, 3)
-    assert part(whole, levels_of(0, 1, 0), 1) is whole
-    some = part(whole, levels_of(0, 1, 0), 0)
-    assert some is not None and some.indices is not None
-    assert (some.indices.tolist(), some.values.tolist()) == ([0, 2], [1, 3])

@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sedge_protocol.codec import (
-    Compression,
-    SparseVector,
-    ValueCoding,
-    decode,
-    encode,
-    mask_bitmap,
-)
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.codec.compression import decompress_zstd
 from sedge_protocol.errors import CodecError
 
@@ -262,18 +255,18 @@ def _parts(case: dict[str, Any]) -> tuple[bytes, int, bytes | None]:
 def test_agrees_on_changed_vectors() -> None:
     rng = np.random.default_rng(3)
     accepted = 0
-    for _ in range(8000):
+    for _ in range(2000):
         data, size, context = SMALL[int(rng.integers(len(SMALL)))]
         place = int(rng.integers(min(len(data), 48)))
         changed = data[:place] + rng.bytes(1) + data[place + 1 :]
         accepted += _agree(changed, size, context)
-    assert 500 < accepted < 7500
+    assert 100 < accepted < 1900
 
 
 def test_agrees_on_noise_in_the_codes_of_every_block_coding() -> None:
     rng = np.random.default_rng(5)
     accepted = {3: 0, 4: 0, 5: 0}
-    for _ in range(3000):
+    for _ in range(600):
         coding = int(rng.integers(3, 6))
         k = int(rng.integers(1, 140))
         blocks = -(-k // (32 if coding == 4 else 64))
@@ -285,7 +278,7 @@ def test_agrees_on_noise_in_the_codes_of_every_block_coding() -> None:
         sections = b"".join((bytes(codes), *scales))
         head = struct.pack("<BBBBII4I", 1, 1, coding, 0, k, k, 0, len(codes), blocks, blocks)
         accepted[coding] += _agree(head + sections, k)
-    assert min(accepted.values()) > 300
+    assert min(accepted.values()) > 50
 
 
 def test_agrees_on_noise_in_every_order() -> None:
@@ -306,7 +299,7 @@ def test_agrees_on_noise_in_every_order() -> None:
 def test_agrees_on_noise_in_every_mask_form() -> None:
     rng = np.random.default_rng(4)
     accepted = {2: 0, 3: 0, 4: 0}
-    for _ in range(30_000):
+    for _ in range(3000):
         size = int(rng.integers(2, 60))
         count = int(rng.integers(1, size))
         form = int(rng.choice(list(accepted)))
@@ -318,4 +311,4 @@ def test_agrees_on_noise_in_every_mask_form() -> None:
         earlier = np.flatnonzero(rng.random(size) < count / size).astype(np.uint32)
         context = mask_bitmap(SparseVector(size, earlier, np.zeros(earlier.size, np.float32)))
         accepted[form] += _agree(head + mask + bytes(count) + b"\x3f" * count, size, context)
-    assert min(accepted.values()) > 30
+    assert min(accepted.values()) > 3

@@ -1,7 +1,5 @@
 """Decompression under a limit: what it takes, and every way in which a frame can lie."""
 
-import tracemalloc
-
 import pytest
 import zstandard
 
@@ -27,31 +25,10 @@ def with_window(data: bytes, window_log: int) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-@pytest.mark.parametrize("data", [b"x", DATA, bytes(10**6)])
-@pytest.mark.parametrize("level", [1, 3, 19])
-@pytest.mark.parametrize("checksum", [True, False])
-def test_what_was_compressed_comes_back(data: bytes, level: int, checksum: bool) -> None:
-    coded = compress(data, level, checksum=checksum)
-    assert decompress_zstd(coded, len(data)) == data
-    assert decompress_zstd(memoryview(coded), 2**30) == data
-
-
 def test_the_limit_is_exact() -> None:
     assert decompress_zstd(compress(DATA), len(DATA)) == DATA
     with pytest.raises(CodecError, match=f"{len(DATA)} bytes, the limit is {len(DATA) - 1}"):
         decompress_zstd(compress(DATA), len(DATA) - 1)
-
-
-def test_a_bomb_takes_no_memory() -> None:
-    bomb = compress(bytes(2**28))
-    assert len(bomb) < 2**15
-    tracemalloc.start()
-    try:
-        with pytest.raises(CodecError, match="268435456 bytes, the limit is 1048576"):
-            decompress_zstd(bomb, 2**20)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
 
 
 def test_an_empty_frame_is_refused() -> None:
@@ -82,12 +59,6 @@ def test_a_window_over_the_limit_is_refused() -> None:
         decompress_zstd(raw, 2**20)
 
 
-def test_a_window_no_larger_than_the_content_is_taken() -> None:
-    data = bytes(2**24)
-    coded = with_window(data, 24)
-    assert decompress_zstd(coded, len(data)) == data
-
-
 def test_a_frame_that_needs_a_dictionary_is_refused() -> None:
     samples = [DATA[i : i + 200] for i in range(0, len(DATA), 50)]
     dictionary = zstandard.ZstdCompressionDict(b"".join(samples), zstandard.DICT_TYPE_RAWCONTENT)
@@ -96,13 +67,6 @@ def test_a_frame_that_needs_a_dictionary_is_refused() -> None:
     coded[4:5] = bytes([coded[4] | 1]) + b"\x07"
     with pytest.raises(CodecError, match="dictionary"):
         decompress_zstd(bytes(coded), 2**20)
-
-
-def test_every_prefix_is_refused() -> None:
-    coded = compress(DATA)
-    for end in range(len(coded)):
-        with pytest.raises(CodecError, match="zstd"):
-            decompress_zstd(coded[:end], 2**20)
 
 
 @pytest.mark.parametrize("extra", [b"\x00", compress(DATA), b"\x50\x2a\x4d\x18\x00\x00\x00\x00"])
@@ -114,16 +78,3 @@ def test_whatever_follows_the_frame_is_refused(extra: bytes) -> None:
 def test_a_skippable_frame_is_refused() -> None:
     with pytest.raises(CodecError, match="zstd"):
         decompress_zstd(b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd", 2**20)
-
-
-def test_flipped_bits_are_refused_under_a_checksum() -> None:
-    """All but those in the header that change nothing: the frame decodes to the same bytes then."""
-    coded = compress(DATA)
-    for position in range(len(coded)):
-        for bit in range(8):
-            damaged = bytearray(coded)
-            damaged[position] ^= 1 << bit
-            try:
-                assert decompress_zstd(bytes(damaged), 2**20) == DATA
-            except CodecError:
-                continue

@@ -52,19 +52,6 @@ def test_a_blob_is_what_was_written(folder: BlobFolder, tmp_path: Path) -> None:
     assert files(tmp_path / "state") == [f"blobs/{name[:2]}/{name}"]
 
 
-def test_nothing_is_readable_by_others(folder: BlobFolder, tmp_path: Path) -> None:
-    folder.write(DATA)
-    folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0))
-    for path in (tmp_path / "state").rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_writing_twice_writes_once(folder: BlobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write(DATA)
-    monkeypatch.delattr(os, "pwrite")
-    folder.write(DATA)
-
-
 def test_a_missing_blob(folder: BlobFolder) -> None:
     sha256 = bytes(32)
     assert not folder.has(sha256)
@@ -88,12 +75,6 @@ def test_bit_rot_is_found_and_heals(folder: BlobFolder, tmp_path: Path) -> None:
     assert folder.collect({sha256}, 10) == len(DATA)
 
 
-def test_a_span_past_the_end_is_an_error(folder: BlobFolder) -> None:
-    sha256 = folder.write(DATA)
-    with pytest.raises(StorageError, match="ends 10 bytes before"):
-        folder.read_span(sha256, len(DATA) - 10, 20)
-
-
 def test_a_part_grows_in_any_order_and_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
     assert folder.open_part("pi-1", MANIFEST) == set()
     order = np.random.default_rng(2).permutation(MANIFEST.count).tolist()
@@ -107,25 +88,6 @@ def test_a_part_grows_in_any_order_and_becomes_a_blob(folder: BlobFolder, tmp_pa
     assert len(files(tmp_path / "state")) == 1
 
 
-def test_smaller_chunks_go_on_with_the_same_part(folder: BlobFolder) -> None:
-    coarse, fine = describe(DATA, 8192), describe(DATA, 4096)
-    assert coarse.transfer != fine.transfer
-    folder.write_part("pi-1", coarse, 1, chunk(coarse, 1))
-    folder.write_part("pi-1", coarse, 6, chunk(coarse, 6))
-    assert folder.open_part("pi-1", fine) == {2, 3, 12}
-    folder.write_part("pi-1", fine, 1, chunk(fine, 1))
-    assert folder.open_part("pi-1", coarse) == {1, 6}
-
-
-def test_owners_do_not_share_parts(folder: BlobFolder) -> None:
-    folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0))
-    assert folder.open_part("fleet", MANIFEST) == set()
-    folder.discard_part("fleet", MANIFEST)
-    assert folder.open_part("pi-1", MANIFEST) == {0}
-    folder.discard_part("pi-1", MANIFEST)
-    assert folder.open_part("pi-1", MANIFEST) == set()
-
-
 def test_a_damaged_part_never_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
     for index in range(MANIFEST.count):
         folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
@@ -137,15 +99,6 @@ def test_a_damaged_part_never_becomes_a_blob(folder: BlobFolder, tmp_path: Path)
     assert not folder.finish_part("pi-1", MANIFEST)
     assert files(tmp_path / "state") == []
     assert not folder.finish_part("pi-1", MANIFEST), "neither part nor blob"
-
-
-def test_a_manifest_that_lies_about_the_size(folder: BlobFolder) -> None:
-    folder.write_part("pi-1", MANIFEST, 0, chunk(MANIFEST, 0))
-    liar = describe(DATA[:4096] + bytes(4096), 4096)
-    liar = Manifest(hashlib.sha256(DATA[:4096]).digest(), liar.size, 4096, liar.digests)
-    for index in range(liar.count):
-        folder.write_part("pi-2", liar, index, chunk(liar, index, DATA[:4096] + bytes(4096)))
-    assert not folder.finish_part("pi-2", liar)
 
 
 @pytest.mark.parametrize(("index", "length"), [(-1, 4096), (13, 4096), (0, 4095), (12, 4096)])
@@ -270,27 +223,11 @@ def test_collect_frees_what_is_old_and_unwanted(folder: BlobFolder, tmp_path: Pa
     assert folder.open_part("fleet", wanted) == {0}
 
 
-def test_a_part_of_a_blob_that_is_here_is_not_kept(folder: BlobFolder, tmp_path: Path) -> None:
-    folder.write_part("late", MANIFEST, 0, chunk(MANIFEST, 0))
-    sha256 = folder.write(DATA)
-    for path in (tmp_path / "state" / "parts").iterdir():
-        age(path, 100)
-    assert folder.collect({sha256}, 10) == 4096
-
-
 def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path) -> None:
     sha256 = folder.write(DATA)
     age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), 100)
     folder.write(DATA)
     assert folder.collect(set(), 10) == 0
-
-
-def test_an_age_of_0_protects_nothing(folder: BlobFolder, tmp_path: Path) -> None:
-    """Not even what was written before the clock jumped back."""
-    sha256 = folder.write(DATA)
-    age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), -86_400)
-    assert folder.collect(set(), 1) == 0
-    assert folder.collect(set(), 0) == len(DATA)
 
 
 def test_the_free_space_floor(tmp_path: Path) -> None:
@@ -308,18 +245,6 @@ def test_the_free_space_floor(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"disk full: .* needs \d+ bytes"):
             call()
     assert len(files(tmp_path)) == 1
-
-
-def test_room_for_what_lies_elsewhere(folder: BlobFolder) -> None:
-    folder.require_room(10**6)
-    with pytest.raises(StorageError, match=f"disk full: .*state needs {2**62} bytes"):
-        folder.require_room(2**62)
-
-
-def test_the_default_floor_is_a_twentieth_up_to_64_mib(tmp_path: Path) -> None:
-    disk = os.statvfs(tmp_path)
-    expected = min(64 * 2**20, disk.f_blocks * disk.f_frsize // 20)
-    assert abs(BlobFolder(tmp_path).min_free_bytes - expected) <= 1
 
 
 def test_a_root_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

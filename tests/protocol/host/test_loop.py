@@ -12,7 +12,7 @@ import pytest
 
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host import loop as loop_module
-from sedge_protocol.host.loop import Loop, Station, lock_folder
+from sedge_protocol.host.loop import Loop, lock_folder
 
 FAR = 1e12
 
@@ -70,12 +70,6 @@ def test_a_due_timer_steps_its_station_alone() -> None:
     assert Running(FakeStation(), FakeStation(due=0.0), FakeStation()).until_steps(1) == [0, 1, 0]
 
 
-def test_a_timer_is_awaited() -> None:
-    due = time.monotonic() + 0.05
-    assert Running(FakeStation(due=due)).until_steps(1) == [1]
-    assert time.monotonic() >= due
-
-
 def test_a_readable_socket_steps_its_station_alone() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -114,12 +108,6 @@ def test_wakes_before_the_run_are_not_lost_and_never_block() -> None:
     assert running.until_steps(1) == [1]
 
 
-def test_a_wake_after_the_end_is_harmless() -> None:
-    running = Running(FakeStation(due=0.0))
-    running.until_steps(1)
-    running.loop.wake()
-
-
 def test_an_idle_loop_looks_up_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an operator's stop is noticed even when no station has anything to do."""
     monkeypatch.setattr(loop_module, "MAX_WAIT_S", 0.01)
@@ -152,19 +140,6 @@ def test_the_watchdog_is_fed(monkeypatch: pytest.MonkeyPatch) -> None:
     loop.run([FakeStation()], lambda: len(fed) >= 3)
     loop.close()
     assert set(fed) == {"WATCHDOG=1"}
-
-
-def test_a_station_without_sockets_or_timers_may_be_alone() -> None:
-    stations: list[Station] = []
-    asked: list[int] = []
-
-    def until() -> bool:
-        asked.append(1)
-        return len(asked) > 2
-
-    loop = Loop()
-    loop.run(stations, until)
-    loop.close()
 
 
 def test_a_state_folder_has_one_holder(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ test_mqtt_secure.py passwords and TLS.
 
 import gc
 import os
-import sys
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -15,14 +14,7 @@ from tests.protocol.driven import V5, V311, Driven, connected, drive, fresh, set
 from sedge_emulate.amqtt_broker import AmqttBroker
 from sedge_emulate.broker import Broker, find_mosquitto
 from sedge_protocol.host import mqtt
-from sedge_protocol.host.mqtt import (
-    DEFAULT_MAX_PACKET,
-    Connected,
-    MqttLink,
-    Received,
-)
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a socket's bytes")
+from sedge_protocol.host.mqtt import DEFAULT_MAX_PACKET, MqttLink, Received
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-@pytest.mark.parametrize("size", [0, 1, 1000, 2**18 + 64])
+@pytest.mark.parametrize("size", [0, 2**18 + 64])
 def test_messages_go_both_ways(shared: Broker, version: MQTTProtocolVersion, size: int) -> None:
     payload = os.urandom(size)
     with (
@@ -46,19 +38,6 @@ def test_messages_go_both_ways(shared: Broker, version: MQTTProtocolVersion, siz
     assert coordinator.received() == [Received("x/up", payload)]
     assert device.received() == [Received("x/down", payload)]
     assert device.link.counters.frames_sent == device.link.counters.frames_received == 1
-
-
-def test_the_brokers_packet_limit_is_known(shared: Broker) -> None:
-    with connected(shared.url, fresh()) as driven:
-        assert driven.events == [Connected(DEFAULT_MAX_PACKET)]
-
-
-def test_order_is_kept(shared: Broker) -> None:
-    with connected(shared.url, fresh(), "order") as driven:
-        for number in range(100):
-            driven.link.send("order", str(number).encode())
-        drive(lambda: len(driven.received()) == 100, driven)
-        assert [int(event.payload) for event in driven.received()] == list(range(100))
 
 
 def test_topics_are_added_and_taken_away(shared: Broker) -> None:
@@ -96,10 +75,7 @@ def test_every_connection_begins_afresh(shared: Broker, version: MQTTProtocolVer
 
 def test_two_of_one_name_do_not_push_each_other_out(shared: Broker) -> None:
     name, topic = fresh(), fresh()
-    with (
-        connected(shared.url, name, topic) as first,
-        connected(shared.url, name, topic) as second,
-    ):
+    with connected(shared.url, name, topic) as first, connected(shared.url, name, topic) as second:
         first.link.send(topic, b"to both")
         drive(lambda: bool(first.received() and second.received()), first, second)
         assert not first.losses() and not second.losses()
@@ -179,10 +155,7 @@ def test_a_payload_too_large_is_counted_and_not_sent(shared: Broker) -> None:
 
 
 def test_nobody_can_send_us_a_packet_that_is_too_large(shared: Broker) -> None:
-    with (
-        connected(shared.url, fresh(), "size") as driven,
-        connected(shared.url, fresh()) as sender,
-    ):
+    with connected(shared.url, fresh(), "size") as driven, connected(shared.url, fresh()) as sender:
         sender.link._max_packet = 400_000
         sender.link.send("size", bytes(DEFAULT_MAX_PACKET))
         sender.link.send("size", b"behind it")

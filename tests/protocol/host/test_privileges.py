@@ -67,8 +67,7 @@ def cloud(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("sedge.sqlite", ["device", "list"]), ("lock", ["serve"])],
+    ("name", "words"), [("sedge.sqlite", ["device", "list"]), ("lock", ["serve"])]
 )
 def test_a_planted_link_reaches_nothing_of_roots(
     service: Path, victim: Path, name: str, words: list[str]

@@ -105,12 +105,6 @@ def test_a_wrong_text_names_key_found_and_expected(text: str, message: str) -> N
     assert "\n" not in str(error.value)
 
 
-def test_the_error_has_its_parts() -> None:
-    with pytest.raises(ConfigError) as error:
-        load_text(VALID + "port = 0", Program, "here")
-    assert (error.value.key, error.value.found, error.value.where) == ("broker.port", 0, "here")
-
-
 def test_a_missing_file_and_a_binary_file(tmp_path: Path) -> None:
     path = tmp_path / "program.toml"
     with pytest.raises(ConfigError, match=r"program.toml: file: found No such file or directory"):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sedge_protocol.errors import FrameError, LocalError, VersionError
+from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.wire.frame import (
     EARLIEST_CLOCK_S,
     HEADER,
     LATEST_CLOCK_S,
-    MAC_OFFSET,
     MAX_AHEAD_S,
     MAX_BODY_BYTES,
     MAX_INCARNATION,
@@ -32,13 +31,6 @@ KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 UP = up("home", "pi-1")
 BLOB = blob("home", bytes(16))
 CHUNK = Frame(Kind.CHUNK, b"chunk", 7, 0, b"t" * 16, 3)
-
-FRAMES = [
-    Frame(Kind.HELLO, b""),
-    Frame(Kind.OFFER, b"body", 1, 2, b"t" * 16),
-    Frame(Kind.CHUNK, bytes(range(256)), 2**32 - 1, 2**32 - 1, b"\xff" * 16, 2**32 - 1),
-    Frame(Kind.ORDER, bytes(MAX_BODY_BYTES), 1, 1),
-]
 
 
 @dataclass(frozen=True)
@@ -71,33 +63,8 @@ def _name(sealed: Sealed) -> str:
     return sealed.name
 
 
+SOME = [sealed for sealed in every_kind() if sealed.key is None or "GOODBYE" in sealed.name]
 LONGER_HEADER = next(s for s in every_kind("readable") if "72 bytes" in s.name)
-
-
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame.kind.name)
-def test_a_frame_goes_both_ways(frame: Frame) -> None:
-    sealed = seal(frame, UP, KEY)
-    assert len(sealed) == HEADER.size + len(frame.body)
-    assert open_frame(sealed, UP, KEY) == frame
-
-
-def test_an_unkeyed_chunk_goes_both_ways() -> None:
-    sealed = seal(CHUNK, BLOB, None)
-    assert sealed[MAC_OFFSET : HEADER.size] == bytes(16)
-    assert open_frame(sealed, BLOB, None) == CHUNK
-
-
-def test_header_layout() -> None:
-    assert HEADER.size == 64
-    assert seal(CHUNK, BLOB, None) == (
-        b"SG\x01\x08\x01\x00\x40\x00"
-        b"\x07\x00\x00\x00\x00\x00\x00\x00"
-        + b"t" * 16
-        + b"\x03\x00\x00\x00\x05\x00\x00\x00"
-        + bytes(8)
-        + bytes(16)
-        + b"chunk"
-    )
 
 
 def opens(sealed: Sealed, data: bytes) -> Frame | None:
@@ -108,7 +75,7 @@ def opens(sealed: Sealed, data: bytes) -> Frame | None:
         return None
 
 
-@pytest.mark.parametrize("sealed", every_kind(), ids=_name)
+@pytest.mark.parametrize("sealed", SOME, ids=_name)
 def test_every_prefix_fails_the_same_way(sealed: Sealed) -> None:
     for end in range(len(sealed.data)):
         with pytest.raises(FrameError, match=rf"^frame of {end} bytes, ") as refusal:
@@ -116,7 +83,7 @@ def test_every_prefix_fails_the_same_way(sealed: Sealed) -> None:
         assert type(refusal.value) is FrameError
 
 
-@pytest.mark.parametrize("sealed", every_kind(), ids=_name)
+@pytest.mark.parametrize("sealed", SOME, ids=_name)
 def test_every_changed_byte_is_refused(sealed: Sealed) -> None:
     """Each byte takes every other value in the header, four in the body."""
     whole = open_frame(sealed.data, sealed.topic, sealed.key)
@@ -134,10 +101,10 @@ def test_every_changed_byte_is_refused(sealed: Sealed) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["keyed", "unkeyed"])
-def test_a_hundred_thousand_random_frames_are_refused(key: bytes | None) -> None:
+def test_random_frames_are_refused(key: bytes | None) -> None:
     rng = random.Random(1)
     head = seal(CHUNK, UP, KEY)
-    for _ in range(50_000):
+    for _ in range(5000):
         data = bytearray(rng.randbytes(rng.randrange(200)))
         if rng.random() < 0.7:  # get past the first checks
             data[:8] = head[:8]
@@ -149,14 +116,6 @@ def test_a_hundred_thousand_random_frames_are_refused(key: bytes | None) -> None
             continue
         assert key is None
         assert found.kind is Kind.CHUNK
-
-
-@pytest.mark.parametrize("version", [0, 2, 255])
-def test_another_version_is_told_apart(version: int) -> None:
-    sealed = bytearray(seal(CHUNK, UP, KEY))
-    sealed[2] = version
-    with pytest.raises(VersionError, match=f"version {version}, this side speaks 1"):
-        open_frame(bytes(sealed), UP, KEY)
 
 
 @pytest.mark.parametrize("body_len", [MAX_BODY_BYTES + 1, 2**31, 2**32 - 1])
@@ -250,8 +209,8 @@ class SlowWindow:
         return True
 
 
-@pytest.mark.parametrize("seed", range(50))
-@pytest.mark.parametrize("spread", [3, 40, 70, 500])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("spread", [3, 70, 500])
 def test_the_window_agrees_with_its_twin(seed: int, spread: int) -> None:
     rng = random.Random(seed)
     window, twin = ReplayWindow(2), SlowWindow(2)
@@ -260,16 +219,7 @@ def test_the_window_agrees_with_its_twin(seed: int, spread: int) -> None:
     for _ in range(300):
         middle += rng.randrange(3)
         seq = max(0, middle + rng.randrange(-spread, spread + 1))
-        incarnation = rng.choice(
-            [
-                1,
-                twin.incarnation,
-                twin.incarnation,
-                twin.incarnation,
-                twin.incarnation,
-                twin.incarnation,
-            ]
-        )
+        incarnation = rng.choice([1, *[twin.incarnation] * 5])
         if rng.random() < 0.01:
             incarnation, middle = twin.incarnation + 1, 1
         frame = Frame(Kind.HELLO, b"", incarnation, seq)
@@ -278,34 +228,6 @@ def test_the_window_agrees_with_its_twin(seed: int, spread: int) -> None:
         assert window.incarnation == twin.incarnation
         accepted += taken
     assert accepted >= 10
-
-
-@pytest.mark.parametrize(
-    ("seqs", "accepted"),
-    [
-        ([1, 2, 3], [True, True, True]),
-        ([1, 1], [True, False]),
-        ([3, 1, 2, 3, 2, 1], [True, True, True, False, False, False]),
-        ([64, 1, 0], [True, True, False]),
-        ([65, 1, 2], [True, False, True]),
-        ([1, 65, 1, 2], [True, True, False, True]),
-        ([1, 64, 128, 64, 65], [True, True, True, False, True]),
-        ([2**32 - 1, 1], [True, False]),
-        ([0, 0], [True, False]),
-    ],
-)
-def test_the_window_by_hand(seqs: list[int], accepted: list[bool]) -> None:
-    window = ReplayWindow()
-    assert [window.accept(Frame(Kind.HELLO, b"", 1, seq)) for seq in seqs] == accepted
-
-
-def test_an_older_boot_is_refused_for_good() -> None:
-    window = ReplayWindow(5)
-    assert not window.accept(Frame(Kind.HELLO, b"", 4, 1000))
-    assert window.accept(Frame(Kind.HELLO, b"", 5, 1))
-    assert window.accept(Frame(Kind.HELLO, b"", 6, 1))
-    assert not window.accept(Frame(Kind.HELLO, b"", 5, 2))
-    assert window.incarnation == 6
 
 
 @pytest.mark.parametrize(

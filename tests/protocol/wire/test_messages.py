@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.errors import FrameError, LocalError
+from sedge_protocol.errors import FrameError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
 from sedge_protocol.wire.messages import (
@@ -93,15 +93,6 @@ def test_a_message_goes_both_ways(message: Message) -> None:
 
 
 @pytest.mark.parametrize("message", TABLE, ids=_kind)
-def test_every_prefix_fails_the_same_way(message: Message) -> None:
-    body = encode_body(message)
-    ends = range(len(body)) if len(body) < 2000 else range(0, len(body), 97)
-    for end in ends:
-        with pytest.raises(FrameError, match=KINDS[type(message)].name):
-            decode_body(KINDS[type(message)], body[:end])
-
-
-@pytest.mark.parametrize("message", TABLE, ids=_kind)
 def test_unknown_keys_are_ignored(message: Message) -> None:
     fields = msgspec.to_builtins(message, builtin_types=(bytes,))
     later = msgspec.msgpack.encode({"later": {"deep": [1, None, b""]}, **fields, "more": -1})
@@ -121,11 +112,6 @@ def test_a_required_key_cannot_be_missing(message: Message) -> None:
 def test_the_table_knows_every_message_and_every_kind() -> None:
     assert {type(message) for message in TABLE} == set(get_args(Message)) == set(KINDS)
     assert set(KINDS.values()) == set(Kind) - {Kind.CHUNK}
-
-
-def test_a_chunk_has_no_message() -> None:
-    with pytest.raises(LocalError, match="CHUNK frames have no message"):
-        decode_body(Kind.CHUNK, b"\x80")
 
 
 def refused(message: Message, field: str, value: object) -> str:
@@ -278,11 +264,11 @@ def test_lengths_that_are_not_there_take_no_memory(key: bytes, bomb: bytes) -> N
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CHUNK}))
 def test_random_bodies_are_refused(kind: Kind) -> None:
-    """2,000 of each kind: wild bytes, and sound messages with a few bytes changed."""
+    """Of each kind: wild bytes, and sound messages with a few bytes changed."""
     rng = random.Random(int(kind))
     sound = [encode_body(message) for message in TABLE if KINDS[type(message)] is kind]
     sound = [body for body in sound if len(body) < 5000]
-    for attempt in range(2000):
+    for attempt in range(400):
         if attempt % 2:
             body = bytearray(rng.randbytes(rng.randrange(60)))
             body[:1] = bytes([0x80 | rng.randrange(16)])

@@ -106,6 +106,17 @@ def metadata(m: ModelProto) -> None:
     m.metadata_props.add(key="ort_config", value="{}")
 
 
+MAX_NODES, MAX_FIELDS = 50, 3000
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits themselves take seconds to reach."""
+    assert (program.MAX_NODES, program.MAX_FIELDS) == (25_000, 250_000)
+    monkeypatch.setattr(program, "MAX_NODES", MAX_NODES)
+    monkeypatch.setattr(program, "MAX_FIELDS", MAX_FIELDS)
+
+
 NOT_ALLOWED = "is not allowed in a program"
 REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "external data": (
@@ -143,10 +154,10 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "no opset": (lambda m: m.ClearField("opset_import"), "model: no opset_import"),
     "no graph": (lambda m: m.ClearField("graph"), "model: no graph"),
     "no operator": (lambda m: m.graph.node.add(), r"operator '' is not one"),
-    "nodes": (nodes(program.MAX_NODES), rf"node\[{program.MAX_NODES}\]: expected at most"),
+    "nodes": (nodes(MAX_NODES), rf"node\[{MAX_NODES}\]: expected at most"),
     "fields": (
-        lambda m: m.graph.node[1].input.extend([""] * program.MAX_FIELDS),
-        f"expected at most {program.MAX_FIELDS} fields in all",
+        lambda m: m.graph.node[1].input.extend([""] * MAX_FIELDS),
+        f"expected at most {MAX_FIELDS} fields in all",
     ),
     "a constant": (dims(2**23), r"initializer\[0\]: expected at most 67108864 bytes of constants"),
     "a negative extent": (dims(-1), "bytes of constants"),
@@ -204,11 +215,11 @@ def test_dims_may_be_packed() -> None:
 
 
 def test_no_damage_is_more_than_one_clear_error() -> None:
-    """Every end and every bit; what passes, onnx reads the same way, or not at all (packed numbers)."""
+    """What passes, onnx reads the same way, or not at all (packed numbers)."""
     data = model().SerializeToString()
     damaged = [data[:end] for end in range(len(data))]
     for at in range(len(data)):
-        damaged += [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for bit in range(8)]
+        damaged.append(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
     refused = 0
     for sample in damaged:
         try:

@@ -54,11 +54,6 @@ def test_other_topics_are_no_up_topics(topic: str) -> None:
         topics.device_of(topic)
 
 
-@pytest.mark.parametrize("value", ["a", "0", "pi-1", "a--b-", LONGEST])
-def test_ids(value: str) -> None:
-    assert topics.check_id(value, "device") == value
-
-
 @pytest.mark.parametrize(
     "value",
     [

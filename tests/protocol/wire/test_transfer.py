@@ -28,7 +28,6 @@ from sedge_protocol.wire.transfer import (
 
 BLOB = np.random.default_rng(1).bytes(9 * MIN_CHUNK_BYTES + 10)
 MANIFEST = describe(BLOB, MIN_CHUNK_BYTES)
-ALL = set(range(10))
 
 
 def rng() -> np.random.Generator:
@@ -55,32 +54,6 @@ def test_a_manifest_describes_every_byte_once(size: int) -> None:
     assert manifest.sha256 == hashlib.sha256(blob).digest()
     for index, (offset, length) in enumerate(spans):
         manifest.check(index, blob[offset : offset + length])
-
-
-def test_the_same_bytes_cut_the_same_way_are_the_same_transfer() -> None:
-    assert describe(BLOB).transfer == describe(bytes(bytearray(BLOB))).transfer
-    others = [describe(BLOB, 8192), describe(BLOB[:-1]), describe(BLOB[:-1] + b"x")]
-    assert len({describe(BLOB).transfer, *(other.transfer for other in others)}) == 4
-
-
-def test_the_transfer_id_is_a_hash_of_the_fields_in_order() -> None:
-    fields = msgspec.msgpack.encode(
-        {
-            "sha256": MANIFEST.sha256,
-            "size": MANIFEST.size,
-            "chunk_bytes": MANIFEST.chunk_bytes,
-            "digests": MANIFEST.digests,
-        }
-    )
-    assert MANIFEST.transfer == hashlib.sha256(fields).digest()[:16]
-
-
-def test_chunks_grow_with_the_blob() -> None:
-    blob = bytes(MAX_CHUNKS * MIN_CHUNK_BYTES + 1)
-    manifest = describe(blob, MIN_CHUNK_BYTES)
-    assert manifest.chunk_bytes == 2 * MIN_CHUNK_BYTES
-    assert manifest.count == MAX_CHUNKS // 2 + 1
-    assert describe(blob[:-1], MIN_CHUNK_BYTES).count == MAX_CHUNKS
 
 
 class Huge(bytes):
@@ -130,15 +103,6 @@ def test_a_chunk_that_is_not_of_the_blob(index: int, data: bytes, message: str) 
         assert end.have == set()
     assert intake.timer() is None
     assert fetch.timer() == 0.0
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 64, 4096])
-def test_bitmaps_go_both_ways(count: int) -> None:
-    chance = rng()
-    for _ in range(20):
-        indices = set(np.flatnonzero(chance.random(count) < 0.3).tolist())
-        assert from_bitmap(to_bitmap(indices, count), count) == indices
-    assert to_bitmap([], count) == bytes(-(-count // 8))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The update blob, both ways and broken."""
 
-import random
 import struct
 from dataclasses import dataclass
 
@@ -51,15 +50,6 @@ def fields(**changes: object) -> dict[str, object]:
     return {**msgspec.to_builtins(REPORT, builtin_types=(bytes,)), **changes}
 
 
-@pytest.mark.parametrize("payload", [b"", b"x", bytes(10_000)])
-@pytest.mark.parametrize("task", ["train", "evaluate"])
-def test_an_update_goes_both_ways(payload: bytes, task: str) -> None:
-    report = msgspec.convert(fields(task=task), Report)
-    found, rest = decode_update(encode_update(report, payload))
-    assert found == report
-    assert bytes(rest) == payload
-
-
 def test_what_a_report_may_leave_out() -> None:
     assert decode_update(blob_of(fields()))[0] == REPORT
     more = msgspec.structs.replace(REPORT, mix=0.25, sparse=Metrics(0.5, 0.75, 100))
@@ -67,11 +57,6 @@ def test_what_a_report_may_leave_out() -> None:
         assert decode_update(encode_update(report, b""))[0] == report
     assert encode_update(REPORT, b"") == blob_of(fields())
     assert {"mix", "sparse"}.isdisjoint(fields())
-
-
-def test_unknown_keys_are_ignored() -> None:
-    found, rest = decode_update(blob_of(fields(battery=0.5, later=[1, {"a": None}]), b"payload"))
-    assert (found, bytes(rest)) == (REPORT, b"payload")
 
 
 def test_every_prefix_of_the_header_is_refused() -> None:
@@ -140,13 +125,6 @@ def test_a_report_that_is_not_as_it_should_be(change: Change) -> None:
         decode_update(blob_of(fields(**{change.field: change.value})))
 
 
-@pytest.mark.parametrize("field", [name for name in fields() if name != "patch_hash"])
-def test_a_field_that_is_missing(field: str) -> None:
-    left = {name: value for name, value in fields().items() if name != field}
-    with pytest.raises(CodecError, match=f"missing required field `{field}`"):
-        decode_update(blob_of(left))
-
-
 @pytest.mark.parametrize(
     "header",
     [
@@ -162,18 +140,3 @@ def test_a_field_that_is_missing(field: str) -> None:
 def test_a_header_that_is_no_report(header: bytes) -> None:
     with pytest.raises(CodecError, match="update"):
         decode_update(struct.pack("<I", len(header)) + header)
-
-
-def test_random_bytes_are_refused() -> None:
-    rng = random.Random(1)
-    good = encode_update(REPORT, b"")
-    for _ in range(20_000):
-        if rng.random() < 0.5:
-            data = bytearray(rng.randbytes(rng.randrange(100)))
-        else:
-            data = bytearray(good)
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        try:
-            decode_update(bytes(data))
-        except CodecError:
-            continue

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sedge_edge.rounds.storage import Shelf
+from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.job import Outcome
-from sedge_edge.training.local_training import Learned
+from sedge_edge.training.local_training import LocalResult
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import decode_update, encode_update
 
@@ -40,14 +40,14 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 NOBODY = AttackConfig()
 
 
-def turned(learned: Learned, base: Theta, scale: float) -> Learned:
+def turned(learned: LocalResult, base: Theta, scale: float) -> LocalResult:
     """What a device learned, its way from base (n,) multiplied with ``scale``."""
     with np.errstate(over="ignore"):  # found when it is coded
         theta = base + np.float32(scale) * (learned.trained.theta - base)
     return replace(learned, trained=replace(learned.trained, theta=theta))
 
 
-def claiming(outcome: Outcome, blobs: Shelf, claim: int) -> Outcome:
+def claiming(outcome: Outcome, blobs: WholeBlobs, claim: int) -> Outcome:
     """The same outcome, its update with another number of examples."""
     report, payload = decode_update(blobs.read(outcome.update))
     report = msgspec.structs.replace(report, num_examples=claim)

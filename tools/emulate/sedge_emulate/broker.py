@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from sedge_cloud.admin.runs import MOSQUITTO_LIMITS
+from sedge_cloud.admin.templates import MOSQUITTO_LIMITS
 from sedge_emulate.last_will import LastWill
 from sedge_protocol.errors import ConfigError, LinkError
 

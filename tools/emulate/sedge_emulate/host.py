@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Set
 from pathlib import Path
 
-from sedge_edge.rounds.storage import Shelf
+from sedge_edge.rounds.storage import WholeBlobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.wire.transfer import Manifest
@@ -35,7 +35,7 @@ from sedge_protocol.wire.transfer import Manifest
 class HostDisk:
     """The shared files below ``folder``, and who holds how many of them."""
 
-    def __init__(self, folder: Path, live: bool = True, source: Shelf | None = None) -> None:
+    def __init__(self, folder: Path, live: bool = True, source: WholeBlobs | None = None) -> None:
         self._live = live
         self._source = source
         self._released: set[bytes] = set()

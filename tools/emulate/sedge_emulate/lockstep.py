@@ -12,12 +12,12 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.local_training import (
     Answer,
     Evaluate,
-    Learned,
-    Lesson,
+    LocalResult,
+    LocalTraining,
     Request,
     Train,
     TrainMixed,
-    asked_about,
+    examples_for,
 )
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
@@ -30,12 +30,12 @@ class Pupil:
     """
 
     def __init__(
-        self, lesson: Lesson, train: Examples, test: Examples, held: Examples | None = None
+        self, lesson: LocalTraining, train: Examples, test: Examples, held: Examples | None = None
     ) -> None:
         self._lesson = lesson
         self.train, self.test, self.held = train, test, held
         self.asks: Request | None = next(lesson)
-        self.result: Learned | TrainingDiverged | None = None
+        self.result: LocalResult | TrainingDiverged | None = None
 
     def hear(self, answer: Answer | TrainingDiverged) -> None:
         """Go on with the answer, up to the next question or the end."""
@@ -51,12 +51,12 @@ class Pupil:
             self.result = exc
 
 
-def lead(pupils: Sequence[Pupil], trainer: FleetTrainer) -> list[Learned | TrainingDiverged]:
+def lead(pupils: Sequence[Pupil], trainer: FleetTrainer) -> list[LocalResult | TrainingDiverged]:
     """What came of each lesson, in order; one that diverges does not touch the others."""
 
     def evaluate(asked: "_Asked[Evaluate]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.evaluate([
-            (request.theta, asked_about(request, pupil.test, pupil.held))
+            (request.theta, examples_for(request, pupil.test, pupil.held))
             for pupil, request in asked
         ])  # fmt: skip
 

@@ -1,7 +1,7 @@
 """One virtual device: the real agent core, with a disk, a link and a life from the plan.
 
     plan ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
-    agent ── Send, Subscribe ──> MemoryBroker       agent ── Work ──> Crew
+    agent ── Send, Subscribe ──> MemoryBroker       agent ── StartJob ──> Crew
 
 Without power nothing of the device is left but what its agent had committed. A job ends when the plan
 says so in virtual time, whatever this host needs for it; its result is waited for only then. It follows
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sedge_edge.agent import Agent, AgentEffect, Identity, Work
-from sedge_edge.rounds.global_model import named
+from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.job import Job
 from sedge_edge.training.trainer import TrainingDiverged
@@ -178,7 +178,7 @@ class VirtualDevice:
                     broker.subscribe(port, effect.topic)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
-                case Work():
+                case StartJob():
                     self._work(effect.job)
                 case _:
                     broker.unsubscribe(port, effect.topic)
@@ -195,7 +195,7 @@ class VirtualDevice:
             return
         self._orders = state.orders
         for order in state.orders.values():
-            if all(self._world.disk.bring(manifest.sha256) for manifest in named(order)):
+            if all(self._world.disk.bring(manifest.sha256) for manifest in named_blobs(order)):
                 self._begin(Job(order, **state.kept_for(order)))
                 return
 
@@ -216,7 +216,7 @@ class VirtualDevice:
         steps = world.steps(self.number, order)
         seconds = self.plan.job_s(order.run, order.round, steps)
         # The worker may find all of this on the host's disk: it stays until the device takes it.
-        holds = (order.model_hash, *(manifest.sha256 for manifest in named(order)))
+        holds = (order.model_hash, *(manifest.sha256 for manifest in named_blobs(order)))
         for name in holds:
             world.disk.hold(name)
         known = world.memo.find(key)

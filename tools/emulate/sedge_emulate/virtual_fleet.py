@@ -20,7 +20,7 @@ from sedge_cloud.events import CloudEffect, Event
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.store.database import Store
 from sedge_edge.agent import Identity
-from sedge_edge.training.examples import set_aside
+from sedge_edge.training.examples import holdout_size
 from sedge_edge.training.job import CODECS
 from sedge_emulate.clock import Alarm, Clock
 from sedge_emulate.crew import Crew
@@ -222,7 +222,7 @@ class VirtualFleet:
         """
         examples = self._shares.num_train(number)
         if order.work.choice is not None:
-            examples -= set_aside(examples, order.work.choice.holdout)
+            examples -= holdout_size(examples, order.work.choice.holdout)
         batches = -(-examples // self._batch_size)
         phases = [order.training, *order.work.then]
         if order.work.own_model is not None and not order.work.own_model.mixes:

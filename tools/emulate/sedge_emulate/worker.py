@@ -20,11 +20,19 @@ from threading import Thread
 
 import msgspec
 
-from sedge_edge.rounds.storage import FolderVectors, Shelf, Vectors
+from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, Outcome, Place, Prepared, base_of, complete, prepare
-from sedge_edge.training.local_training import Learned
+from sedge_edge.training.job import (
+    Job,
+    JobContext,
+    Outcome,
+    Prepared,
+    complete,
+    prepare,
+    update_base,
+)
+from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import AttackConfig, claiming, turned
 from sedge_emulate.config import TrainerConfig
@@ -152,7 +160,7 @@ class Worker:
             or personal
             or order.work.scoring is not None
         )
-        there = Place(blobs, vectors, train, test, keeps_model=needed)
+        there = JobContext(blobs, vectors, train, test, keeps_model=needed)
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
 
@@ -164,19 +172,21 @@ class Worker:
             self._examples[device] = self._shares.examples(device)
         return self._examples[device]
 
-    def _disk(self, request: Request) -> tuple[Shelf, Vectors]:
+    def _disk(self, request: Request) -> tuple[WholeBlobs, Vectors]:
         if request.key is None:
             blobs = BlobFolder(request.home)
             return blobs, FolderVectors(blobs)
         return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
 
-    def _train(self, ready: list["_Ready"]) -> list[Learned | TrainingDiverged]:
+    def _train(self, ready: list["_Ready"]) -> list[LocalResult | TrainingDiverged]:
         """Lead everyone's lesson; one bundle after another, all its devices together."""
-        results: dict[int, Learned | TrainingDiverged] = {}
+        results: dict[int, LocalResult | TrainingDiverged] = {}
         for bundle in dict.fromkeys(one.bundle for one in ready):
             group = [one for one in ready if one.bundle == bundle]
             pupils = [
-                Pupil(o.prepared.lesson, o.prepared.train, o.there.test, o.prepared.held)
+                Pupil(
+                    o.prepared.local_training, o.prepared.train, o.there.test, o.prepared.held_out
+                )
                 for o in group
             ]
             found = lead(pupils, self.trainer(self._bundles[bundle]))
@@ -184,7 +194,7 @@ class Worker:
                 results[one.place] = result
         return [results[one.place] for one in ready]
 
-    def _bundle(self, blobs: Shelf, sha256: bytes) -> Bundle:
+    def _bundle(self, blobs: WholeBlobs, sha256: bytes) -> Bundle:
         if sha256 not in self._bundles:
             self._bundles[sha256] = unpack(blobs.read(sha256))
         return self._bundles[sha256]
@@ -204,14 +214,14 @@ class _Ready:
     place: int
     request: Request
     prepared: Prepared
-    there: Place
+    there: JobContext
 
     @property
     def bundle(self) -> bytes:
         return self.prepared.job.order.bundle.sha256
 
 
-def _within_reach(job: Job, blobs: Shelf) -> Job:
+def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
     """The job without steps whose deltas are not on this host.
 
     The version that a step builds on may be here because another device holds it; one that does not
@@ -246,11 +256,11 @@ def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
     )
 
 
-def _completed(one: _Ready, learned: Learned, took: float) -> Outcome:
+def _completed(one: _Ready, learned: LocalResult, took: float) -> Outcome:
     """A lesson's outcome: the agent's own or, from a hostile device, what it makes of that."""
     attack = one.request.attack
     if attack is not None:
-        learned = turned(learned, base_of(one.prepared, learned), attack.scale)
+        learned = turned(learned, update_base(one.prepared, learned), attack.scale)
     outcome = complete(one.prepared, learned, took, one.there)
     if attack is not None and attack.claim:
         outcome = claiming(outcome, one.there.blobs, attack.claim)

@@ -1,4 +1,4 @@
-"""sedge-export: a torch model becomes a bundle of programs that train it without torch."""
+"""sedge-export: compiles a torch model into a bundle of programs that train it without torch."""
 
 from sedge_export.export import export
 from sedge_export.network import cross_entropy, squared_error

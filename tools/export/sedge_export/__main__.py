@@ -1,12 +1,12 @@
-"""sedge-export: a model on the command line becomes a bundle folder.
+"""sedge-export: compiles a model into a bundle folder, from the command line.
 
     sedge-export package.module:function --sample-shape 1,28,28 --batch-size 32 --num-classes 10 \\
         --name avgcnn --out folder [--widths 0,0.25,0.5,0.75]
     sedge-export show folder
 
-The function or class is called without arguments and must give an nn.Module. ``--widths`` are shares of
-the channels to leave out: the whole model goes to ``folder``, a form that lacks a quarter of the channels
-of every axis to ``folder-0.25``, and so on; each is verified as any bundle is.
+The function or class is called without arguments and must return an nn.Module. ``--widths`` are shares of
+the channels to leave out: the whole model is written to ``folder``, the form without a quarter of the
+channels of every axis to ``folder-0.25``, and so on. Each is verified like any bundle.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest, load
 
 QUARTERS = (0.25, 0.5, 0.75)
-SHOWN = 4  # tensors of an axis that are named
+SHOWN = 4  # tensors of an axis that ``show`` names
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; 0 when it did what was asked, 2 with one line on stderr when it could not."""
+    """Run the command. Returns 0 for success, 2 after one line on stderr for an error."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
         if arguments[:1] == ["show"]:
@@ -39,13 +39,15 @@ def main(argv: list[str] | None = None) -> int:
             made = _export(_export_parser().parse_args(arguments))
         print("\n\n".join(summary(manifest, folder) for folder, manifest in made.items()))
     except (SedgeError, OSError) as exc:
-        print("sedge-export:", *str(exc).split(), file=sys.stderr)  # whatever it holds, one line
+        print(
+            "sedge-export:", *str(exc).split(), file=sys.stderr
+        )  # on one line, whatever the message contains
         return 2
     return 0
 
 
 def summary(manifest: BundleManifest, folder: Path) -> str:
-    """A bundle in a few lines: what it holds and what was measured."""
+    """A bundle in a few lines: its contents and its measured errors."""
     layout, checked = manifest.layout, manifest.verification
     target = manifest.target
     rows = [
@@ -72,10 +74,10 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
 
 
 def _axes_rows(manifest: BundleManifest) -> list[tuple[str, str]]:
-    """The axes with what runs along them, and how large narrower forms are."""
+    """The axes with their tensors, and the sizes of narrower forms."""
     axes, layout = manifest.axes, manifest.layout
     if axes is None:
-        return [("axes", "none: it has one width")]
+        return [("axes", "none: it has a single width")]
     rows: list[tuple[str, str]] = []
     for number, (channels, places) in enumerate(zip(axes.channels, axes.used, strict=True)):
         names = list(dict.fromkeys(layout.tensors[tensor].name for tensor, _ in places))
@@ -132,15 +134,15 @@ def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
 
 def _model(path: str) -> nn.Module:
     module_name, _, attribute = path.partition(":")
-    if "" not in sys.path:  # a model beside the user, not installed, as with python -m
+    if "" not in sys.path:  # find a model in the working folder, as python -m does
         sys.path.insert(0, "")
     try:
-        found: object = importlib.import_module(module_name)
+        value: object = importlib.import_module(module_name)
         for part in attribute.split("."):
-            found = getattr(found, part)
-        model = cast(Callable[[], object], found)()
-    except (Exception, SystemExit) as exc:  # the user's own code: anything can come out of it
-        expected = "module:function that gives an nn.Module without arguments"
+            value = getattr(value, part)
+        model = cast(Callable[[], object], value)()
+    except (Exception, SystemExit) as exc:  # the user's code may raise anything
+        expected = "module:function that returns an nn.Module and takes no arguments"
         raise ConfigError("model", path, f"{expected} ({exc})") from exc
     if not isinstance(model, nn.Module):
         raise ConfigError("model", path, f"an nn.Module, not a {type(model).__name__}")
@@ -195,7 +197,7 @@ def _export_parser() -> argparse.ArgumentParser:
         description="Export a torch model as programs that train it on a device.",
         epilog="`sedge-export show FOLDER` prints what a bundle holds.",
     )
-    parser.add_argument("model", help="module:function or class that gives the nn.Module")
+    parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
     parser.add_argument(
         "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
     )
@@ -222,7 +224,7 @@ def _export_parser() -> argparse.ArgumentParser:
         help="largest error (default %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=_number, default=0, help="of initial values and test batches"
+        "--seed", type=_number, default=0, help="seed of the initial values and test batches"
     )
     return parser
 

@@ -1,8 +1,8 @@
-"""The axes of a model: which channels of its tensors belong together, read off the traced forward pass.
+"""The axes of a model: which channels of its tensors belong together, derived from the traced forward pass.
 
-Every dimension of every tensor starts as a stream of its own. A walk over the operators ties what must run
-side by side and fixes what cannot change: the input's own channels, the outputs, kernels, concatenated or
-cut channels, and whatever no rule is known for.
+Every dimension of every tensor starts as a stream of its own. A walk over the operators ties the dimensions
+that must have the same channels, and fixes those that cannot change: the input's channels, the outputs,
+kernels, concatenated or cut channels, and everything that meets an operator without a rule.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ EXPAND = torch.ops.aten.expand.default
 
 
 @dataclass(frozen=True)
-class Found:
-    """The axes of a layout, none where nothing can be narrowed, and why streams of channels were fixed."""
+class FoundAxes:
+    """The axes of a layout (none when nothing can be narrowed), and why streams of channels were fixed."""
 
     axes: Axes
     reasons: tuple[str, ...]
 
 
-def find_axes(network: Network, x: Tensor) -> Found:
+def find_axes(network: Network, x: Tensor) -> FoundAxes:
     """The axes of a network that takes x (B, ...). Raises ``ExportError`` when it cannot be traced."""
     names = [tensor.name for tensor in network.layout.tensors]
 
@@ -47,11 +47,11 @@ def find_axes(network: Network, x: Tensor) -> Found:
     labels = _first_labels(network, streams)
     traced = trace(forward, [*values, x])
     _walk(traced, streams, [*labels, Labels.plain(x.shape)])
-    return Found(_axes(labels, streams), tuple(dict.fromkeys(streams.reasons)))
+    return FoundAxes(_axes(labels, streams), tuple(dict.fromkeys(streams.reasons)))
 
 
 def _first_labels(network: Network, streams: Streams) -> list[Labels]:
-    """A stream for each dimension of each tensor, fixed where its module has a width of its own."""
+    """A stream for each dimension of each tensor, fixed when its module cannot be resized."""
     labels = [
         Labels(
             streams.fresh(extent, f"dimension {number} of {tensor.name!r}")
@@ -69,17 +69,17 @@ def _first_labels(network: Network, streams: Streams) -> list[Labels]:
 
 
 def _walk(traced: fx.GraphModule, streams: Streams, inputs: Sequence[Labels]) -> None:
-    given = iter(inputs)
+    remaining = iter(inputs)
     values: Values = {}
     for node in traced.graph.nodes:
         if node.op == "placeholder":
-            values[node] = [next(given)]
+            values[node] = [next(remaining)]
             if not node.users:
-                _fix(streams, values[node], "is used by nothing")
+                _fix(streams, values[node], "is not used")
         elif node.op == "get_attr":
             values[node] = [Labels.plain(getattr(traced, str(node.target)).shape)]
         elif node.op == "call_function" and not _is_static(node):
-            _fix(streams, inputs, f"must stay: shapes from {node.target} on depend on the data")
+            _fix(streams, inputs, f"must stay: from {node.target} on, shapes depend on the data")
             return
         elif node.op == "call_function":
             values[node] = _called(node, streams, values)
@@ -89,16 +89,16 @@ def _walk(traced: fx.GraphModule, streams: Streams, inputs: Sequence[Labels]) ->
 
 
 def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
-    if not isinstance(node.target, OpOverload):  # getitem, of an operator with several results
+    if not isinstance(node.target, OpOverload):  # getitem on an operator with several results
         source, index = cast(tuple[fx.Node, int], node.args)
         return [values[source][index]]
     if node.target is EXPAND and all(_broadcasts(user) for user in node.users):
-        return values[node.all_input_nodes[0]]  # which they broadcast themselves, to any width
+        return values[node.all_input_nodes[0]]  # its users broadcast themselves, at any width
     names = [argument.name for argument in node.target._schema.arguments]
     arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     labels = cast(dict[str, Any], tree_map_only(fx.Node, lambda n: values[n][0], arguments))
-    known = {"x" if name in ("self", "input") else name: v for name, v in labels.items()}
-    return labelled(Step(str(node.target), streams, _shapes(node)), node.target, known)
+    by_name = {"x" if name in ("self", "input") else name: v for name, v in labels.items()}
+    return labelled(Step(str(node.target), streams, _shapes(node)), node.target, by_name)
 
 
 def _shapes(node: fx.Node) -> list[tuple[int, ...]]:
@@ -123,16 +123,16 @@ def _fix(streams: Streams, tensors: Sequence[Labels], why: str) -> None:
 
 
 def _axes(tensors: Sequence[Labels], streams: Streams) -> Axes:
-    """The streams that are left, numbered as the tensors show them."""
+    """The streams that remain free, numbered in order of appearance in the tensors."""
     for labels in tensors:
         for dim in labels:
             if any(isinstance(part, Stream) for part in resolved(dim)[1:]):
-                streams.fix(dim, "must stay: flattened, it does not come first")
-    found: dict[Stream, int] = {}
-    dims = tuple(tuple(_number(dim, found) for dim in labels) for labels in tensors)
-    return Axes(tuple(stream.extent for stream in found), dims)
+                streams.fix(dim, "must stay: flattened behind another dimension")
+    numbers: dict[Stream, int] = {}
+    dims = tuple(tuple(_number(dim, numbers) for dim in labels) for labels in tensors)
+    return Axes(tuple(stream.extent for stream in numbers), dims)
 
 
-def _number(dim: Dim, found: dict[Stream, int]) -> int:
+def _number(dim: Dim, numbers: dict[Stream, int]) -> int:
     first = next(iter(resolved(dim)), 1)
-    return found.setdefault(first, len(found)) if isinstance(first, Stream) else FIXED
+    return numbers.setdefault(first, len(numbers)) if isinstance(first, Stream) else FIXED

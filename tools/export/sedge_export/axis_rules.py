@@ -1,9 +1,9 @@
-"""What each ATen operator does to streams of channels: one rule for each, by the names of its schema.
+"""One rule per ATen operator: what it does to streams of channels. Arguments are named as in its schema.
 
-A rule gets the labels of the tensors among its arguments (``self`` and ``input`` are ``x``), ties the
-dimensions that must run side by side, and gives the labels of each result. An operator without a rule, or
-with arguments that its rule does not know, fixes every stream it meets: such channels cannot be left out,
-and nothing wrong comes of it.
+A rule gets the labels of the tensors among its arguments (``self`` and ``input`` become ``x``), ties the
+dimensions that must have the same channels, and returns the labels of each result. An operator without a
+rule, or with arguments that its rule does not handle, fixes every stream it meets. That is always correct;
+these channels just cannot be left out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from sedge_export.streams import Dim, Streams, extent_of, resolved
 
 
 class Labels(tuple[Dim, ...]):
-    """What each dimension of a tensor runs along."""
+    """The streams of each dimension of a tensor."""
 
     @classmethod
     def plain(cls, shape: Iterable[int]) -> "Labels":
@@ -47,7 +47,7 @@ class Step:
 
     @property
     def why(self) -> str:
-        """What becomes of a stream that is fixed here."""
+        """The reason for fixing a stream at this operator."""
         return f"must stay for {self.name}"
 
     def fix(self, *dims: Dim) -> None:
@@ -56,28 +56,28 @@ class Step:
             self.streams.fix(dim, self.why)
 
     def tie(self, first: Dim, second: Dim) -> Dim:
-        """The one dimension that both are."""
+        """Unify two dimensions."""
         return self.streams.tie(first, second, self.why)
 
 
 def labelled(step: Step, operator: OpOverload, arguments: dict[str, Any]) -> list[Labels]:
-    """The labels of each result of an operator, its arguments by name."""
+    """The labels of each result of an operator, given its arguments by name."""
     rule = RULES.get(operator) or (_side_by_side if broadcasts(operator) else None)
-    found = rule(step, **arguments) if rule else []
-    if [labels.shape for labels in found] == list(step.shapes):
-        return found
+    results = rule(step, **arguments) if rule else []
+    if [labels.shape for labels in results] == list(step.shapes):
+        return results
     for labels in _tensors(arguments.values()):
         step.fix(*labels)
     return [Labels.plain(shape) for shape in step.shapes]
 
 
 def broadcasts(operator: object) -> bool:
-    """Whether an operator goes element by element over its arguments."""
+    """Whether an operator is element-wise, with broadcasting."""
     return isinstance(operator, OpOverload) and torch.Tag.pointwise in operator.tags
 
 
 def _tensors(arguments: Iterable[object]) -> list[Labels]:
-    """The labels among the arguments, those in lists too."""
+    """The labels among the arguments, including those in lists."""
     found: list[Labels] = []
     for argument in arguments:
         if isinstance(argument, Labels):
@@ -103,7 +103,7 @@ def _rule(*operators: OpOverload) -> Callable[[Function], Function]:
     aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.full_like.default,
 )  # fmt: skip
 def _side_by_side(step: Step, /, **arguments: object) -> list[Labels]:
-    """Tensors broadcast against each other, their dimensions aligned at the last."""
+    """Tensors broadcast against each other, aligned at their last dimensions."""
     given = _tensors(arguments.values())
     found: list[Dim] = []
     for back in range(len(step.shapes[0]), 0, -1):
@@ -130,7 +130,7 @@ def _convolution(
     if groups == 1:
         ins, outs = (weight[0], weight[1]) if transposed else (weight[1], weight[0])
         step.tie(x[1], ins)
-    elif groups == channels and not transposed:  # depthwise: each channel by itself
+    elif groups == channels and not transposed:  # depthwise: each channel on its own
         outs = step.tie(weight[0], resolved((*x[1], extent_of(weight[0]) // channels)))
     else:
         return []
@@ -154,7 +154,7 @@ def _batch_norm(
 def _group_norm(
     step: Step, /, *, x: Labels, weight: Labels | None, bias: Labels | None, **_: object
 ) -> list[Labels]:
-    if weight is None:  # nothing tells how many channels the module is to have
+    if weight is None:  # without a weight the module's width cannot be narrowed
         return []
     step.tie(x[1], weight[0])
     if bias is not None:
@@ -256,8 +256,8 @@ def _t(step: Step, /, *, x: Labels) -> list[Labels]:
 @_rule(aten.expand.default)
 def _expand(step: Step, /, *, x: Labels, **_: object) -> list[Labels]:
     wide = Labels.plain(step.shapes[0])
-    held = ((),) * (len(wide) - len(x)) + x
-    return [Labels(h or w for h, w in zip(held, wide, strict=True))]
+    padded = ((),) * (len(wide) - len(x)) + x
+    return [Labels(p or w for p, w in zip(padded, wide, strict=True))]
 
 
 @_rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
@@ -269,25 +269,25 @@ def _squeeze(step: Step, /, *, x: Labels, dim: int | Sequence[int] | None = None
 
 @_rule(aten.unsqueeze.default)
 def _unsqueeze(step: Step, /, *, x: Labels, dim: int) -> list[Labels]:
-    place = dim % (len(x) + 1)
-    return [Labels((*x[:place], (), *x[place:]))]
+    axis = dim % (len(x) + 1)
+    return [Labels((*x[:axis], (), *x[axis:]))]
 
 
 @_rule(aten.repeat.default)
 def _repeat(step: Step, /, *, x: Labels, repeats: Sequence[int]) -> list[Labels]:
-    held = ((),) * (len(repeats) - len(x)) + x
-    return [Labels(resolved((times, *dim)) for times, dim in zip(repeats, held, strict=True))]
+    padded = ((),) * (len(repeats) - len(x)) + x
+    return [Labels(resolved((times, *dim)) for times, dim in zip(repeats, padded, strict=True))]
 
 
-# Parts: a dimension that is cut cannot become narrower, the others can.
+# Parts: a dimension that is cut cannot be narrowed, the others can.
 
 
 def _cut(step: Step, x: Labels, *dims: int) -> list[Labels]:
-    places = {d % len(x) for d in dims}
-    step.fix(*(x[d] for d in places))
+    cut = {d % len(x) for d in dims}
+    step.fix(*(x[d] for d in cut))
     return [
         Labels(
-            resolved((extent,)) if number in places else dim
+            resolved((extent,)) if number in cut else dim
             for number, (dim, extent) in enumerate(zip(x, shape, strict=True))
         )
         for shape in step.shapes
@@ -302,8 +302,8 @@ def _slice(step: Step, /, *, x: Labels, dim: int = 0, **_: object) -> list[Label
 @_rule(aten.select.int)
 def _select(step: Step, /, *, x: Labels, dim: int, **_: object) -> list[Labels]:
     step.fix(x[dim])
-    place = dim % len(x)
-    return [Labels((*x[:place], *x[place + 1 :]))]
+    axis = dim % len(x)
+    return [Labels((*x[:axis], *x[axis + 1 :]))]
 
 
 @_rule(aten.flip.default)
@@ -318,10 +318,12 @@ def _pad(step: Step, /, *, x: Labels, pad: Sequence[int], **_: object) -> list[L
 
 @_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> list[Labels]:
-    """Leading dimensions that are not indexed stay; all from the first indexed one on are plain."""
-    places = [number for number, index in enumerate(indices) if index is not None]
-    first = places[0]
-    if places != list(range(first, first + len(places))):  # then the indexed ones come first
+    """Dimensions before the first indexed one are kept; all from there on become plain."""
+    indexed = [number for number, index in enumerate(indices) if index is not None]
+    first = indexed[0]
+    if indexed != list(
+        range(first, first + len(indexed))
+    ):  # torch then moves the indexed dimensions to the front
         return []
     step.fix(*x[first:])
     return [Labels((*x[:first], *Labels.plain(step.shapes[0][first:])))]
@@ -330,10 +332,10 @@ def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> lis
 @_rule(aten.cat.default)
 def _cat(step: Step, /, *, tensors: Sequence[Labels], dim: int = 0) -> list[Labels]:
     first = tensors[0]
-    place = dim % len(first)
+    axis = dim % len(first)
     for other in tensors[1:]:
-        for number in set(range(len(first))) - {place}:
+        for number in set(range(len(first))) - {axis}:
             step.tie(first[number], other[number])
     for labels in tensors:
-        step.fix(labels[place])
-    return _cut(step, first, place)
+        step.fix(labels[axis])
+    return _cut(step, first, axis)

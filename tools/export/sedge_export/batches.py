@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from sedge_protocol.wire.bundle import TensorSpec
 
-DRAWN_ROWS = 4  # batches' worth of random rows
+DRAWN_BATCHES = 4  # of random rows
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Batch:
 def random_samples(
     sample: Tensor, target: TensorSpec, num_classes: int, batch_size: int, rng: Generator
 ) -> Samples:
-    """Random rows whose numbers are drawn from the sample's, so that indices stay valid ones.
+    """Random rows whose values are drawn from the sample's, so that indices stay valid.
 
-    Half of the rows are flat in one half: equal neighbours are what real images are full of and what
-    wrong max pooling gets wrong. A constant float sample says nothing, so normal numbers replace it.
+    Every other row is constant in one half: real images are full of equal neighbours, and these are what a
+    wrong max pooling gets wrong. A constant float sample is replaced by normally distributed values.
     """
-    count = DRAWN_ROWS * batch_size
+    count = DRAWN_BATCHES * batch_size
     shape = (count, *sample.shape[1:])
     pool = sample.reshape(-1)
     if pool.is_floating_point() and bool((pool == pool[0]).all()):
@@ -53,9 +53,9 @@ def random_samples(
 
 
 def draw(samples: Samples, batch_size: int, padded: bool, rng: Generator) -> Batch:
-    """A batch of random rows; two thirds of a padded one are padding.
+    """A batch of random rows; two thirds of a padded batch are padding.
 
-    Weights of real rows lie between 0.5 and 1.5: a program that forgets them cannot pass.
+    Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them cannot pass.
     """
     chosen = torch.randint(len(samples.x), (batch_size,), generator=rng)
     rows = max(1, batch_size // 3) if padded else batch_size

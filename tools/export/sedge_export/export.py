@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from sedge_export.axes import find_axes
 from sedge_export.batches import Samples, random_samples
-from sedge_export.lowering.walk import to_onnx
+from sedge_export.inspection import OperatorRecorder, inspect_model
+from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.narrow import cut
 from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
-from sedge_export.survey import Survey, survey
 from sedge_export.trace import trace
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
@@ -55,14 +55,14 @@ def export(
     seed: int = 0,
     dropped: float = 0.0,
 ) -> BundleManifest:
-    """Write the model's bundle and give its manifest.
+    """Write the model's bundle. Returns its manifest.
 
-    ``sample_input`` (B, ...) fixes type and shape of a row. ``loss`` maps outputs (B, C) and targets to
-    one number a row; by default cross entropy, or squared error when ``num_classes`` is 0. ``target``
-    is a row of the targets, by default a label, or C floats. ``real_data`` (x, y), any number of
-    rows, is verified on in addition to random rows. ``dropped`` (0 to below 1) exports the narrower form of
-    the model that lacks this share of the channels of every axis: the names and the order of its
-    tensors are the whole model's, its first values slices of them.
+    ``sample_input`` (B, ...) sets type and shape of a row. ``loss`` maps outputs (B, C) and targets to one
+    number per row, by default cross entropy, or squared error when ``num_classes`` is 0. ``target``
+    describes a row of the targets, by default a label, or C floats. ``real_data`` (x, y), any number of
+    rows, is used for verification in addition to random rows. ``dropped`` (0 to below 1) exports a narrower
+    form, without this share of the channels of every axis: its tensors have the names and the order of the
+    whole model's, and are slices of them.
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -70,7 +70,7 @@ def export(
     x = _sample_batch(sample_input.detach().cpu(), batch_size)
     form = _form(model, x, loss, num_classes, dropped)
     if target is None:
-        labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.width,))
+        labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.outputs,))
         target = labels if num_classes else floats
     rng = torch.Generator().manual_seed(seed)
     samples = random_samples(x, target, num_classes, batch_size, rng)
@@ -106,12 +106,12 @@ def _real(data: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Samples:
 
 @dataclass(frozen=True)
 class _Form:
-    """The model as wide as it is exported: its record, the width C of its outputs (B, C), its axes."""
+    """The model at the width that is exported; ``outputs`` is the C of its outputs (B, C)."""
 
     model: nn.Module
     network: Network
-    record: Survey
-    width: int
+    operators: OperatorRecorder
+    outputs: int
     axes: Axes | None
     dropped: float
 
@@ -121,14 +121,14 @@ def _form(
 ) -> _Form:
     loss = loss or (cross_entropy if num_classes else squared_error)
     network = Network(model, loss, num_classes > 0)
-    record, width = survey(copied(model), x, num_classes)
+    operators, outputs = inspect_model(copied(model), x, num_classes)
     found = find_axes(network, x)
     if dropped:
         model = cut(model, x, network.layout, found, dropped)
         network = Network(model, loss, num_classes > 0)
-        record, width = survey(copied(model), x, num_classes)
+        operators, outputs = inspect_model(copied(model), x, num_classes)
     axes = found.axes.narrowed(dropped) if found.axes.channels else None
-    return _Form(model, network, record, width, axes, dropped)
+    return _Form(model, network, operators, outputs, axes, dropped)
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,15 @@ def _programs(form: _Form, x: Tensor, y: Tensor) -> dict[str, bytes]:
         ),
         "predict": _Plan(network.predict, False, ("theta", "x"), ("logits",)),
     }
-    # A tensor each: tracing tells its inputs apart by identity.
+    # Separate tensors, because tracing tells its inputs apart by identity.
     vectors = {key: torch.from_numpy(network.theta) for key in ("theta", "velocity", "anchor")}
     scalars = {key: torch.ones(()) for key in ("learning_rate", "momentum", "prox")}
-    given = {**vectors, **scalars, "x": x, "y": y, "w": torch.ones(len(x))}
+    inputs = {**vectors, **scalars, "x": x, "y": y, "w": torch.ones(len(x))}
     lowered: dict[str, bytes] = {}
     for name, plan in plans.items():
         network.model.train(plan.training)
-        traced = trace(plan.function, [given[key] for key in plan.inputs])
-        lowered[name] = to_onnx(traced, name, plan.inputs, plan.outputs, form.record.where)
+        traced = trace(plan.function, [inputs[key] for key in plan.inputs])
+        lowered[name] = to_onnx(traced, name, plan.inputs, plan.outputs, form.operators.where)
     return lowered
 
 

@@ -1,7 +1,7 @@
-"""A small builder of ONNX graphs whose every value has a known, static shape.
+"""A small builder of ONNX graphs in which every value has a static shape.
 
-It knows shapes and element types, so a lowering never asks a runtime for them, and a wrong one is
-found where it is made. It does no fusion: onnxruntime does that when it loads the program.
+It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong one is
+found where it is made. It does not fuse operators: onnxruntime does that when it loads the program.
 """
 
 import math
@@ -24,7 +24,7 @@ Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto
 Array: TypeAlias = NDArray[np.generic]
 ElementType: TypeAlias = np.dtype[np.generic]
 
-# The three element types that programs have.
+# The element types that programs may have.
 FLOAT: ElementType = np.dtype(np.float32)
 INT: ElementType = np.dtype(np.int64)
 BOOL: ElementType = np.dtype(np.bool_)
@@ -115,7 +115,7 @@ class Graph:
         outputs: Sequence[tuple[tuple[int, ...], ElementType]],
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """A node with several outputs; None stands for an optional input left out."""
+        """A node with several outputs; None stands for an omitted optional input."""
         made = tuple(self._new(shape, dtype) for shape, dtype in outputs)
         names = [value.name if value else "" for value in inputs]
         node = helper.make_node(kind, names, [value.name for value in made])
@@ -138,7 +138,7 @@ class Graph:
 
     def _broadcasting(self, kind: str, x: Value, y: Value, dtype: ElementType) -> Value:
         shape = np.broadcast_shapes(x.shape, y.shape)
-        # A side that was spread out need not be when the other has the whole shape.
+        # An expanded side can stay unexpanded when the other side has the whole shape.
         if y.shape == shape:
             x = self._broadcasts.get(x.name, x)
         if x.shape == shape:
@@ -192,7 +192,7 @@ class Graph:
         return made
 
     def untransposed(self, x: Value) -> tuple[Value, tuple[int, ...]]:
-        """What x is a transpose of, and by which order of axes (itself, unchanged, otherwise)."""
+        """What x is a transpose of, and its order of axes; x itself and the identity otherwise."""
         return self._transposes.get(x.name, (x, tuple(range(x.rank))))
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:

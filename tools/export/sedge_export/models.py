@@ -1,8 +1,8 @@
-"""Reference models: what the benchmarks and the demo train.
+"""Reference models, which the benchmarks and the demo train.
 
 ``avgcnn`` is the small network of the personalised federated learning literature (n = 582,026 for one
-channel of 28 x 28 and ten classes), ``resnet8`` that of FedPURIN and FedCAC. Each has PyTorch's default
-initialisation but for the convolutions of ``resnet8``, drawn as its authors do (Kaiming, fan out).
+channel of 28 x 28 and ten classes), ``resnet8`` that of FedPURIN and FedCAC. Both use PyTorch's default
+initialisation, except for the convolutions of ``resnet8``, which follow its authors (Kaiming, fan out).
 """
 
 from collections.abc import Callable
@@ -44,12 +44,12 @@ def mlp(inputs: int = 784, hidden: int = 200, classes: int = 10) -> nn.Module:
 
 
 def batch_norm(channels: int) -> nn.Module:
-    """Batch normalisation: statistics of the batch, running ones in theta."""
+    """Batch normalisation, with running statistics in theta."""
     return nn.BatchNorm2d(channels)
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Group normalisation of 16 channels a group: no statistics, and whole groups at any quarter."""
+    """Group normalisation, 16 channels per group: no statistics, and whole groups at every quarter."""
     return nn.GroupNorm(channels // 16, channels)
 
 
@@ -101,7 +101,7 @@ class ResNet8(nn.Module):
 
 
 def resnet8(channels: int = 1, classes: int = 10) -> nn.Module:
-    """ResNet-8 as FedPURIN has it, with batch normalisation: n = 1,229,002 and 2,688 statistics."""
+    """FedPURIN's ResNet-8, with batch normalisation: n = 1,229,002 and 2,688 statistics."""
     return ResNet8(channels, classes, batch_norm)
 
 

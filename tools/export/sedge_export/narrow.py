@@ -1,6 +1,6 @@
-"""A narrower form of a model: the same module with the first channels of every axis (HeteroFL's sub-model).
+"""A narrower form of a model: the same module with only the first channels of every axis, as in HeteroFL.
 
-Its tensors are slices of the whole model's, and it is an ordinary module that trains and exports as any.
+Its tensors are slices of the whole model's. It trains and exports like any other module.
 """
 
 import traceback
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sedge_export.axes import Found, find_axes
+from sedge_export.axes import FoundAxes, find_axes
 from sedge_export.network import Network, copied, squared_error
 from sedge_export.resize import resize
 from sedge_protocol.axes import FIXED, Axes
@@ -22,68 +22,68 @@ MAX_REASONS = 3
 
 
 def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
-    """A copy with ceil((1 - dropped) c) of the c channels of every axis; ``sample`` is (B, ...).
+    """A copy with ceil((1 - dropped) c) of the c channels of every axis; ``sample`` has shape (B, ...).
 
-    Raises ``ExportError`` when nothing can be narrowed, when groups of a normalisation would not be
-    whole, and when the narrower form does not run, as with sizes written into its forward pass.
+    Raises ``ExportError`` when nothing can be narrowed, when a normalisation would be left with a broken
+    group, and when the narrower form does not run, for instance because its forward pass hard-codes sizes.
     """
     network = Network(module, squared_error, False)
     return cut(module, sample, network.layout, find_axes(network, sample), dropped)
 
 
 def cut(
-    module: nn.Module, sample: Tensor, layout: Layout, found: Found, dropped: float
+    module: nn.Module, sample: Tensor, layout: Layout, found: FoundAxes, dropped: float
 ) -> nn.Module:
-    """``narrowed`` for a module whose layout and axes are known."""
+    """``narrowed`` for a module whose layout and axes are already known."""
     if not 0 <= dropped < 1:
         raise ExportError(f"dropped: {dropped}, expected 0 to below 1")
-    made = copied(module)
+    narrower = copied(module)
     if dropped == 0:
-        return made
+        return narrower
     if not found.axes.channels:
-        raise ExportError(f"model: nothing can be narrowed: {_some(found.reasons)}")
-    _cut_tensors(made, layout, found.axes, dropped)
-    for name, part in made.named_modules():
+        raise ExportError(f"model: nothing can be narrowed: {_first_reasons(found.reasons)}")
+    _cut_tensors(narrower, layout, found.axes, dropped)
+    for name, part in narrower.named_modules():
         resize(name, part)
-    _check_runs(module, made, sample, dropped)
-    return made
+    _check_runs(module, narrower, sample, dropped)
+    return narrower
 
 
-def _some(reasons: tuple[str, ...]) -> str:
+def _first_reasons(reasons: tuple[str, ...]) -> str:
     more = len(reasons) - MAX_REASONS
     return "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _cut_tensors(model: nn.Module, layout: Layout, axes: Axes, dropped: float) -> None:
-    """Replace every tensor by its slice, under each name that it has."""
+    """Replace every tensor by its slice, under each of its names."""
     narrower = axes.layout(layout, axes.narrowed(dropped))
-    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     slices: dict[int, Tensor] = {}
     for tensor, dims in zip(narrower.tensors, axes.dims, strict=True):
-        whole = held[tensor.name]
+        whole = tensors[tensor.name]
         if any(axis != FIXED for axis in dims):
             part = whole.detach()[tuple(slice(extent) for extent in tensor.shape)].clone()
             slices[id(whole)] = (
                 nn.Parameter(part, whole.requires_grad) if isinstance(whole, nn.Parameter) else part
             )
     for module in model.modules():
-        for name, held_tensor in _own(module):
-            if id(held_tensor) in slices:
-                setattr(module, name, slices[id(held_tensor)])
+        for name, own in _own_tensors(module):
+            if id(own) in slices:
+                setattr(module, name, slices[id(own)])
 
 
-def _own(module: nn.Module) -> list[tuple[str, Tensor]]:
+def _own_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
     parameters = module.named_parameters(recurse=False, remove_duplicate=False)
     return [*parameters, *module.named_buffers(recurse=False, remove_duplicate=False)]
 
 
-def _check_runs(whole: nn.Module, made: nn.Module, sample: Tensor, dropped: float) -> None:
-    what = f"model: narrower by {dropped:g} it"
+def _check_runs(whole: nn.Module, narrower: nn.Module, sample: Tensor, dropped: float) -> None:
+    what = f"model: its form narrower by {dropped:g}"
     try:
-        found = _output_shape(made, sample)
-    except Exception as exc:  # the user's own code: anything can come out of it
+        found = _output_shape(narrower, sample)
+    except Exception as exc:  # the user's code may raise anything
         reason = f"{type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
-        raise ExportError(f"{what} fails{_place(exc)}: {reason}; {_HINT}") from exc
+        raise ExportError(f"{what} fails{_source_line(exc)}: {reason}; {_HINT}") from exc
     expected = _output_shape(whole, sample)
     if found != expected:
         raise ExportError(f"{what} gives {found}, expected {expected}; {_HINT}")
@@ -95,8 +95,8 @@ def _output_shape(module: nn.Module, sample: Tensor) -> tuple[int, ...]:
     return tuple(output.shape)
 
 
-def _place(exc: Exception) -> str:
-    """`` at net.py:31, `x = x.view(-1, 1024)` ``: the innermost line that is not torch's."""
+def _source_line(exc: Exception) -> str:
+    """`` at net.py:31, `x = x.view(-1, 1024)` ``: the innermost line outside torch."""
     for frame in reversed(traceback.extract_tb(exc.__traceback__)):
         if not frame.filename.startswith((_TORCH, __file__)):
             return f" at {Path(frame.filename).name}:{frame.lineno}, `{frame.line}`"

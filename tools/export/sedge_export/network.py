@@ -1,10 +1,10 @@
 """A model as pure functions of one flat vector: the train step, evaluation and prediction.
 
 theta, shape (n,), holds every parameter and every running statistic in model order. The step is SGD with
-momentum as torch.optim.SGD has it (no dampening, no Nesterov):
+momentum as in torch.optim.SGD (no dampening, no Nesterov):
     g = grad of sum(w row_loss) / sum(w),   v' = momentum v + g,   theta' = theta - learning_rate v'.
 Statistics take the values that training mode gives them and have no gradient; frozen parameters have
-gradient 0. Nothing here knows about ONNX.
+gradient 0. This module knows nothing about ONNX.
 """
 
 import copy
@@ -22,7 +22,7 @@ from sedge_protocol.layout import Layout, Role, Theta
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Step: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
-# Keeps 0 / 0 away when every row of a batch is padding; any real weight sum is far above it.
+# Prevents 0 / 0 when every row of a batch is padding; any real sum of weights is far larger.
 MIN_WEIGHT_SUM = 1e-12
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -30,7 +30,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Each row's cross entropy, shape (B,), of logits (B, C) and labels (B,).
 
-    A label that is no class, as padding may have, costs nothing and teaches nothing.
+    A label outside the classes, as padding may have, gives loss 0 and gradient 0.
     """
     chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
     return -(logits.log_softmax(1) * chosen).sum(1)
@@ -42,7 +42,7 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
 
 
 class Network:
-    """A private copy of a model and its layout. Raises ``ExportError`` for what theta cannot hold."""
+    """A private copy of a model and its layout. Raises ``ExportError`` when theta cannot hold it."""
 
     def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool) -> None:
         self.model = copied(model)
@@ -61,7 +61,7 @@ class Network:
 
     @property
     def theta(self) -> Theta:
-        """The model's present values, shape (n,)."""
+        """The model's current values, shape (n,)."""
         arrays = {name: t.detach().numpy() for name, (t, _) in self._tensors.items()}
         return self.layout.flatten(arrays)
 
@@ -77,7 +77,7 @@ class Network:
         """theta', velocity' and loss of one step."""
         gradient, statistics, loss = self._gradient(theta, x, y, w)
         flat = torch.cat([gradient[t.name].reshape(-1) for t in self.layout.tensors])
-        return *self._descend(theta, velocity, flat, statistics, learning_rate, momentum), loss
+        return *self._sgd_step(theta, velocity, flat, statistics, learning_rate, momentum), loss
 
     def train_prox(
         self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
@@ -92,7 +92,7 @@ class Network:
                 for name, pull in pulls.items()
             ]
         )
-        return *self._descend(theta, velocity, flat, statistics, learning_rate, momentum), loss
+        return *self._sgd_step(theta, velocity, flat, statistics, learning_rate, momentum), loss
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Step:
         """Weighted sums of loss and of correct answers, and the sum of the weights."""
@@ -113,15 +113,15 @@ class Network:
 
     def output(self, values: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The model's output and its statistics after the call."""
-        held = dict(values)
-        output = functional_call(self.model, held, (x,))
-        return output, {name: held[name] for name in self.layout.statistics}
+        updated = dict(values)
+        output = functional_call(self.model, updated, (x,))
+        return output, {name: updated[name] for name in self.layout.statistics}
 
     def _row_loss(self, logits: Tensor, y: Tensor) -> Tensor:
         rows = self.loss(logits, y)
         if rows.shape != logits.shape[:1]:
             raise ExportError(
-                f"loss: gives shape {tuple(rows.shape)}, expected one number a row,"
+                f"loss: returns shape {tuple(rows.shape)}, expected one number per row,"
                 f" ({logits.shape[0]},)"
             )
         return rows
@@ -129,20 +129,20 @@ class Network:
     def _gradient(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Gradient of every tensor (0 for what does not learn), new statistics, and the loss."""
+        """The gradient of every tensor (0 for those not trained), the new statistics, and the loss."""
         values = self.split(theta)
 
-        def mean_loss(learned: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            logits, statistics = self.output({**values, **learned}, x)
+        def mean_loss(trainable: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            logits, statistics = self.output({**values, **trainable}, x)
             total = (w * self._row_loss(logits, y)).sum()
             return total / w.sum().clamp_min(MIN_WEIGHT_SUM), statistics
 
-        learned = {name: values[name] for name in values if name in self.trainable}
-        gradient, (loss, statistics) = grad_and_value(mean_loss, has_aux=True)(learned)
+        trainable = {name: values[name] for name in values if name in self.trainable}
+        gradient, (loss, statistics) = grad_and_value(mean_loss, has_aux=True)(trainable)
         zeros = {n: torch.zeros_like(v) for n, v in values.items() if n not in self.trainable}
         return {**gradient, **zeros}, statistics, loss
 
-    def _descend(
+    def _sgd_step(
         self, theta: Tensor, velocity: Tensor, gradient: Tensor, statistics: dict[str, Tensor],
         learning_rate: Tensor, momentum: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -155,7 +155,7 @@ class Network:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when there is none."""
+    """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when copying fails."""
     try:
         return copy.deepcopy(model).cpu()
     except (TypeError, RuntimeError) as exc:
@@ -163,10 +163,10 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
-    """Let a batch normalisation hand its new statistics over instead of writing over the old ones.
+    """Make a batch normalisation return its new statistics instead of overwriting the old ones.
 
-    aten.native_batch_norm changes its arguments without saying so in its schema, so a trace of it
-    loses the update; the functional operator has the same kernel and returns them.
+    aten.native_batch_norm changes its arguments without declaring it in its schema, so a trace loses the
+    update. The functional operator has the same kernel and returns the statistics.
     """
     if not norm.track_running_stats or norm.momentum is None:
         raise ExportError(
@@ -189,19 +189,21 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
 
 def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
     """Every parameter and running statistic once, in model order."""
-    found: dict[str, tuple[Tensor, Role]] = {}
+    tensors: dict[str, tuple[Tensor, Role]] = {}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if is_lazy(parameter):
-                raise ExportError(f"parameter {name!r}: has no shape yet; run the model once")
+                raise ExportError(
+                    f"parameter {name!r}: has no shape yet, expected a model that has run once"
+                )
             if parameter.dtype != torch.float32:
                 raise ExportError(f"parameter {name!r}: {parameter.dtype}, expected torch.float32")
-            if id(parameter) not in seen:  # A tied parameter has one slice, under its first name.
+            if id(parameter) not in seen:  # a tied parameter has one slice, under its first name
                 seen.add(id(parameter))
-                found[name] = parameter, Role.PARAMETER
+                tensors[name] = parameter, Role.PARAMETER
         if isinstance(module, BATCH_NORMS):
             for name, buffer in module.named_buffers(prefix, recurse=False):
                 if not name.endswith("num_batches_tracked"):
-                    found[name] = buffer, Role.STATISTIC
-    return found
+                    tensors[name] = buffer, Role.STATISTIC
+    return tensors

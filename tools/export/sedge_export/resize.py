@@ -1,6 +1,6 @@
-"""The attributes of torch's own layers that repeat how wide they are, set anew once their tensors were cut.
+"""Resets the attributes of torch's layers that state their width, after their tensors were cut.
 
-A layer of torch's that is not in the table is never narrowed; a user's own module has nothing to set.
+A torch layer that is not in the table is never narrowed. A user's own module has no such attributes.
 """
 
 from collections.abc import Callable
@@ -24,22 +24,20 @@ def resizable(module: nn.Module) -> bool:
 
 
 def resize(name: str, module: nn.Module) -> None:
-    """Let a layer's attributes agree with its tensors. Raises ``ExportError`` when they cannot."""
-    if set_anew := _of_table(module):
-        set_anew(name, module)
+    """Make a layer's attributes agree with its tensors. Raises ``ExportError`` when they cannot."""
+    if reset := _of_table(module):
+        reset(name, module)
 
 
 def _of_table(module: nn.Module) -> Resize | None:
-    return next((found for kinds, found in _TABLE if isinstance(module, kinds)), None)
+    return next((reset for kinds, reset in _TABLE if isinstance(module, kinds)), None)
 
 
 def _convolution(_name: str, module: nn.Module) -> None:
     layer = cast(nn.Conv2d, module)
     if layer.groups == 1:
         layer.out_channels, layer.in_channels = layer.weight.shape[:2]
-    elif (
-        layer.groups == layer.in_channels
-    ):  # depthwise, with as many filters for each channel as before
+    elif layer.groups == layer.in_channels:  # depthwise, with as many filters per channel as before
         each = layer.out_channels // layer.groups
         layer.out_channels = layer.weight.shape[0]
         layer.in_channels = layer.groups = layer.out_channels // each
@@ -74,7 +72,7 @@ def _instance_norm(_name: str, module: nn.Module) -> None:
 
 
 def _group_norm(name: str, module: nn.Module) -> None:
-    """Groups of as many channels as before; where that cannot be, as few groups as hold no more."""
+    """Groups of as many channels as before or, if that leaves a rest, the fewest that are not larger."""
     layer = cast(nn.GroupNorm, module)
     if not layer.affine:
         return
@@ -83,7 +81,7 @@ def _group_norm(name: str, module: nn.Module) -> None:
     if channels % groups:
         raise ExportError(
             f"module {name!r}: {channels} channels in groups of {each}, expected whole groups;"
-            f" of {layer.num_channels} channels leave out another share"
+            f" leave out another share of the {layer.num_channels} channels"
         )
     layer.num_channels, layer.num_groups = channels, groups
 

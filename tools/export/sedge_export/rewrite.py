@@ -17,9 +17,8 @@ RELU_BACKWARD = aten.threshold_backward.default
 def pool_before_relu(graph: fx.Graph) -> None:
     """Turn max_pool(relu(x)) into relu(max_pool(x)), forward and backward.
 
-    The largest of a window is the same either way. So is the gradient: where the largest is positive
-    both choose the same first element, and where it is not both give 0. ReLU then works on a quarter of
-    the elements.
+    The maximum of a window is the same either way. So is the gradient: when the maximum is positive both
+    choose the same first element, and otherwise both give 0. ReLU then has a quarter of the elements.
     """
     for relu in graph.find_nodes(op="call_function", target=RELU):
         pools = [user for user in relu.users if user.target is POOL]

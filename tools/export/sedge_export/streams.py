@@ -1,9 +1,9 @@
-"""Streams of channels through a traced model: which dimensions run side by side, found by unification.
+"""Streams of channels through a traced model: which dimensions must be narrowed together, by unification.
 
-A dimension is a product of streams and plain extents, the slowest first: a flattened image of 64 channels
-and 16 positions is (stream of 64, 16), a batch of 32 is (32,). Two dimensions that must have the same
-channels are tied; from then on their streams are one. A stream that meets what cannot change, or that is
-cut, is fixed: a plain extent. Nothing here knows about operators.
+A dimension is a product of streams and plain extents, slowest first: a flattened image of 64 channels and
+16 positions is (stream of 64, 16), a batch of 32 is (32,). Two dimensions that must have the same channels
+are tied, which merges their streams. A stream that is cut, or tied to something that cannot change, is
+fixed: it becomes a plain extent. This module knows nothing about operators.
 """
 
 import math
@@ -15,7 +15,7 @@ Dim: TypeAlias = tuple[Part, ...]
 
 
 class Stream:
-    """Channels that can be left out; ``parts`` is what they were found to be, None while they are free."""
+    """Channels that can be left out; ``parts`` is what it was resolved to, None while it is free."""
 
     def __init__(self, extent: int, name: str) -> None:
         self.extent = extent
@@ -30,11 +30,11 @@ class Streams:
         self.reasons: list[str] = []
 
     def fresh(self, extent: int, name: str) -> Dim:
-        """A dimension of its own; a single channel can never be left out."""
+        """A new dimension; a single channel can never be left out."""
         return (Stream(extent, name),) if extent > 1 else ()
 
     def fix(self, dim: Dim, why: str) -> Dim:
-        """The dimension as a plain extent, its streams fixed for the reason given, '' if none."""
+        """The dimension as a plain extent, its streams fixed for the reason ``why`` ('' for none)."""
         for part in resolved(dim):
             if isinstance(part, Stream):
                 if why:
@@ -43,7 +43,7 @@ class Streams:
         return resolved(dim)
 
     def tie(self, first: Dim, second: Dim, why: str) -> Dim:
-        """The one dimension that both are; where they do not match, ``why`` fixes them."""
+        """Unify two dimensions. Where they do not match, both are fixed for the reason ``why``."""
         one, other = _unlike(resolved(first), resolved(second))
         for free, bound in ((other, one), (one, other)):
             if len(free) == 1 and isinstance(free[0], Stream) and _streams(bound):
@@ -56,7 +56,7 @@ class Streams:
     def regroup(self, dims: Sequence[Dim], shape: Sequence[int], why: str) -> list[Dim]:
         """The same elements in another shape. A stream that would be cut is fixed."""
         flat = resolved([part for dim in dims for part in dim])
-        found: list[Dim] = []
+        grouped: list[Dim] = []
         for extent in shape:
             taken: list[Part] = []
             while extent > 1:
@@ -70,27 +70,27 @@ class Streams:
                 elif size % extent == 0:
                     taken.append(extent)
                     flat, extent = (size // extent, *rest), 1
-                else:  # neither divides the other: no boundary is left where it was
+                else:  # neither divides the other, so no boundary stays where it was
                     for dim in dims:
                         self.fix(dim, why)
                     return [resolved((wanted,)) for wanted in shape]
-            found.append(resolved(taken))
-        return found
+            grouped.append(resolved(taken))
+        return grouped
 
 
 def resolved(dim: Iterable[Part]) -> Dim:
-    """The dimension by its present streams, neighbouring plain extents multiplied, ones left out."""
-    found: list[Part] = []
-    waiting = list(dim)[::-1]
-    while waiting:
-        part = waiting.pop()
+    """The dimension in terms of its current streams, with neighbouring plain extents multiplied."""
+    parts: list[Part] = []
+    pending = list(dim)[::-1]
+    while pending:
+        part = pending.pop()
         if isinstance(part, Stream) and part.parts is not None:
-            waiting += part.parts[::-1]
-        elif isinstance(part, int) and found and isinstance(found[-1], int):
-            found[-1] *= part
+            pending += part.parts[::-1]
+        elif isinstance(part, int) and parts and isinstance(parts[-1], int):
+            parts[-1] *= part
         elif part != 1:
-            found.append(part)
-    return tuple(found)
+            parts.append(part)
+    return tuple(parts)
 
 
 def extent_of(dim: Dim) -> int:
@@ -107,7 +107,7 @@ def _streams(dim: Dim) -> bool:
 
 
 def _unlike(first: Dim, second: Dim) -> tuple[Dim, Dim]:
-    """What is left of both when the same parts in front and behind are taken away."""
+    """Both without the parts that they share in front and behind."""
     while first and second and _same(first[0], second[0]):
         first, second = first[1:], second[1:]
     while first and second and _same(first[-1], second[-1]):
@@ -116,7 +116,7 @@ def _unlike(first: Dim, second: Dim) -> tuple[Dim, Dim]:
 
 
 def _same(first: Part, second: Part) -> bool:
-    """Whether both are one stream, or extents as large."""
+    """Whether both are the same stream, or equal extents."""
     if isinstance(first, Stream) or isinstance(second, Stream):
         return first is second
     return first == second

@@ -1,4 +1,4 @@
-"""Tracing: a pure function of tensors becomes one ATen graph, with the rewrites that pay on any runtime."""
+"""Tracing: from a pure function of tensors to one ATen graph, rewritten where that pays on any runtime."""
 
 import functools
 import warnings
@@ -21,15 +21,15 @@ Function: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def trace(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """The ATen graph of function(*inputs): static shapes, no in-place operators, nothing dead.
+    """The ATen graph of function(*inputs), with static shapes and no in-place operators or dead code.
 
-    An operator is decomposed only when the table has no lowering for it. Raises ``ExportError`` when
-    the function does not run on tensors without data: its path or shapes depend on their values.
+    An operator is decomposed only when the table has no lowering for it. Raises ``ExportError`` when the
+    function cannot run on tensors without data, because its path or shapes depend on their values.
     """
     with plain_kernels():
         traced = _traced(function, inputs)
         if any(_writes(node) for node in traced.graph.nodes):
-            # Some decompositions write in place below the level at which that is undone.
+            # Some decompositions write in place after functionalisation; trace once more to remove that.
             traced = _traced(traced, inputs)
     pool_before_relu(traced.graph)
     traced.graph.eliminate_dead_code()
@@ -39,12 +39,12 @@ def trace(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """Attention as matrix products and softmax, LSTM step by step, instead of one fused operator."""
+    """Decompose attention into products and softmax, and LSTM into steps, instead of fused operators."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            # Setting any of oneDNN's flags sets them all, and one speaks of Intel GPUs.
+            # Setting any of oneDNN's flags sets them all, and one warns about Intel GPUs.
             warnings.filterwarnings("ignore", "TF32 acceleration", UserWarning)
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
@@ -72,10 +72,10 @@ def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
         return tracer(*inputs)
     except ExportError:
         raise
-    except Exception as exc:  # the user's own code runs here: anything can come out of it
+    except Exception as exc:  # the user's code may raise anything
         reason = str(exc).partition("\n")[0]
         raise ExportError(
-            "model: cannot be traced; most often its path or its shapes depend on the data:"
+            "model: cannot be traced, most often because its path or its shapes depend on the data:"
             f" {type(exc).__name__}: {reason}"
         ) from exc
 

@@ -1,15 +1,14 @@
 """Verification: every program against plain eager torch, for a step, a whole epoch, and evaluation.
 
-Errors are max |difference of theta| / max |change of theta|. Compilers do lose gradients silently, so
-each tensor's gradient is compared on its own as well.
+Errors are max |difference of theta| / max |change of theta|. Compilers do lose gradients silently, so each
+tensor's gradient is also compared on its own.
 
-A float32 network has a few activations so near the kink of ReLU or a tie of max pooling that two orders
-of summation decide them differently. Eager torch differs from itself then: with and without oneDNN, one
-step of ResNet-8 differed by 1e-6 on most batches and by up to 2e-3 on every third. Hence two rules:
-a step that disagrees is taken back and tried on another batch, a limited number of times in an epoch (a
-wrong program fails on nearly all); and through an epoch both sides start each step from torch's state,
-the program's differences adding up, for two free trajectories of a deep network part like any chaotic
-ones.
+In float32 a few activations lie so close to the kink of ReLU or a tie of max pooling that the order of
+summation decides them. Then eager torch differs even from itself: with and without oneDNN, one step of
+ResNet-8 differed by 1e-6 on most batches and by up to 2e-3 on every third. Hence two rules. A step that
+disagrees is undone and retried on another batch, a limited number of times per epoch; a wrong program fails
+on nearly all batches. And both sides start each step of an epoch from torch's state, while the program's
+differences are summed up, because two free trajectories of a deep network diverge chaotically.
 """
 
 import copy
@@ -39,26 +38,26 @@ Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float3
 
 Result = TypeVar("Result")
 
-SECOND_CHANCES = 16
-# For the four steps that must agree, in each of two programs. Programs that agree on half of all batches,
-# as the worst of the networks above, pass in 996 cases of 1000; on every tenth, in 13.
 STEPS = 4
+# Retries for these steps, in each of two programs. A program that agrees on half of all batches, like the
+# worst of the networks above, passes in 996 of 1000 cases; one that agrees on every tenth, in 13.
+MAX_RETRIES = 16
 MOMENTUM = 0.9
 PROX = 0.1
-# The first step moves the largest parameter by this share of the largest value: far above the rounding
-# of theta itself (6e-8), far below where training becomes chaotic.
+# The steepest parameter's first move, as a share of the largest value: far above the rounding of theta
+# itself (6e-8), far below where training becomes chaotic.
 FIRST_MOVE = 0.02
-# A tensor's own gradient may err by this many tolerances of its own largest element: small gradients
-# carry more rounding, and lost ones are off by the whole. Below the floor everything is rounding, such
-# as the gradient of a bias in front of a normalisation.
-OWN_GRADIENT_FACTOR = 100
+# The error allowed in each tensor's gradient, in tolerances of its largest element: small gradients carry
+# more rounding, while a lost one is off by 100 %. Below the floor everything is rounding, such as the
+# gradient of a bias in front of a normalisation.
+TENSOR_GRADIENT_FACTOR = 100
 GRADIENT_FLOOR = 1e-5
 
 
 def load_program(name: str, data: bytes) -> Program:
-    """A program in onnxruntime on one thread, from named arrays to named arrays.
+    """A program in onnxruntime on one thread, as a function from named arrays to named arrays.
 
-    Raises ``ExportError`` for one that no device would take.
+    Raises ``ExportError`` for a program that onnxruntime refuses.
     """
     options = library().SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -70,10 +69,10 @@ def load_program(name: str, data: bytes) -> Program:
 
     def run(feed: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
         try:
-            found = session.run(names, dict(feed))
-            return dict(zip(names, cast(list[NDArray[np.float32]], found), strict=True))
+            outputs = session.run(names, dict(feed))
+            return dict(zip(names, cast(list[NDArray[np.float32]], outputs), strict=True))
         except Exception as exc:
-            raise ExportError(f"program {name!r}: onnxruntime fails on it: {exc}") from exc
+            raise ExportError(f"program {name!r}: onnxruntime cannot run it: {exc}") from exc
 
     return run
 
@@ -107,7 +106,7 @@ def _named(what: str) -> Generator[None]:
 
 @dataclass(frozen=True)
 class _State:
-    """Eager torch after some steps, and what it then holds."""
+    """Eager torch after some steps, with its theta and velocity."""
 
     eager: Eager
     theta: Theta
@@ -115,7 +114,7 @@ class _State:
 
 
 class _Epoch:
-    """Steps of a program beside eager torch, on batches of one source of rows."""
+    """Runs a program side by side with eager torch, on batches of one source of rows."""
 
     def __init__(
         self, model: nn.Module, network: Network, samples: Samples, batch_size: int,
@@ -125,22 +124,22 @@ class _Epoch:
         self._start, self._layout = network.theta, network.layout
         self._classifies = network.classifies
         self._samples, self._batch_size, self._rng = samples, batch_size, rng
-        # Padded rows would enter a batch's statistics, so such models never see any.
+        # Padded rows would enter batch statistics, so models that have these never get any.
         self._pads = not network.uses_batch_statistics and batch_size > 1
         self._tolerance = tolerance
         self._rate = self._learning_rate()
-        self._second_chances = 0
+        self._retries = 0
 
     def run(self, program: Program, prox: float) -> tuple[float, float]:
-        """The errors after one step and after all, the last batch padded where the model allows it."""
+        """The errors after one step and after all; the last batch is padded if the model allows it."""
         state = _State(self._eager, self._start, np.zeros_like(self._start))
         lag = np.zeros_like(self._start)
-        self._second_chances = SECOND_CHANCES
+        self._retries = MAX_RETRIES
         errors: list[float] = []
         for index in range(STEPS):
             padded = self._pads and index == STEPS - 1
             advance = partial(self._advance, state, program, prox, padded, first=index == 0)
-            state, difference = self._settled(advance)
+            state, difference = self._retried(advance)
             lag += difference
             errors.append(float(np.abs(lag).max() / np.abs(state.theta - self._start).max()))
         if not errors[-1] <= self._tolerance:
@@ -156,15 +155,15 @@ class _Epoch:
         for padded in (False, self._pads):
             self._check_evaluated(eager, self._draw(padded), evaluate, predict)
 
-    def _settled(self, attempt: Callable[[], Result]) -> Result:
-        """The first attempt that agrees. Raises ``ExportError`` when the second chances are used up."""
+    def _retried(self, attempt: Callable[[], Result]) -> Result:
+        """The first attempt that agrees. Raises ``ExportError`` when no retry is left."""
         while True:
             try:
                 return attempt()
-            except ExportError:  # Perhaps an activation on a kink: see the top of this file.
-                if self._second_chances == 0:
+            except ExportError:  # perhaps an activation on a kink: see the module docstring
+                if self._retries == 0:
                     raise
-                self._second_chances -= 1
+                self._retries -= 1
 
     def _draw(self, padded: bool) -> Batch:
         return draw(self._samples, self._batch_size, padded, self._rng)
@@ -180,7 +179,7 @@ class _Epoch:
     def _advance(
         self, state: _State, program: Program, prox: float, padded: bool, *, first: bool
     ) -> tuple[_State, Theta]:
-        """One step of both: torch's new state, and by how much the program's theta differs from it."""
+        """One step of both. Returns torch's new state and the difference of the program's theta from it."""
         batch, eager = self._draw(padded), copy.deepcopy(state.eager)
         feed = {"theta": state.theta, "velocity": state.velocity, **_arrays(batch)}
         scalars = {"learning_rate": self._rate, "momentum": MOMENTUM}
@@ -191,7 +190,7 @@ class _Epoch:
         result = program(feed)
         loss = eager.step(batch, self._rate, prox, anchor)
         _check_close("loss", float(result["loss"]), loss, self._tolerance)
-        if first:  # The first velocity is the gradient itself, before theta's rounding.
+        if first:  # the first velocity is the gradient itself, without theta's rounding
             self._check_gradients(result["velocity_next"], eager.velocity)
         after = _State(eager, eager.theta, eager.velocity)
         self._compare("velocity", result["velocity_next"], after.velocity, after.velocity)
@@ -199,10 +198,10 @@ class _Epoch:
         return after, self._compare("theta", result["theta_next"], after.theta, moved)
 
     def _compare(self, what: str, found: Theta, expected: Theta, scale: Theta) -> Theta:
-        """found - expected. Raises ``ExportError`` when it is too large beside the largest of scale."""
+        """found - expected. Raises ``ExportError`` when it is too large against the largest of scale."""
         difference: Theta = found - expected
         error = float(np.abs(difference).max() / np.abs(scale).max())
-        if not error <= self._tolerance:  # NaN is a disagreement too
+        if not error <= self._tolerance:  # so that NaN counts as a disagreement
             index = int(np.abs(difference).argmax())
             worst = next(t.name for t in self._layout.tensors if index < t.offset + t.size)
             raise ExportError(
@@ -215,7 +214,7 @@ class _Epoch:
         floor = GRADIENT_FLOOR * np.abs(expected).max()
         for tensor in self._layout.tensors:
             mine, theirs = found[tensor.slice], expected[tensor.slice]
-            limit = OWN_GRADIENT_FACTOR * self._tolerance * np.abs(theirs).max() + floor
+            limit = TENSOR_GRADIENT_FACTOR * self._tolerance * np.abs(theirs).max() + floor
             if not np.abs(mine - theirs).max() <= limit:
                 how = "wrong" if mine.any() else "zero"
                 raise ExportError(f"the gradient of {tensor.name!r} is {how}")
@@ -224,11 +223,11 @@ class _Epoch:
         self, eager: Eager, batch: Batch, evaluate: Program, predict: Program
     ) -> None:
         output, sums = eager.evaluate(batch, self._classifies)
-        given = {"theta": eager.theta, **_arrays(batch)}
-        found = evaluate(given)
+        feed = {"theta": eager.theta, **_arrays(batch)}
+        found = evaluate(feed)
         for name, expected in sums.items():
             _check_close(name, float(found[name]), expected, self._tolerance)
-        logits = predict({"theta": given["theta"], "x": given["x"]})["logits"]
+        logits = predict({"theta": feed["theta"], "x": feed["x"]})["logits"]
         difference = float(np.abs(logits - output.numpy()).max())
         scale = max(1.0, float(output.abs().max()))
         _check_close("largest difference of logits", difference / scale, 0.0, self._tolerance)

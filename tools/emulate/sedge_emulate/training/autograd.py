@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.step_loop import trained_only
+from sedge_edge.training.steppers import trained_only
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sedge_edge.training.batches import Batch, evaluation_batches
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.step_loop import trained_only
+from sedge_edge.training.steppers import trained_only
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Record, Task, metrics

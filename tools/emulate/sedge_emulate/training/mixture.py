@@ -7,7 +7,7 @@ the other. For the mixture's gradient the engine is placed at the mixture and th
 import torch
 from torch import Tensor
 
-from sedge_edge.training.step_loop import places
+from sedge_edge.training.steppers import tensor_slices
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.tasks import MixedTask
 from sedge_protocol.layout import Layout, Theta
@@ -26,7 +26,7 @@ class Mixture:
         self._own = torch.empty_like(self._sent)
         engine.storage.write(task.own, self._own)
         self._velocity = torch.zeros_like(self._own)
-        self._statistics = places(layout, set(layout.statistics) - set(task.training.freeze))
+        self._statistics = tensor_slices(layout, set(layout.statistics) - set(task.training.freeze))
         self.mix = task.mix
         self._adapts = task.adaptive
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sedge_edge.training.step_loop import places
+from sedge_edge.training.steppers import tensor_slices
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.storage import Order, Storage
 from sedge_emulate.training.tasks import Precision
@@ -70,7 +70,7 @@ class Module:
 
         Raises ``CodecError`` for a frozen tensor that the model does not have.
         """
-        places(self._layout, training.freeze)  # refuses names of no tensor
+        tensor_slices(self._layout, training.freeze)  # refuses names of no tensor
         self.storage.write(theta, self._values)
         self._training = training
         self._velocity.zero_()

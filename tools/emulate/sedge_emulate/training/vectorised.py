@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.step_loop import places
+from sedge_edge.training.steppers import tensor_slices
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import (
@@ -112,7 +112,7 @@ class VectorisedTrainer:
 
     def _run(self, tasks: Sequence[Task], block: Block) -> Ends:
         training = tasks[0].training
-        frozen = places(self._problem.network.layout, training.freeze)
+        frozen = tensor_slices(self._problem.network.layout, training.freeze)
         values = stacked_thetas([task.theta for task in tasks], self.width, self._device)
         starts = values
         velocity = zeros = torch.zeros_like(values)

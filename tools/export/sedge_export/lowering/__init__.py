@@ -1,4 +1,4 @@
-"""Lowering: ATen operators as ONNX nodes. ``walk.to_onnx`` is the way in, ``table.LOWERINGS`` the table.
+"""Lowering: ATen operators as ONNX nodes. Start at ``to_onnx.to_onnx``; ``table.LOWERINGS`` is the table.
 
 The imports below fill the table.
 """

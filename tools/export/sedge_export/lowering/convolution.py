@@ -2,9 +2,9 @@
 
 Letters: B batch, C input channels, O output channels, T taps of the kernel, P output positions, K = B P.
 
-onnxruntime multiplies image by image, P columns at a time, which starves on small maps with many
-channels. There one matrix product over the whole batch is faster, forward and backward; measured with
-onnxruntime 1.31, one thread, batch 32, 3 x 3, against Conv and ConvTranspose (eager torch):
+onnxruntime multiplies image by image, P columns at a time, which is slow for small maps with many channels.
+There one matrix product over the whole batch is faster, forward and backward. Measured with onnxruntime
+1.31, one thread, batch 32, 3 x 3: Conv or ConvTranspose -> one product (eager torch):
     512 channels, 2 x 2   forward 23 ms -> 8 ms (7)   backward 52 ms -> 10 ms (7)
     512 channels, 4 x 4   forward 26 ms -> 29 ms (19) backward 53 ms -> 33 ms (20)
     256 channels, 7 x 7   forward 24 ms -> 22 ms (15) backward 29 ms -> 25 ms (15)
@@ -24,7 +24,7 @@ from sedge_export.lowering.weight_gradient import Window, seen_by_taps, weight_g
 
 aten = torch.ops.aten
 
-# Positions up to which one product over the batch wins.
+# Up to this many positions one product over the batch is faster.
 SMALL_MAP_FORWARD = 8
 SMALL_MAP_BACKWARD = 49
 
@@ -101,7 +101,7 @@ def convolution_backward(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
-    """The gradients of input, weight and bias, each only where the mask asks for it."""
+    """The gradients of input, weight and bias, each only if the mask asks for it."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     for_input = for_weight = for_bias = None
     if output_mask[0] and transposed:
@@ -126,7 +126,7 @@ def _input_gradient(
     small = math.prod(grad.shape[2:]) <= SMALL_MAP_BACKWARD and set(window.stride) == {1}
     if groups == 1 and small:
         return _laid_over(graph, grad, shape, weight, window)
-    # The rows at the far end that a stride over them left unread.
+    # The rows at the far end that the stride did not reach.
     reached = window.extents(grad.shape[2:])
     unread = [e - r for e, r in zip(shape[2:], reached, strict=True)]
     return _transposed(graph, grad, weight, None, window, unread, groups)
@@ -135,7 +135,7 @@ def _input_gradient(
 def _laid_over(
     graph: Graph, grad: Value, shape: tuple[int, ...], weight: Value, window: Window
 ) -> Value:
-    """Every tap's share of the gradient from one product, shifted to the tap's place and added up."""
+    """Every tap's share of the gradient from one product, shifted to the tap's position and added up."""
     last = graph.transpose(grad, _channels_last(grad))  # (B, ..., O)
     rows = graph.reshape(last, (grad.size // grad.shape[1], grad.shape[1]))  # (K, O)
     spread = gemm(graph, rows, _matrix(graph, weight))  # (K, T C)

@@ -1,4 +1,4 @@
-"""Reading from and writing to indexed places.
+"""Reading from and writing to indexed positions.
 
 Every write is one scatter along one axis: ``put`` brings that axis to the front, where ScatterND copies
 whole slices, and back.
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def put(
     graph: Graph, x: Value, axis: int, places: Value, source: Value, reduction: str = "none"
 ) -> Value:
-    """x with source's slices written (or added) at the places (P,) of an axis; source has P there."""
+    """x with source's slices written (or added) at the positions (P,) of an axis; source has P there."""
     front = [axis, *(a for a in range(x.rank) if a != axis)]
     back = [front.index(a) for a in range(x.rank)]
     moved, slices = graph.transpose(x, front), graph.transpose(source, front)
@@ -42,7 +42,7 @@ def slice_scatter(
     bounds = range(extent)[start:end:step]
     if step != 1:
         return put(graph, x, axis, graph.constant(np.array(bounds, np.int64)), source)
-    parts = [  # What lies before, source, what lies after: plain copies.
+    parts = [  # the part before, source, the part after: plain copies
         graph.slice(x, [axis], [(0, bounds.start, 1)]) if bounds.start > 0 else None,
         source,
         graph.slice(x, [axis], [(bounds.stop, extent, 1)]) if bounds.stop < extent else None,
@@ -67,7 +67,7 @@ def gather(graph: Graph, x: Value, dim: int, index: Value, sparse_grad: bool = F
 
 @lowers(aten.scatter.value)
 def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Scalar) -> Value:
-    """x with one number at the indexed places."""
+    """x with one number at the indexed positions."""
     return scatter(graph, x, dim, index, graph.full(index.shape, value, x.dtype))
 
 
@@ -75,7 +75,7 @@ def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Scalar)
 def scatter(
     graph: Graph, x: Value, dim: int, index: Value, source: Value, reduction: str = "none"
 ) -> Value:
-    """x with source's elements at the indexed places."""
+    """x with source's elements at the indexed positions."""
     part = graph.slice(source, range(index.rank), [(0, extent, 1) for extent in index.shape])
     return graph.op(
         "ScatterElements", x, index, part,
@@ -85,7 +85,7 @@ def scatter(
 
 @lowers(aten.scatter_add.default)
 def scatter_add(graph: Graph, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """x plus source's elements at the indexed places."""
+    """x plus source's elements at the indexed positions."""
     return scatter(graph, x, dim, index, source, "add")
 
 
@@ -111,7 +111,7 @@ def embedding_backward(
     graph: Graph, grad: Value, indices: Value, num_weights: int, padding_idx: int,
     scale_grad_by_freq: bool,
 ) -> Value:  # fmt: skip
-    """The rows of grad added up at their indices; the padding row learns nothing."""
+    """The rows of grad added up at their indices; the padding row gets 0."""
     if scale_grad_by_freq:
         raise ExportError("scale_grad_by_freq=True")
     width = grad.shape[-1]
@@ -150,7 +150,7 @@ def index_put(
 def _merged(
     graph: Graph, shape: tuple[int, ...], indices: Sequence[Value | None]
 ) -> tuple[int, Value, tuple[int, ...]]:
-    """The first indexed axis, the place along the indexed axes seen as one, and the shape with it."""
+    """The first indexed axis, the index into all indexed axes merged, and the shape with them merged."""
     given = {axis: value for axis, value in enumerate(indices) if value is not None}
     axis, count = min(given), len(given)
     if list(given) != list(range(axis, axis + count)) or any(

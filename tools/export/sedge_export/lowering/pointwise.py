@@ -84,7 +84,7 @@ for _packet, _name in _COMPARISONS.items():
 
 @lowers(aten.ne.Scalar, aten.ne.Tensor)
 def not_equal(graph: Graph, x: Value, y: Operand) -> Value:
-    """x != y; ONNX has only the equality."""
+    """x != y; ONNX has only equality."""
     return graph.unary("Not", graph.compare("Equal", *operands(graph, x, y)))
 
 
@@ -130,13 +130,13 @@ def rsqrt(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.log1p.default)
 def log1p(graph: Graph, x: Value) -> Value:
-    """log(1 + x); ONNX has no better one, and the error is absolute, 6e-8."""
+    """log(1 + x); ONNX has no exact one, and the error is absolute, 6e-8."""
     return graph.unary("Log", graph.add(x, graph.scalar(1.0)))
 
 
 @lowers(aten.expm1.default)
 def expm1(graph: Graph, x: Value) -> Value:
-    """exp(x) - 1; ONNX has no better one, and the error is absolute, 6e-8."""
+    """exp(x) - 1; ONNX has no exact one, and the error is absolute, 6e-8."""
     return graph.sub(graph.unary("Exp", x), graph.scalar(1.0))
 
 
@@ -162,7 +162,7 @@ def minimum(graph: Graph, x: Value, y: Value) -> Value:
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """x held between two bounds."""
+    """x clamped between two bounds."""
     result = x
     if low is not None:
         result = graph.binary("Max", *operands(graph, result, low))
@@ -173,7 +173,7 @@ def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | No
 
 @lowers(aten.hardtanh.default)
 def hardtanh(graph: Graph, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
-    """x held between two bounds (ReLU6 is one)."""
+    """x clamped between two bounds, such as ReLU6."""
     return clamp(graph, x, float(low), float(high))
 
 
@@ -212,7 +212,7 @@ def logical_not(graph: Graph, x: Value) -> Value:
 
 def _boolean(x: Value) -> Value:
     if x.dtype != BOOL:
-        raise ExportError("logic on numbers")
+        raise ExportError("logic on numbers, expected booleans")
     return x
 
 
@@ -226,7 +226,7 @@ def identity(graph: Graph, x: Value, memory_format: torch.memory_format | None =
 def to_copy(
     graph: Graph, x: Value, dtype: torch.dtype | None = None, **_placement: object
 ) -> Value:
-    """x with another element type; where it lives has no meaning here."""
+    """x with another element type; its device is ignored."""
     return x if dtype is None else graph.cast(x, element_type(dtype))
 
 

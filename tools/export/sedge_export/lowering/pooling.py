@@ -18,8 +18,8 @@ from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
-# Windows up to 3 x 3 are compared element by element; beyond, the work grows with the window's area and
-# onnxruntime's own search wins.
+# Windows up to 3 x 3 are compared element by element. For larger ones, whose work grows with the window's
+# area, onnxruntime's own search is faster.
 MAX_COMPARED = 9
 
 
@@ -33,7 +33,7 @@ def max_pool(
     graph: Graph, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
     padding: Sequence[int] = (0, 0), dilation: Sequence[int] = (1, 1), ceil_mode: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """The largest of each window, and where in its plane (H W) the first largest lies."""
+    """The maximum of each window, and the index of its first occurrence in the plane (H W)."""
     kernel = _pair(kernel_size, ())
     strides, pads, gaps = _pair(stride, kernel), _pair(padding, ()), _pair(dilation, ())
     positions = [
@@ -53,7 +53,7 @@ def max_pool(
         dilations=gaps,
         ceil_mode=int(ceil_mode),
     )
-    # ONNX counts through the whole tensor.
+    # ONNX's indices run through the whole tensor.
     return largest, graph.sub(flat, _plane_starts(graph, x.shape))
 
 
@@ -123,17 +123,17 @@ def max_pool_backward(
     graph: Graph, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Value,
 ) -> Value:  # fmt: skip
-    """grad at the places that the windows chose, 0 elsewhere."""
+    """grad at the elements that the windows chose, 0 elsewhere."""
     kernel = _pair(kernel_size, ())
     starts = _plane_starts(graph, x.shape)
-    # Indices found channels last stay so: scattering does not mind the order.
+    # Channels-last indices stay that way: scattering works in any order.
     indices, order = graph.untransposed(indices)
     inverse = [order.index(axis) for axis in range(4)]
     grad = graph.transpose(grad, inverse)
     flat = graph.add(indices, graph.transpose(starts, inverse))
     sides = [graph.reshape(side, (1, 1, grad.size)) for side in (grad, flat)]
     if all(k <= s for k, s in zip(kernel, _pair(stride, kernel), strict=True)):
-        # Windows apart: no place is chosen twice, and MaxUnpool, a bare scatter, is five times as fast.
+        # Disjoint windows choose no element twice, and MaxUnpool, a bare scatter, is five times as fast.
         shape = (1, 1, x.size)
         laid = graph.op("MaxUnpool", *sides, graph.ints(shape), shape=shape, kernel_shape=[1])
         return graph.reshape(laid, x.shape)
@@ -209,7 +209,7 @@ def _counts(
 
 @lowers(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(graph: Graph, x: Value, output_size: Sequence[int]) -> Value:
-    """The mean of each of output_size windows, where they divide the input evenly."""
+    """The mean of each of output_size windows, which must divide the input evenly."""
     return avg_pool(graph, x, _even_windows(x.shape[2:], output_size))
 
 

@@ -94,7 +94,7 @@ def var(
 
 @lowers(aten.argmax.default)
 def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The place of the first largest element along an axis."""
+    """The index of the first largest element along an axis."""
     if dim is None:
         raise ExportError("argmax over all elements, expected one axis")
     axis = dim % x.rank
@@ -104,7 +104,7 @@ def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False
 
 @lowers(aten.max.dim)
 def max_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The largest along an axis and the place of the first."""
+    """The largest along an axis and the index of its first occurrence."""
     return amax(graph, x, [dim], keepdim), argmax(graph, x, dim, keepdim)
 
 

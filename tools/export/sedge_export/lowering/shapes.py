@@ -121,7 +121,7 @@ def constant_pad(graph: Graph, x: Value, pad: Sequence[int], value: Scalar = 0) 
 
 @lowers(aten.flip.default)
 def flip(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
-    """x backwards along some axes."""
+    """x reversed along some axes."""
     axes = [dim % x.rank for dim in dims]
     ends = tuple(graph.ints([value] * len(axes)) for value in (-1, -END))
     steps = graph.ints([-1] * len(axes))
@@ -146,7 +146,7 @@ def empty(
     graph: Graph, size: Sequence[int], _order: Sequence[int], dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
-    """Zeros in place of memory that decompositions only look at the shape of."""
+    """Zeros: decompositions use only the shape of empty memory."""
     return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
 
 

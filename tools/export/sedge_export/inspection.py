@@ -1,8 +1,8 @@
-"""A look at the model before anything is traced: what it gives, what it changes, where its operators are.
+"""Inspect a model before it is traced: its output, its side effects, and where its operators come from.
 
-The model runs once in eager mode in each mode of its own, under a recorder of operators. Random operators
-and changed buffers are refused here, with the module and the source line, and the record later names the
-module of an operator that cannot be lowered.
+The model runs eagerly once in training mode and once in evaluation mode, under a recorder of operators.
+Random operators and changed buffers are refused here, with the module and the source line. The record later
+names the module of an operator that cannot be lowered.
 """
 
 import re
@@ -24,8 +24,8 @@ _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 
 
-class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Where each operator was first seen, by its bare name (``add`` for add, add_ and add_backward)."""
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records each operator's first call by its bare name (``add`` for add, add_ and add_backward)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._origins.get(_bare_name(operator), "")
 
     def run(self, x: Tensor) -> object:
-        """The model's output for x, every operator recorded."""
+        """The model's output for x; records every operator."""
         hooks = [
             hook
             for name, module in self._model.named_modules()
@@ -82,12 +82,12 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def _here(self) -> str:
-        known = [f"module {self._inside[-1]!r}"] if self._inside and self._inside[-1] else []
+        origin = [f"module {self._inside[-1]!r}"] if self._inside and self._inside[-1] else []
         for frame in reversed(traceback.extract_stack()):
             if not frame.filename.startswith((_TORCH, _HERE, "<")):
-                known.append(f"{Path(frame.filename).name}:{frame.lineno}")
+                origin.append(f"{Path(frame.filename).name}:{frame.lineno}")
                 break
-        return f" ({', '.join(known)})" if known else ""
+        return f" ({', '.join(origin)})" if origin else ""
 
 
 def _bare_name(operator: OpOverload) -> str:
@@ -95,31 +95,31 @@ def _bare_name(operator: OpOverload) -> str:
     return re.sub(r"_backward.*$", "", name).strip("_")
 
 
-def survey(model: nn.Module, x: Tensor, num_classes: int) -> tuple[Survey, int]:
-    """Run the model both ways; gives the record and the width C of its output (B, C).
+def inspect_model(model: nn.Module, x: Tensor, num_classes: int) -> tuple[OperatorRecorder, int]:
+    """Run the model in both modes. Returns the record and the C of its output (B, C).
 
-    Raises ``ExportError`` when the model does not take x, gives anything but float32 (B, C), draws
-    random numbers, or changes a tensor that is not a running statistic.
+    Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C), draws random
+    numbers, or changes a tensor that is not a running statistic.
     """
-    record = Survey(model)
+    recorder = OperatorRecorder(model)
     width = 0
     for training in (False, True):
         model.train(training)
         before = {name: t.clone() for name, t in _tensors(model).items()}
         try:
-            output = record.run(x)
+            output = recorder.run(x)
         except ExportError:
             raise
-        except Exception as exc:  # the user's own code: anything can come out of it
-            whole = "; whole numbers are for token ids, measurements are to be float32"
+        except Exception as exc:  # the user's code may raise anything
+            integers = "; integers are for token ids, measurements must be float32"
             raise ExportError(
                 f"model: fails on the sample input {x.dtype} {tuple(x.shape)}:"
                 f" {type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
-                f"{'' if x.is_floating_point() else whole}"
+                f"{'' if x.is_floating_point() else integers}"
             ) from exc
         width = _check_output(output, x.shape[0], num_classes)
         _check_unchanged(before, _tensors(model))
-    return record, width
+    return recorder, width
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -5,8 +5,7 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from sedge_edge.training.step_loop import Arrays, Mixture, Plain, places
-from sedge_protocol.errors import CodecError
+from sedge_edge.training.steppers import Arrays, MixtureStepper, PlainStepper
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Training
 
@@ -91,18 +90,9 @@ TRAININGS = [
 FREEZES: list[tuple[str, ...]] = [(), ("weight",), ("mean", "bias"), tuple(LAYOUT.by_name)]
 
 
-def run(plain: Plain | Mixture) -> list[list[float]]:
+def run(plain: PlainStepper | MixtureStepper) -> list[list[float]]:
     found = batches()
     return [plain.step(batch, batch is found[-1]) for batch in found]
-
-
-def test_places() -> None:
-    assert places(LAYOUT, ()) == ()
-    assert places(LAYOUT, ("bias",)) == (slice(3, 4),)
-    assert places(LAYOUT, ("mean", "weight", "bias")) == (slice(0, 7),), "neighbours are one"
-    assert places(LAYOUT, ("scale", "weight", "weight")) == (slice(0, 3), slice(7, 8))
-    with pytest.raises(CodecError, match=r"training\.freeze.* no tensor named 'head'"):
-        places(LAYOUT, ("weight", "head"))
 
 
 @pytest.mark.parametrize("training", TRAININGS)
@@ -117,7 +107,7 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
     start, anchor = theta_of(1), theta_of(2) if added else None
     correction = theta_of(3) if added else None
     before = start.copy()
-    plain = Plain(Program(), LAYOUT, start, training, anchor, True, correction)
+    plain = PlainStepper(Program(), LAYOUT, start, training, anchor, True, correction)
     losses = run(plain)
     theta, velocity, gradient = exact(start), np.zeros(N), np.zeros(N)
     steady = np.zeros(N) if correction is None else exact(correction)
@@ -143,8 +133,8 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
 @pytest.mark.parametrize("training", TRAININGS)
 def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
     silent, asking = Program(), Program()
-    without = Plain(silent, LAYOUT, theta_of(1), training)
-    plain = Plain(asking, LAYOUT, theta_of(1), training, wants_gradient=True)
+    without = PlainStepper(silent, LAYOUT, theta_of(1), training)
+    plain = PlainStepper(asking, LAYOUT, theta_of(1), training, wants_gradient=True)
     assert run(without) == run(plain)
     assert without.theta.tobytes() == plain.theta.tobytes()
     assert without.gradient is None
@@ -159,7 +149,7 @@ def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
 def test_the_gradient_is_exact_at_any_learning_rate() -> None:
     """Where a difference of thetas would have nothing left of it."""
     tiny = Training(learning_rate=1e-9, momentum=0.99, prox=10.0)
-    plain = Plain(Program(), LAYOUT, theta_of(1), tiny, theta_of(2), wants_gradient=True)
+    plain = PlainStepper(Program(), LAYOUT, theta_of(1), tiny, theta_of(2), wants_gradient=True)
     run(plain)
     last = batches()[-1]
     wanted, _ = gradient_of(exact(theta_of(1)), exact(last["x"]), exact(last["y"]))
@@ -177,9 +167,9 @@ def test_a_mixture_is_algorithm_1(
     training = structs.replace(training, freeze=freeze)
     start, first_own, still = theta_of(1), theta_of(2), LAYOUT.mask(freeze)
     program = Program()
-    both = Mixture(program, LAYOUT, start, first_own, 0.4, adaptive, training)
+    both = MixtureStepper(program, LAYOUT, start, first_own, 0.4, adaptive, training)
     losses = run(both)
-    alone = Plain(Program(), LAYOUT, start, training)
+    alone = PlainStepper(Program(), LAYOUT, start, training)
     own, own_velocity, alpha = exact(first_own), np.zeros(N), 0.4
     for step, (batch, found) in enumerate(zip(batches(), losses, strict=True)):
         sent = exact(alone.theta)
@@ -211,6 +201,6 @@ def test_the_mix_stays_between_0_and_1() -> None:
     good, bad = theta_of(1), 100 * theta_of(2)
     fast = Training(learning_rate=10.0)
     for sent, own, wanted in ((good, bad, 0.0), (bad, good, 1.0)):
-        both = Mixture(Program(), LAYOUT, sent, own, 0.5, True, fast)
+        both = MixtureStepper(Program(), LAYOUT, sent, own, 0.5, True, fast)
         both.step(batches()[0], True)
         assert both.mix == wanted

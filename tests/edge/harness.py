@@ -1,8 +1,8 @@
-"""The coordinator's desk: real frames for one agent, and what came back, under a virtual clock.
+"""One agent under a virtual clock: real frames of a coordinator for it, and what came back.
 
-``Desk`` speaks to an ``Agent`` as the coordinator does, sealed with the coordinator's keys. ``tell`` hands
-over one message and gives the effects; ``pump`` and ``settle`` also carry the effects out, and answer as a
-coordinator that stores everything.
+``Harness`` speaks to an ``Agent`` as the coordinator does, sealed with the coordinator's keys. ``tell``
+hands over one message and gives the effects; ``pump`` and ``settle`` also carry the effects out, and answer
+as a coordinator that stores everything.
 """
 
 import hashlib
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from tests.orders import changed
 
-from sedge_edge.agent import Agent, AgentEffect, Identity, Work
+from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.job import Job, Workplace, perform
+from sedge_edge.training.job import Job, WorkerContext, run_job
 from sedge_edge.training.trainer import Mixed, Trained, Trainer
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LocalError, SedgeError, StorageError
@@ -82,8 +83,9 @@ class DriftTrainer:
         gradient: bool = False,
         correction: Theta | None = None,
     ) -> Trained:
-        """theta (n,) and its drift, whose opposite is the gradient."""
-        return Trained(theta + drift(seed), 0.5, 3, -drift(seed) if gradient else None)
+        """theta (n,) and its drift, as far as theta goes; the gradient is the opposite."""
+        way = drift(seed)[: theta.size]
+        return Trained(theta + way, 0.5, 3, -way if gradient else None)
 
     def train_mixed(
         self,
@@ -97,8 +99,9 @@ class DriftTrainer:
         stopped: Callable[[], bool],
     ) -> Mixed:
         """Both models and their drifts, the own one's twice as far; ``mix`` an eighth up, if it may."""
-        trained = Trained(sent + drift(seed), 0.5, 3)
-        return Mixed(trained, own + 2 * drift(seed), min(1.0, mix + 0.125) if adaptive else mix)
+        way = drift(seed)[: sent.size]
+        mixed = min(1.0, mix + 0.125) if adaptive else mix
+        return Mixed(Trained(sent + way, 0.5, 3), own + 2 * way, mixed)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """The same for every theta."""
@@ -124,11 +127,9 @@ def hash_of(theta: Theta) -> bytes:
     return hashlib.sha256(theta.astype("<f4").tobytes()).digest()
 
 
-def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
-    """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
-    program = program or np.random.default_rng(seed).bytes(20_000)
-    sha256 = hashlib.sha256(program).hexdigest()
-    manifest = BundleManifest(
+def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleManifest:
+    """The manifest of a classifier of rows of three numbers, with other values in these fields."""
+    plain = BundleManifest(
         format=bundles.FORMAT,
         name="drift",
         layout=layout,
@@ -138,9 +139,17 @@ def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") ->
         num_classes=4,
         optimizer="sgd",
         uses_batch_statistics=False,
-        programs=(Program("train", "onnxruntime", "train.onnx", sha256),),
+        programs=programs,
         verification=Verification(0.0, 0.0, 1e-4, {}),
     )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
+    """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
+    program = program or np.random.default_rng(seed).bytes(20_000)
+    listed = Program("train", "onnxruntime", "train.onnx", hashlib.sha256(program).hexdigest())
+    manifest = manifest_of(layout, listed)
     return bundles.pack(Bundle(manifest, {"train.onnx": program}))
 
 
@@ -156,7 +165,7 @@ def coded(theta: Theta) -> bytes:
     return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32)
 
 
-class Desk:
+class Harness:
     """One agent, what the coordinator keeps for it, and what it has said."""
 
     def __init__(self, folder: Path, chunk_bytes: int = 4096) -> None:
@@ -268,9 +277,9 @@ class Desk:
         self.agent = self.start()
         return self.connect()
 
-    def place(self) -> Workplace:
+    def place(self) -> WorkerContext:
         """Where jobs are done."""
-        return Workplace(
+        return WorkerContext(
             self.agent.blobs,
             self.agent.vectors,
             self.train,
@@ -334,7 +343,7 @@ class Desk:
         while queue:
             effect = queue.popleft()
             self.listen([effect])
-            if isinstance(effect, Work):
+            if isinstance(effect, StartJob):
                 queue += self.work(effect.job)
             for frame, message in self.opened([effect] if self.fits(effect) else []):
                 queue += self.answer(frame, message)
@@ -354,7 +363,7 @@ class Desk:
     def work(self, job: Job) -> list[AgentEffect]:
         """What the worker thread does."""
         try:
-            outcome = perform(job, self.place())
+            outcome = run_job(job, self.place())
         except LocalError:  # a bug: the runtime lets the process end
             raise
         except SedgeError as exc:

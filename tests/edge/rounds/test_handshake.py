@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 import pytest
-from tests.edge.desk import DOWN, KEYS, UP
+from tests.edge.harness import DOWN, KEYS, UP
 
-from sedge_edge.rounds.presence import UNHEARD, Greeting
+from sedge_edge.rounds.handshake import WARN_AFTER_HELLOS, Handshake
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
@@ -14,13 +14,13 @@ from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S
 
 
 class Bench:
-    """A greeting, and the coordinator's end of its frames."""
+    """A handshake, and the coordinator's end of its frames."""
 
     def __init__(self) -> None:
         self.cloud = Peer(DOWN, KEYS.down, KEYS.up, 7, 0)
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=1, num_test=1)
-        self.greeting = Greeting(hello, peer, np.random.default_rng(0))
+        self.handshake = Handshake(hello, peer, np.random.default_rng(0))
 
     def read(self, payload: bytes) -> Message:
         opened = self.cloud.open(payload, UP)
@@ -40,13 +40,13 @@ def bench() -> Bench:
 
 
 def test_a_session_has_one_nonce(bench: Bench) -> None:
-    greeting = bench.greeting
+    handshake = bench.handshake
     nonces: list[bytes] = []
     for _ in range(2):
-        will = bench.read(greeting.will()[1])
-        greeting.begin(0.0)
-        (hello,) = bench.said(greeting.poll(0.0))
-        goodbye = bench.read(greeting.goodbye().payload)
+        will = bench.read(handshake.will()[1])
+        handshake.begin(0.0)
+        (hello,) = bench.said(handshake.poll(0.0))
+        goodbye = bench.read(handshake.goodbye().payload)
         assert isinstance(will, Goodbye) and will == goodbye
         assert hello.nonce == will.nonce
         nonces.append(hello.nonce)
@@ -54,56 +54,58 @@ def test_a_session_has_one_nonce(bench: Bench) -> None:
 
 
 def test_it_is_said_until_it_is_welcomed(bench: Bench) -> None:
-    greeting = bench.greeting
-    assert greeting.timer() is None and greeting.poll(0.0) == []
-    greeting.will()
-    greeting.begin(0.0)
+    handshake = bench.handshake
+    assert handshake.timer() is None and handshake.poll(0.0) == []
+    handshake.will()
+    handshake.begin(0.0)
     now, hellos = 0.0, list[Hello]()
     for _ in range(4):
-        assert greeting.timer() == now and not greeting.answered
-        hellos += bench.said(greeting.poll(now))
-        due = greeting.timer()
+        assert handshake.timer() == now and not handshake.welcomed
+        hellos += bench.said(handshake.poll(now))
+        due = handshake.timer()
         assert due is not None and SILENCE_S < due - now <= SILENCE_S + RETRY_MAX_S
-        assert greeting.poll(due - 0.1) == []
+        assert handshake.poll(due - 0.1) == []
         now = due
     assert len(hellos) == 4 and len({hello.nonce for hello in hellos}) == 1
-    (note,) = greeting.welcome(Welcome(hellos[0].nonce, "1"), now)
+    (note,) = handshake.welcome(Welcome(hellos[0].nonce, "1"), now)
     assert isinstance(note, Note) and note.level == logging.INFO
-    assert greeting.answered and greeting.greeted and greeting.timer() is None
-    assert greeting.welcome(Welcome(hellos[0].nonce, "1"), now) == []  # said twice
+    assert handshake.welcomed and handshake.ever_welcomed and handshake.timer() is None
+    assert handshake.welcome(Welcome(hellos[0].nonce, "1"), now) == []  # said twice
     # A coordinator that has just started calls everyone; so it is said again.
-    assert greeting.welcome(Welcome(bytes(16), "1"), now + 5) == []
-    assert not greeting.answered and len(bench.said(greeting.poll(now + 5))) == 1
+    assert handshake.welcome(Welcome(bytes(16), "1"), now + 5) == []
+    assert not handshake.welcomed and len(bench.said(handshake.poll(now + 5))) == 1
 
 
 def test_another_of_our_name_is_told_once_and_not_answered(bench: Bench) -> None:
     """Two that answered each other's welcomes with hellos would do so at the speed of the link."""
-    greeting, foreign = bench.greeting, Welcome(b"f" * 16, "1")
+    handshake, foreign = bench.handshake, Welcome(b"f" * 16, "1")
     for _ in range(2):
-        greeting.will()
-        greeting.begin(0.0)
-        (hello,) = bench.said(greeting.poll(0.0))
-        assert greeting.welcome(foreign, 0.0) == []  # perhaps to the last connection's hello
-        greeting.welcome(Welcome(hello.nonce, "1"), 0.0)
-        (note,) = greeting.welcome(foreign, 1.0)
+        handshake.will()
+        handshake.begin(0.0)
+        (hello,) = bench.said(handshake.poll(0.0))
+        assert handshake.welcome(foreign, 0.0) == []  # perhaps to the last connection's hello
+        handshake.welcome(Welcome(hello.nonce, "1"), 0.0)
+        (note,) = handshake.welcome(foreign, 1.0)
         assert isinstance(note, Note) and note.level == logging.WARNING
         assert "another process under this device's name" in note.text
-        assert greeting.welcome(foreign, 2.0) == []
-        assert greeting.answered
+        assert handshake.welcome(foreign, 2.0) == []
+        assert handshake.welcomed
 
 
 def test_a_coordinator_that_does_not_hear_us_is_told_once(bench: Bench) -> None:
-    greeting = bench.greeting
-    greeting.will()
-    greeting.begin(0.0)
+    handshake = bench.handshake
+    handshake.will()
+    handshake.begin(0.0)
     told: list[int] = []
-    for number in range(1, 3 * UNHEARD):
-        now = greeting.timer()
+    for number in range(1, 3 * WARN_AFTER_HELLOS):
+        now = handshake.timer()
         assert now is not None
-        notes = [e for e in greeting.poll(now) if isinstance(e, Note)]
+        notes = [e for e in handshake.poll(now) if isinstance(e, Note)]
         told += [number] * len(notes)
         assert all(UP in note.text and note.level == logging.WARNING for note in notes)
-    assert told == [UNHEARD]
-    greeting.begin(1000.0)  # another connection
-    effects = [e for _ in range(UNHEARD) for e in greeting.poll(greeting.timer() or 0.0)]
+    assert told == [WARN_AFTER_HELLOS]
+    handshake.begin(1000.0)  # another connection
+    effects = [
+        e for _ in range(WARN_AFTER_HELLOS) for e in handshake.poll(handshake.timer() or 0.0)
+    ]
     assert isinstance(effects[-1], Note)

@@ -1,7 +1,7 @@
-"""From a traced ATen graph to an ONNX program: one table, one walk.
+"""From a traced ATen graph to an ONNX program: one table, one pass.
 
-Every node is replaced by what the table says, in order. Shape and type of each result are compared with
-what torch traced, so a lowering that is wrong about them is found here and not on a device.
+Every node is lowered by the table, in order. The shape and type of each result are compared with those that
+torch traced, so a wrong lowering is found here and not on a device.
 """
 
 import operator

@@ -1,0 +1,93 @@
+"""The first files of a fleet: cloud.toml, mosquitto.conf, passwords and the broker's access list."""
+
+import os
+import re
+from pathlib import Path
+
+from sedge_cloud.admin.enrolment import add_password, write_private
+from sedge_cloud.config import COORDINATOR
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.wire.topics import check_id
+
+_URL = re.compile(r"mqtt://[A-Za-z0-9.:\[\]-]+:(\d{1,5})")
+
+CLOUD_TOML = """\
+# The coordinator of one fleet. Every key: share/sedge/cloud.toml.
+fleet = "{fleet}"
+state_dir = "state"
+
+[broker]
+url = "{url}"
+password_file = "coordinator-password"
+device_password_file = "broker-passwords"
+"""
+
+ACL = """\
+user {user}
+topic readwrite sedge/1/{fleet}/#
+
+pattern write sedge/1/{fleet}/device/%u/up
+pattern read sedge/1/{fleet}/device/%u/down
+pattern read sedge/1/{fleet}/blob/#
+"""
+
+# What every broker of Sedge allows a client; cloud/mosquitto.conf and the emulator's say the same. Sedge
+# sends at QoS 0 only, so the queue limits bound how many packets may wait for a slow client before the
+# broker drops some.
+MOSQUITTO_LIMITS = """\
+# the largest frame is 256 KiB and 64 bytes
+max_packet_size 400000
+max_inflight_messages 32
+max_queued_messages 200
+max_queued_bytes 2000000
+max_keepalive 120
+set_tcp_nodelay true
+# Sedge's sessions end with their connections; a session that another client left behind expires
+persistent_client_expiration 1h
+persistence false
+"""
+
+MOSQUITTO = (
+    """\
+# For a trial on a network you trust: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
+# cloud/mosquitto.conf has TLS on both sides.
+user {user}
+per_listener_settings true
+listener {port}
+allow_anonymous false
+password_file {root}/broker-passwords
+acl_file {root}/broker-acl
+"""
+    + MOSQUITTO_LIMITS
+)
+
+
+def write_first_files(folder: Path, fleet: str, url: str) -> None:
+    """Write a first cloud.toml, and a Mosquitto configuration that admits the coordinator.
+
+    It is meant for a trial on one network: passwords and an access list, but no TLS.
+    cloud/mosquitto.conf has TLS.
+    Raises ``ConfigError`` when the folder already holds a cloud.toml.
+    """
+    check_id(fleet, "fleet")
+    match = _URL.fullmatch(url)
+    if match is None or not 0 < int(match[1]) < 65536:
+        raise ConfigError("url", url, "mqtt://host:port")
+    if (folder / "cloud.toml").exists():
+        raise ConfigError("folder", str(folder), "a folder without a cloud.toml")
+    user = f"{COORDINATOR}{fleet}"
+    password = os.urandom(24).hex()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        owner = folder.owner()
+    except (OSError, KeyError) as exc:
+        raise StorageError(f"{folder}: {exc}") from exc
+    root = folder.resolve()
+    broker = MOSQUITTO.format(port=match[1], root=root, user=owner)
+    with translated("write a first configuration into", folder):
+        write_private(folder / "coordinator-password", password + "\n")
+        add_password(folder / "broker-passwords", user, password)
+        write_private(folder / "broker-acl", ACL.format(user=user, fleet=fleet))
+        (folder / "mosquitto.conf").write_text(broker)
+        (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))

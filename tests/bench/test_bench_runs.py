@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.bench import broker, flood, frameworks
+from tools.bench import broker, flood, frameworks, train_step
 
 from sedge_emulate.broker import find_mosquitto
 
@@ -29,6 +29,11 @@ def test_the_others_go_on_during_a_flood() -> None:
             row = bench.flood(kind, 300, 1.0)
             assert float(row["updates_s"]) > 0 and float(row["sent_s"]) > 200, kind
         assert bench.calm(1.5) > 0
+
+
+def test_a_training_step_is_timed_on_both_sides() -> None:
+    figures = train_step.measure("mlp", 0.1)
+    assert figures["ratio"] == figures["onnxruntime_ms"] / figures["eager_ms"] > 0
 
 
 def test_a_flood_leaves_what_it_should() -> None:

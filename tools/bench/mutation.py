@@ -166,27 +166,37 @@ class Trees:
 
     def __init__(self, root: Path, folder: Path, workers: int) -> None:
         self.free: SimpleQueue[Path] = SimpleQueue()
+        self._root = root
+        self._seconds: dict[tuple[str, ...], float] = {}
         ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache")
         for number in range(workers):
             self.free.put(Path(shutil.copytree(root, folder / str(number), ignore=ignored)))
 
-    def seconds(self, tests: Sequence[str]) -> float:
-        """How long the tests take; without a mutant they must pass."""
-        tree, begun = self.free.get(), time.monotonic()
-        if not passes(tree, tests, None):
-            raise SystemExit(f"without a mutant, too, a test fails: {' '.join(tests)}")
-        self.free.put(tree)
-        return time.monotonic() - begun
-
-    def survives(self, mutant: Mutant, stages: dict[tuple[str, ...], float]) -> bool:
+    def survives(self, mutant: Mutant) -> bool:
         """Whether all stages, each limited in time, pass with a mutant."""
+        return all(
+            self._passes(mutant, tests, 30 + 4 * self._unchanged_s(tests))
+            for tests in stages_of(self._root, mutant.path)
+        )
+
+    def _passes(self, mutant: Mutant, tests: tuple[str, ...], limit_s: float) -> bool:
         tree = self.free.get()
         try:
             (tree / mutant.path).write_text(mutant.after)
-            return all(passes(tree, tests, 30 + 4 * s) for tests, s in stages.items())
+            return passes(tree, tests, limit_s)
         finally:
             (tree / mutant.path).write_text(mutant.before)
             self.free.put(tree)
+
+    def _unchanged_s(self, tests: tuple[str, ...]) -> float:
+        """How long the tests take; without a mutant they must pass."""
+        if tests not in self._seconds:
+            tree, begun = self.free.get(), time.monotonic()
+            if not passes(tree, tests, None):
+                raise SystemExit(f"without a mutant, too, a test fails: {' '.join(tests)}")
+            self._seconds[tests] = time.monotonic() - begun
+            self.free.put(tree)
+        return self._seconds[tests]
 
 
 def main(words: Sequence[str], root: Path = ROOT) -> int:
@@ -204,14 +214,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
     survivors: list[str] = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.workers) as pool:
         trees = Trees(root, Path(folder), asked.workers)
-        stages = {mutant.path: stages_of(root, mutant.path) for mutant in mutants}
-        every = sorted({stage for found in stages.values() for stage in found})
-        seconds = dict(zip(every, pool.map(trees.seconds, every), strict=True))
-
-        def survives(mutant: Mutant) -> bool:
-            return trees.survives(mutant, {s: seconds[s] for s in stages[mutant.path]})
-
-        for mutant, survived in zip(mutants, pool.map(survives, mutants), strict=True):
+        for mutant, survived in zip(mutants, pool.map(trees.survives, mutants), strict=True):
             print(f"{'SURVIVED' if survived else 'killed'} {mutant.path}:{mutant.line}", flush=True)
             if survived:
                 survivors.append(f"{mutant.path}:{mutant.line}")

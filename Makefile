@@ -7,7 +7,7 @@ RESULTS = tools/bench/results
 
 # Tests that begin first, so that neither of two processes is left alone with a long file at the end.
 LONGEST = tests/export tests/system tests/emulate
-FLEETS = tests/test_examples.py tests/emulate tests/system
+FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench
 
 .PHONY: demo test test-fleet test-slow mutation check figures reproduce reproduce-all clean
 

@@ -20,6 +20,7 @@ def test_every_way_over_the_broker_delivers_every_chunk() -> None:
             assert row["lost"] == 0 and float(row["mb_s"]) > 0, way
 
 
+@pytest.mark.fleet
 @pytest.mark.skipif(
     find_mosquitto() is None and os.environ.get("CI") != "true", reason="needs Mosquitto"
 )

@@ -193,11 +193,10 @@ def test_memory_and_mosquitto_end_in_the_same_bytes(
 
 
 def test_devices_pick_how_much_is_personal(quiet: tuple[Path, Result]) -> None:
-    """Of the three levels of their patches, which they have from their second round on."""
+    """From their second round on they have a patch of up to 200 elements; these are means."""
     rounds = quiet[1].strategies[2].rounds
-    counts = [r.num_updates * sum(r.personal.values()) for r in rounds]
-    assert counts[0] == 0 and all(round(count) % 20 == 0 for count in counts)
-    assert 0 < sum(counts) <= 2 * 4 * 200
+    counts = [sum(r.personal.values()) for r in rounds]
+    assert counts[0] == 0 < sum(counts) and max(counts) <= 200
 
 
 def test_bytes_are_whole_and_apart(quiet: tuple[Path, Result]) -> None:

@@ -413,8 +413,12 @@ def data_of(device: int) -> Examples:
 @pytest.fixture(scope="module", autouse=True)
 def unflushed() -> Iterator[None]:
     """Flushing to disk is tested elsewhere: here only processes die."""
+
+    def nothing(descriptor: int) -> None:
+        return
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fsync", nothing)
         yield
 
 

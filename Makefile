@@ -5,19 +5,28 @@ BIN = $(VENV)/bin
 SOURCES = cloud edge protocol tools tests examples
 RESULTS = tools/bench/results
 
-# Files of tests that begin first, so that neither of two processes is left alone with one at the end.
-LONGEST = tests/test_examples.py tests/system tests/emulate
+# Tests that begin first, so that neither of two processes is left alone with a long file at the end.
+LONGEST = tests/export tests/system tests/emulate
+FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench
 
-.PHONY: demo test test-slow check figures reproduce reproduce-all clean
+.PHONY: demo test test-fleet test-slow mutation check figures reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
 
 test: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not gpu" $(LONGEST) tests
+	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu" $(LONGEST) tests
+
+# Whole fleets, most of them of real processes with a real broker.
+test-fleet: $(VENV)/dev.ready
+	$(BIN)/pytest -n 2 --dist loadfile -m "fleet and not slow and not gpu" $(FLEETS)
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"
+
+# How many of 150 small faults in the central modules the tests notice: about an hour on two cores.
+mutation: $(VENV)/dev.ready
+	$(BIN)/python -m tools.bench.mutation
 
 check: $(VENV)/dev.ready
 	$(BIN)/ruff format --check $(SOURCES)

@@ -18,6 +18,8 @@ from sedge_emulate.__main__ import main as emulate
 from sedge_emulate.data import find_fashion_mnist
 from sedge_emulate.result import Result, read_json
 
+pytestmark = pytest.mark.fleet
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The product's commands, and this interpreter as "python", first.
 BIN = Path(sys.executable).parent

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.bench import broker, flood, frameworks
+from tools.bench import broker, flood, frameworks, train_step
 
 from sedge_emulate.broker import find_mosquitto
 
@@ -20,6 +20,7 @@ def test_every_way_over_the_broker_delivers_every_chunk() -> None:
             assert row["lost"] == 0 and float(row["mb_s"]) > 0, way
 
 
+@pytest.mark.fleet
 @pytest.mark.skipif(
     find_mosquitto() is None and os.environ.get("CI") != "true", reason="needs Mosquitto"
 )
@@ -29,6 +30,11 @@ def test_the_others_go_on_during_a_flood() -> None:
             row = bench.flood(kind, 300, 1.0)
             assert float(row["updates_s"]) > 0 and float(row["sent_s"]) > 200, kind
         assert bench.calm(1.5) > 0
+
+
+def test_a_training_step_is_timed_on_both_sides() -> None:
+    figures = train_step.measure("mlp", 0.1)
+    assert figures["ratio"] == figures["onnxruntime_ms"] / figures["eager_ms"] > 0
 
 
 def test_a_flood_leaves_what_it_should() -> None:

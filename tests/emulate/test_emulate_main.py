@@ -96,6 +96,7 @@ def virtual(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
     return emulate(tmp_path_factory.mktemp("virtual"))
 
 
+@pytest.mark.fleet
 def test_the_result_describes_what_was_run(emulation: Emulation) -> None:
     result = emulation.result
     assert (result.devices, result.seed, result.dataset) == (DEVICES, 42, "digits")
@@ -106,18 +107,17 @@ def test_the_result_describes_what_was_run(emulation: Emulation) -> None:
     names = [strategy.name for strategy in result.strategies]
     assert names == ["FedOBP", "nothing personal", "FedAvg", "local only"]
     assert emulation["FedOBP"].options == {"quantile": 0.99}
+    page = (emulation.out / "report.html").read_text()
+    assert page.lower().startswith("<!doctype html>") and all(name in page for name in names)
 
 
-def test_every_device_took_part_in_every_round(emulation: Emulation) -> None:
+@pytest.mark.fleet
+def test_every_device_took_part_in_every_round_and_training_helps(emulation: Emulation) -> None:
     for strategy in emulation.result.strategies:
         assert [r.round for r in strategy.rounds] == [1, 2]
         assert all(r.num_updates == DEVICES for r in strategy.rounds)
         assert [d.device for d in strategy.devices] == [f"device-{i}" for i in range(DEVICES)]
         assert sum(d.num_train + d.num_test for d in strategy.devices) == 600
-
-
-def test_accuracies_are_in_range_and_training_helps(emulation: Emulation) -> None:
-    for strategy in emulation.result.strategies:
         for spread in (strategy.before, strategy.after):
             assert 0 <= spread.min <= spread.worst_tenth <= spread.mean <= spread.max <= 1
         first, last = strategy.rounds
@@ -126,6 +126,7 @@ def test_accuracies_are_in_range_and_training_helps(emulation: Emulation) -> Non
         assert strategy.after.mean > first.before_mean + 0.2
 
 
+@pytest.mark.fleet
 def test_the_global_model_leaves_the_coordinator_once_for_all(emulation: Emulation) -> None:
     """Its bytes up are about one pass over the blobs, not one for each device."""
     bundle, theta = load(emulation.out / "bundle")
@@ -137,10 +138,10 @@ def test_the_global_model_leaves_the_coordinator_once_for_all(emulation: Emulati
         rounds = ROUNDS + 1  # and the evaluation
         assert 0.8 * rounds * model < traffic.coordinator_up
         assert traffic.coordinator_up < 1.2 * (blob + rounds * model) + orders
-        assert traffic.coordinator_up < 2 * rounds * (blob + model) + orders
         assert traffic.device_down > DEVICES * rounds * 0.8 * model
 
 
+@pytest.mark.fleet
 def test_devices_send_their_updates_and_little_else(emulation: Emulation) -> None:
     for strategy in emulation.result.strategies:
         traffic = strategy.bytes
@@ -153,37 +154,25 @@ def test_devices_send_their_updates_and_little_else(emulation: Emulation) -> Non
     assert emulation["local only"].bytes.update_payload_mean < 500
 
 
-def test_without_personal_parameters_fedobp_is_fedavg_exactly(emulation: Emulation) -> None:
-    none, fedavg = emulation["nothing personal"], emulation["FedAvg"]
+@pytest.mark.fleet
+def test_strategies_differ_by_what_is_personal(emulation: Emulation) -> None:
+    none, fedavg, local = (emulation[n] for n in ("nothing personal", "FedAvg", "local only"))
     assert none.devices == fedavg.devices
     assert [(r.before_mean, r.after_mean, r.train_loss) for r in none.rounds] == [
         (r.before_mean, r.after_mean, r.train_loss) for r in fedavg.rounds
     ]
     assert none.personal == []
     assert emulation.final_model("nothing-personal") == emulation.final_model("fedavg")
-
-
-def test_the_personal_parameters_are_counted(emulation: Emulation) -> None:
     personal = emulation["FedOBP"].personal
     # One percent of 15,010 by device: quantile 0.99 leaves 150 above, or 151.
     assert sum(share.elements for share in personal) == pytest.approx(150.5, abs=1)
     assert sum(share.share for share in personal) == pytest.approx(1)
     assert emulation.final_model("fedobp") != emulation.final_model("fedavg")
-
-
-def test_local_only_changes_no_global(emulation: Emulation) -> None:
-    local = emulation["local only"]
     assert local.rounds[1].before_mean == local.rounds[0].after_mean
     assert local.before.mean == pytest.approx(local.rounds[1].after_mean)
 
 
-def test_the_report_tells_it_all(emulation: Emulation) -> None:
-    page = (emulation.out / "report.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
-    for strategy in emulation.result.strategies:
-        assert strategy.name in page
-
-
+@pytest.mark.fleet
 def test_virtual_time_is_the_default_and_changes_no_bit(
     emulation: Emulation, virtual: Emulation
 ) -> None:
@@ -205,6 +194,7 @@ def test_virtual_time_is_the_default_and_changes_no_bit(
     }  # fmt: skip
 
 
+@pytest.mark.fleet
 def test_the_command_line_changes_the_fleet(virtual: Emulation, tmp_path: Path) -> None:
     words = ("--only", "FedAvg", "--seed", "1", "--rounds", "1", "--devices", "3")
     other = emulate(tmp_path, *words, text=FLEET.replace('backend = "onnx"', 'backend = "auto"'))
@@ -283,6 +273,7 @@ def is_broker(pid: int) -> bool:
     return b"mosquitto.conf" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.fleet
 def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     text = f'link = "mosquitto"\nreal = ["pi-1"]\n{ONE_STRATEGY}'
     home = tmp_path / "out" / "join" / "pi-1"
@@ -306,11 +297,11 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     assert f"run run: last round {ROUNDS + 1}, has a personal model" in status.stdout
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(
     ("link", "number"),
     [
         ("memory", signal.SIGINT),
-        ("mosquitto", signal.SIGINT),
         ("mosquitto", signal.SIGTERM),
         ("mosquitto", signal.SIGHUP),
     ],
@@ -348,6 +339,7 @@ def test_what_ends_it_ends_every_process(
 TWO = ONE_STRATEGY + '[[strategies]]\nname = "fedavg"\nlabel = "B"\n'
 
 
+@pytest.mark.fleet
 def test_nothing_is_cleared_away_before_the_results_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,6 +359,7 @@ def test_nothing_is_cleared_away_before_the_results_are_written(
     assert not (out / "state").exists()
 
 
+@pytest.mark.fleet
 def test_what_another_strategy_goes_on_from_is_not_cleared_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,6 +506,7 @@ def test_data_that_is_not_there(
     assert text in error(capsys, str(fleet))
 
 
+@pytest.mark.fleet
 def test_a_fleet_that_cannot_train_says_so(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every device declines: there is nothing to report, and no bug to look for."""
     text = fleet.read_text().replace('"digits"', '"own_module:huge"').replace("= 600", "= 0")
@@ -549,6 +543,7 @@ def test_real_devices_need_one_strategy_and_a_broker(
     assert "choose it with --only" in said
 
 
+@pytest.mark.fleet
 def test_an_emulation_that_has_ended_leaves_nothing_to_resume(
     virtual: Emulation, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,15 +57,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def template(base: Path) -> Path:
-    """An emulation's folder, just set up; to be copied."""
-    set_up(CONFIG, base, base / "out", resume=False, note=ignore)
-    return base / "out"
+def begun(base: Path) -> tuple[Stage, list[str]]:
+    """An emulation's folder, just set up, to be copied; and what was said meanwhile."""
+    notes: list[str] = []
+    return set_up(CONFIG, base, base / "out", resume=False, note=notes.append), notes
 
 
 @pytest.fixture
-def out(template: Path, tmp_path: Path) -> Path:
-    shutil.copytree(template, tmp_path / "out")
+def out(begun: tuple[Stage, list[str]], tmp_path: Path) -> Path:
+    shutil.copytree(begun[0].out, tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -104,9 +104,8 @@ def result_of(name: str) -> StrategyResult:
 # Setting up.
 
 
-def test_data_and_model_are_there_and_described(base: Path, tmp_path: Path) -> None:
-    notes: list[str] = []
-    stage = set_up(CONFIG, base, tmp_path, resume=False, note=notes.append)
+def test_data_and_model_are_there_and_described(begun: tuple[Stage, list[str]]) -> None:
+    stage, notes = begun
     assert notes == [
         "90 examples of mine.npz on 3 devices, Dir(5); link: memory",
         "exported and verified: mlp, 2,003 parameters",
@@ -118,7 +117,7 @@ def test_data_and_model_are_there_and_described(base: Path, tmp_path: Path) -> N
     assert sum(stage.shares.num_train(i) + stage.shares.num_test(i) for i in range(3)) == 90
     assert isinstance(stage.shares.inputs, np.memmap)
     shop = stage.shop
-    assert (shop.bundle, shop.trainer) == (tmp_path / "bundle", CONFIG.trainer)
+    assert (shop.bundle, shop.trainer) == (stage.out / "bundle", CONFIG.trainer)
     assert len(Shares.open(shop.data)) == 3
 
 
@@ -131,13 +130,11 @@ def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
     assert rates == [0.0, 0.25, 0.5]
     assert course_of(stage, FEDAVG, resume=False).narrower == stage.narrower
     names = {stage.name("onnx")}
-    for widths in ((0.0, 0.5), (0.0,)):
-        fewer = changed(model=ModelConfig(batch_size=8, widths=widths))
-        stage = set_up(fewer, base, tmp_path, resume=False, note=ignore)
-        names.add(stage.name("onnx"))
-        found = {path.name for path in tmp_path.glob("bundle*")}
-        assert found == {path.name for path in (stage.bundle, *stage.narrower)}
-    assert len(names) == 3
+    fewer = changed(model=ModelConfig(batch_size=8, widths=(0.0, 0.5)))
+    stage = set_up(fewer, base, tmp_path, resume=False, note=ignore)
+    names.add(stage.name("onnx"))
+    assert {path.name for path in tmp_path.glob("bundle*")} == {"bundle", "bundle-0.5"}
+    assert len(names) == 2
 
 
 def test_widths_that_are_almost_the_same_have_folders_of_their_own() -> None:
@@ -161,29 +158,24 @@ def test_a_split_is_described() -> None:
     )
 
 
-def test_a_new_start_forgets_the_old_one(base: Path, out: Path) -> None:
-    (out / "state" / "runs" / "fed-avg").mkdir(parents=True)
-    (out / "bundle" / "old.onnx").write_text("")
-    (out / "models").mkdir()
-    (out / "models" / "mine.bin").write_text("")
-    set_up(CONFIG, base, out, resume=False, note=ignore)
-    assert not (out / "state" / "runs").exists()
-    assert not (out / "bundle" / "old.onnx").exists()
-    assert (out / "models" / "mine.bin").exists()
-
-
-def test_real_devices_begin_anew_with_a_new_fleet_and_keep_their_data(
-    base: Path, out: Path
-) -> None:
-    """What they know of rounds is of a run that is no more."""
-    home = out / "join" / "pi-1"
-    (home / "state" / "blobs").mkdir(parents=True)
-    (home / "train.npz").write_text("mine")
-    (home / "edge.toml").write_text("ours")
+def test_a_new_start_forgets_the_old_one_and_nothing_else(base: Path, out: Path) -> None:
+    """What real devices know of rounds is of a run that is no more; their data stay theirs."""
+    ours = [out / "state" / "runs" / "fed-avg" / "x", out / "bundle" / "old.onnx"]
+    ours.append(out / "join" / "pi-1" / "state" / "blobs" / "x")
+    theirs = [out / "join" / "pi-1" / "train.npz", out / "join" / "pi-1" / "edge.toml"]
+    theirs += [out / "models" / "mine.bin", out / "bundle-of-joy" / "x", out / "bundle-2" / "x"]
+    theirs.append(out / "join" / "x" / "state" / "x")
+    for path in ours + theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
     set_up(CONFIG, base, out, resume=True, note=ignore)
-    assert (home / "state").exists()
+    assert all(path.exists() for path in ours + theirs)
+    (out / "state" / "fleet.json").unlink()  # killed while it was set up, it begins anew
     set_up(CONFIG, base, out, resume=False, note=ignore)
-    assert {path.name for path in home.iterdir()} == {"train.npz", "edge.toml"}
+    assert (out / "state" / "fleet.json").exists()
+    assert not any(path.exists() for path in ours)
+    assert all(path.read_text() == "mine" for path in theirs)
+    assert not (out / "join" / "pi-1" / "state").exists()
 
 
 @pytest.mark.parametrize("name", ["state/sedge.sqlite", "bundle/weights.bin"])
@@ -198,30 +190,11 @@ def test_what_is_somebody_elses_is_not_replaced(base: Path, tmp_path: Path, name
     assert files(tmp_path) == {name: b"secrets"}
 
 
-def test_what_only_has_a_name_like_ours_stays(base: Path, out: Path) -> None:
-    theirs = [
-        out / "bundle-of-joy" / "x",
-        out / "bundle-2" / "x",
-        out / "join" / "x" / "state" / "x",
-    ]
-    for path in theirs:
-        path.parent.mkdir(parents=True)
-        path.write_text("mine")
-    set_up(CONFIG, base, out, resume=False, note=ignore)
-    assert all(path.read_text() == "mine" for path in theirs)
-
-
 def test_a_start_that_fails_leaves_what_was_there(base: Path, out: Path) -> None:
     before = files(out)
     with pytest.raises(DataError):
         set_up(changed(data=DataConfig(dataset="nothing.npz")), base, out, False, ignore)
     assert files(out) == before
-
-
-def test_a_start_that_was_killed_while_it_set_up_may_be_made_again(base: Path, out: Path) -> None:
-    (out / "state" / "fleet.json").unlink()
-    set_up(CONFIG, base, out, resume=False, note=ignore)
-    assert (out / "state" / "fleet.json").exists()
 
 
 # What a job's name depends on.

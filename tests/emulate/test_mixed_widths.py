@@ -9,6 +9,8 @@ import pytest
 from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.wire.bundle import load
 
+pytestmark = pytest.mark.fleet
+
 FLEET = """\
 devices = 6
 workers = 1

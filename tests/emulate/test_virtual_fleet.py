@@ -15,6 +15,8 @@ import pytest
 
 from sedge_emulate.result import Result, StrategyResult, read_json
 
+pytestmark = pytest.mark.fleet
+
 HEAD = """\
 devices = 8
 workers = 2
@@ -46,6 +48,10 @@ options = { quantile = 0.99 }
 [[strategies]]
 name = "local_only"
 label = "local only"
+[[strategies]]
+name = "fedobp"
+label = "picked"
+options = { prefixes = [0, 20, 200], holdout = 0.2 }
 """
 )
 FAULTS = (
@@ -170,11 +176,12 @@ def test_memory_and_mosquitto_end_in_the_same_bytes(
     folder, virtual = quiet
     real = emulate(tmp_path, QUIET, "--link", "mosquitto")
     assert models(folder) == models(tmp_path)
-    assert len(models(folder)) == 2
+    assert len(models(folder)) == 3
     for one, two in zip(virtual.strategies, real.strategies, strict=True):
         assert [(d.device, d.before, d.after) for d in one.devices] == [
             (d.device, d.before, d.after) for d in two.devices
         ]
+        assert [r.personal for r in one.rounds] == [r.personal for r in two.rounds]
         # What a virtual link is charged is what the kernel counts on a real one, where requests are
         # repeated when the host is slow.
         for charged, counted in (
@@ -183,6 +190,13 @@ def test_memory_and_mosquitto_end_in_the_same_bytes(
         ):
             assert charged - 800 < counted < 1.15 * charged + 800
     assert (virtual.link, real.link) == ("memory", "mosquitto")
+
+
+def test_devices_pick_how_much_is_personal(quiet: tuple[Path, Result]) -> None:
+    """From their second round on they have a patch of up to 200 elements; these are means."""
+    rounds = quiet[1].strategies[2].rounds
+    counts = [sum(r.personal.values()) for r in rounds]
+    assert counts[0] == 0 < sum(counts) and max(counts) <= 200
 
 
 def test_bytes_are_whole_and_apart(quiet: tuple[Path, Result]) -> None:

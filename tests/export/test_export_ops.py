@@ -1,12 +1,13 @@
 """Every operator that programs are promised to have: exported, run in onnxruntime, equal to eager torch.
 
-``export`` itself compares gradients, a step, an epoch, evaluation and prediction with autograd and
-raises when one differs, so a case passes when it exports.
+``export`` itself compares gradients, tensor by tensor, a step, an epoch, evaluation and prediction with
+autograd and raises when one differs, so a case passes when it exports. The operators of a case are
+branches of one network, each with parameters of its own.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -35,6 +36,18 @@ class Lambda(nn.Module):
         return self.function(self.body, x)
 
 
+class Beside(nn.Module):
+    """Branches on the same input; their outputs are flattened and joined."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (B, F)."""
+        return torch.cat([branch(x).flatten(1) for branch in self.branches], 1)
+
+
 def gate(a: Body, x: Tensor) -> Tensor:
     """Half of the channels gate the others."""
     values, gates = a(x).chunk(2, 1)
@@ -46,71 +59,57 @@ def conv(outputs: int = 4, inputs: int = 3) -> nn.Module:
     return nn.Conv2d(inputs, outputs, 3, padding=1)
 
 
-CONVOLUTIONS = {
-    "plain": {"kernel_size": 3},
-    "no bias": {"kernel_size": 3, "bias": False},
-    "stride": {"kernel_size": 3, "stride": 2},
-    "padding": {"kernel_size": 3, "padding": 1},
-    "stride and padding": {"kernel_size": 3, "stride": 2, "padding": 1},
-    "unread rows": {"kernel_size": 2, "stride": 3},
-    "dilation": {"kernel_size": 3, "dilation": 2, "padding": 2},
-    "uneven": {"kernel_size": (3, 2), "stride": (3, 2), "dilation": (1, 2), "padding": (2, 0)},
-    "one by one": {"kernel_size": 1, "stride": 2},
-    "same": {"kernel_size": 3, "padding": "same"},
-    "reflect": {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
-    "groups": {"kernel_size": 3, "groups": 3, "stride": 2, "padding": 1},
-}
-MAX_POOLS = {
-    "2": {"kernel_size": 2},
-    "3 stride 2 padding 1": {"kernel_size": 3, "stride": 2, "padding": 1},
-    "3 stride 1": {"kernel_size": 3, "stride": 1},
-    "2 stride 3": {"kernel_size": 2, "stride": 3},
-    "ceil": {"kernel_size": 2, "ceil_mode": True},
-    "1 by 2": {"kernel_size": (1, 2)},
-    "dilation": {"kernel_size": 2, "dilation": 2, "stride": 1},
-    "5": {"kernel_size": 5, "stride": 2},
-}
-AVERAGE_POOLS = {
-    "2": {"kernel_size": 2},
-    "3 stride 2 padding 1": {"kernel_size": 3, "stride": 2, "padding": 1},
-    "margin not counted": {
-        "kernel_size": 3,
-        "stride": 2,
-        "padding": 1,
-        "count_include_pad": False,
-    },
-}
-ACTIVATIONS = [
-    nn.ReLU(inplace=True),
-    nn.LeakyReLU(0.2),
-    nn.ELU(),
-    nn.SELU(),
-    nn.CELU(0.5),
-    nn.GELU(),
-    nn.GELU("tanh"),
-    nn.SiLU(),
-    nn.Sigmoid(),
-    nn.Tanh(),
-    nn.Hardswish(),
-    nn.Hardsigmoid(),
-    nn.ReLU6(),
-    nn.PReLU(),
-    nn.Mish(),
-    nn.Softplus(),
-    nn.Softmax(1),
-    nn.LogSoftmax(1),
-    nn.Dropout(0.0),
+def convolutions(inputs: int) -> nn.Module:
+    """Every kind of convolution. From 12 channels on the weight's gradient has its other form."""
+    settings: list[dict[str, Any]] = [
+        {"kernel_size": 3},
+        {"kernel_size": 3, "bias": False},
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 2, "stride": 3},  # rows that are not read
+        {"kernel_size": 3, "dilation": 2, "padding": 2},
+        {"kernel_size": (3, 2), "stride": (3, 2), "dilation": (1, 2), "padding": (2, 0)},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": 3, "padding": "same"},
+        {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
+        {"kernel_size": 3, "groups": 3, "stride": 2, "padding": 1},
+    ]
+    chosen = settings if inputs < 12 else settings[1::3]
+    return Beside(*(nn.Conv2d(inputs, 6, **setting) for setting in chosen))
+
+
+POOLS = [
+    nn.MaxPool2d(2),
+    nn.MaxPool2d(3, 2, 1),
+    nn.MaxPool2d(3, 1),
+    nn.MaxPool2d(2, 3),
+    nn.MaxPool2d(2, ceil_mode=True),
+    nn.MaxPool2d((1, 2)),
+    nn.MaxPool2d(2, 1, dilation=2),
+    nn.MaxPool2d(5, 2),
+    nn.AvgPool2d(2),
+    nn.AvgPool2d(3, 2, 1),
+    nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    nn.AdaptiveAvgPool2d(1),
+    nn.AdaptiveAvgPool2d((2, 7)),
 ]
-NORMS = {
-    "group": nn.GroupNorm(2, 4),
-    "group, not affine": nn.GroupNorm(2, 4, affine=False),
-    "layer": nn.LayerNorm([4, 8, 7]),
-    "layer, not affine": nn.LayerNorm(7, elementwise_affine=False),
-    "rms": nn.RMSNorm(7),
-    "instance": nn.InstanceNorm2d(4, affine=True),
-    "batch": nn.BatchNorm2d(4),
-    "batch, not affine": nn.BatchNorm2d(4, affine=False),
-}
+ACTIVATIONS = [
+    nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.ELU(), nn.SELU(), nn.CELU(0.5), nn.GELU(),
+    nn.GELU("tanh"), nn.SiLU(), nn.Sigmoid(), nn.Tanh(), nn.Hardswish(), nn.Hardsigmoid(), nn.ReLU6(),
+    nn.PReLU(), nn.Mish(), nn.Softplus(), nn.Softmax(1), nn.LogSoftmax(1), nn.Dropout(0.0),
+]  # fmt: skip
+NORMS = [
+    nn.GroupNorm(2, 4),
+    nn.GroupNorm(2, 4, affine=False),
+    nn.LayerNorm([4, 8, 7]),
+    nn.LayerNorm(7, elementwise_affine=False),
+    nn.RMSNorm(7),
+    nn.InstanceNorm2d(4, affine=True),
+    nn.BatchNorm2d(4),
+    nn.BatchNorm2d(4, affine=False),
+    nn.Sequential(nn.Flatten(), nn.Linear(224, 7), nn.BatchNorm1d(7), nn.Tanh()),
+]
 FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
     "residual, module used twice": (lambda a, x: torch.relu(a(torch.relu(a(x))) + x), conv(3)),
     "cat": (lambda a, x: torch.cat([a(x), x], 1), conv()),
@@ -130,19 +129,42 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
     "cumsum and flip": (lambda a, x: a(x).cumsum(1).flip(2, 3), conv()),
     "softmax of images": (lambda a, x: a(x).softmax(1) * a(x).sigmoid(), conv()),
 }
-SEQUENCES = {
-    "attention": nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
-    "attention, norm first": nn.TransformerEncoderLayer(
+SEQUENCES = [
+    nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+    nn.TransformerEncoderLayer(
         8, 2, 16, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     ),
-    "gru": Lambda(lambda a, x: a(x)[0][:, -1], nn.GRU(8, 5, batch_first=True)),
-    "lstm": Lambda(lambda a, x: a(x)[0], nn.LSTM(8, 5, batch_first=True)),
-}
+    Lambda(lambda a, x: a(x)[0][:, -1], nn.GRU(8, 5, batch_first=True)),
+    Lambda(lambda a, x: a(x)[0], nn.LSTM(8, 5, batch_first=True)),
+]
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "convolutions of a few channels": lambda: convolutions(3),
+    "convolutions of many": lambda: nn.Sequential(conv(12), nn.Tanh(), convolutions(12)),
+    "depthwise and transposed convolutions": lambda: nn.Sequential(
+        conv(12),
+        Beside(
+            nn.Sequential(nn.Conv2d(12, 24, 3, 2, 1, groups=12), nn.Conv2d(24, 5, 1)),
+            nn.Sequential(
+                nn.ConvTranspose2d(12, 9, 3, 2, 1, 1), nn.ConvTranspose2d(9, 6, 2, groups=3)
+            ),
+        ),
+    ),
+    "one dimension": lambda: nn.Sequential(
+        nn.Flatten(2), nn.Conv1d(3, 12, 5, 2, 2), nn.ReLU(), nn.MaxPool1d(2),
+        nn.Conv1d(12, 6, 3, dilation=2, bias=False), nn.AvgPool1d(2),
+    ),
+    "pools": lambda: Beside(*(nn.Sequential(conv(), pool, nn.Tanh()) for pool in POOLS)),
+    "pools of relu": lambda: nn.Sequential(
+        conv(), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4), nn.ReLU(), nn.MaxPool2d(3)
+    ),
+    "activations": lambda: Beside(*(nn.Sequential(conv(), layer) for layer in ACTIVATIONS)),
+    "normalisations": lambda: Beside(*(nn.Sequential(conv(), norm) for norm in NORMS)),
+    "functions": lambda: Beside(*(Lambda(*case) for case in FUNCTIONS.values())),
+}  # fmt: skip
 
 
 def agrees(body: nn.Module, x: Tensor, folder: Path) -> None:
     """Add a classifier to the body and export the whole."""
-    torch.manual_seed(0)
     with torch.no_grad():
         width = body.eval()(x).flatten(1).shape[1]
     model = nn.Sequential(body, nn.Flatten(), nn.Linear(width, CLASSES))
@@ -150,90 +172,22 @@ def agrees(body: nn.Module, x: Tensor, folder: Path) -> None:
     assert manifest.verification.step_error <= manifest.verification.tolerance
 
 
-def images() -> Tensor:
-    """Six small random images of three channels."""
-    return torch.randn(6, 3, 8, 7, generator=torch.Generator().manual_seed(1))
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("case", CONVOLUTIONS)
-@pytest.mark.parametrize("inputs", [3, 12])  # either form of the weight gradient
-def test_convolution(case: str, inputs: int, tmp_path: Path) -> None:
-    layer = nn.Conv2d(inputs, 6, **CONVOLUTIONS[case])  # type: ignore[arg-type]
-    first = nn.Sequential(conv(12), nn.Tanh()) if inputs == 12 else nn.Identity()
-    agrees(nn.Sequential(first, layer), images(), tmp_path)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_images(network: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    agrees(NETWORKS[network](), random(6, 3, 8, 7), tmp_path)
 
 
-def test_depthwise_convolution(tmp_path: Path) -> None:
-    depthwise = nn.Conv2d(12, 24, 3, groups=12, padding=1, stride=2)
-    agrees(nn.Sequential(conv(12), depthwise, nn.Conv2d(24, 5, 1)), images(), tmp_path)
+def test_sequences(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    agrees(Beside(*SEQUENCES), random(6, 2, 8), tmp_path)
 
 
-def test_transposed_convolution(tmp_path: Path) -> None:
-    up = nn.ConvTranspose2d(12, 9, 3, stride=2, padding=1, output_padding=1)
-    agrees(nn.Sequential(conv(12), up, nn.ConvTranspose2d(9, 6, 2, groups=3)), images(), tmp_path)
-
-
-def test_one_dimension(tmp_path: Path) -> None:
-    body = nn.Sequential(
-        nn.Conv1d(3, 12, 5, stride=2, padding=2),
-        nn.ReLU(),
-        nn.MaxPool1d(2),
-        nn.Conv1d(12, 6, 3, dilation=2, bias=False),
-        nn.AvgPool1d(2),
-    )
-    agrees(body, images().flatten(2), tmp_path)
-
-
-@pytest.mark.parametrize("case", MAX_POOLS)
-def test_max_pool(case: str, tmp_path: Path) -> None:
-    pool = nn.MaxPool2d(**MAX_POOLS[case])  # type: ignore[arg-type]
-    agrees(nn.Sequential(conv(), pool, nn.Tanh()), images(), tmp_path)
-
-
-def test_max_pool_of_relu(tmp_path: Path) -> None:
-    body = nn.Sequential(conv(), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4), nn.ReLU(), nn.MaxPool2d(3))
-    agrees(body, images(), tmp_path)
-
-
-@pytest.mark.parametrize("case", AVERAGE_POOLS)
-def test_average_pool(case: str, tmp_path: Path) -> None:
-    pool = nn.AvgPool2d(**AVERAGE_POOLS[case])  # type: ignore[arg-type]
-    agrees(nn.Sequential(conv(), pool), images(), tmp_path)
-
-
-@pytest.mark.parametrize("size", [1, (2, 7)])
-def test_adaptive_average_pool(size: int | tuple[int, int], tmp_path: Path) -> None:
-    agrees(nn.Sequential(conv(), nn.AdaptiveAvgPool2d(size)), images(), tmp_path)
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
-def test_activation(activation: nn.Module, tmp_path: Path) -> None:
-    agrees(nn.Sequential(conv(), activation), images(), tmp_path)
-
-
-@pytest.mark.parametrize("case", NORMS)
-def test_normalisation(case: str, tmp_path: Path) -> None:
-    agrees(nn.Sequential(conv(), NORMS[case]), images(), tmp_path)
-
-
-def test_batch_norm_of_vectors(tmp_path: Path) -> None:
-    body = nn.Sequential(nn.Flatten(), nn.Linear(168, 7), nn.BatchNorm1d(7), nn.Tanh())
-    agrees(body, images(), tmp_path)
-
-
-@pytest.mark.parametrize("case", FUNCTIONS)
-def test_function(case: str, tmp_path: Path) -> None:
-    agrees(Lambda(*FUNCTIONS[case]), images(), tmp_path)
-
-
-@pytest.mark.parametrize("case", SEQUENCES)
-def test_sequence(case: str, tmp_path: Path) -> None:
-    x = torch.randn(6, 4, 8, generator=torch.Generator().manual_seed(1))
-    agrees(SEQUENCES[case], x, tmp_path)
-
-
-@pytest.mark.parametrize("padding_idx", [None, 0])
-def test_embedding(padding_idx: int | None, tmp_path: Path) -> None:
-    table = nn.Embedding(20, 8, padding_idx=padding_idx)
+def test_embeddings(tmp_path: Path) -> None:
+    tables = [nn.Embedding(20, 8, padding_idx=padding) for padding in (None, 0)]
     words = torch.randint(20, (6, 9), generator=torch.Generator().manual_seed(1))
-    agrees(Lambda(lambda a, x: a(x).mean(1), table), words, tmp_path)
+    agrees(Beside(*(Lambda(lambda a, x: a(x).mean(1), table) for table in tables)), words, tmp_path)

@@ -1,6 +1,7 @@
 """What the four programs promise, on the bytes that a device gets."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,28 @@ def exported(model: nn.Module, folder: Path) -> tuple[BundleManifest, dict[str, 
     )
 
 
+@dataclass(frozen=True)
+class Exported:
+    """An exported model: its folder, manifest, loaded programs, and initial theta (n,)."""
+
+    folder: Path
+    manifest: BundleManifest
+    programs: dict[str, Program]
+    theta: Theta
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("small")
+    return Exported(folder, *exported(small_model(), folder))
+
+
+@pytest.fixture(scope="module")
+def norm(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder = tmp_path_factory.mktemp("norm")
+    return Exported(folder, *exported(norm_model(), folder))
+
+
 def batch(seed: int = 0) -> dict[str, Array]:
     """Random images, labels and unit weights."""
     rng = np.random.default_rng(seed)
@@ -82,26 +105,26 @@ def interface(file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[i
     return shapes(graph.input), shapes(graph.output)
 
 
-def test_interface(tmp_path: Path) -> None:
-    n = exported(small_model(), tmp_path)[0].layout.size
+def test_interface(small: Exported) -> None:
+    n, folder = small.manifest.layout.size, small.folder
     rows = {"x": (BATCH, 1, 6, 6), "y": (BATCH,), "w": (BATCH,)}
     step = {"theta": (n,), "velocity": (n,), **rows, "learning_rate": (), "momentum": ()}
     stepped = {"theta_next": (n,), "velocity_next": (n,), "loss": ()}
     sums: dict[str, tuple[int, ...]] = {"loss_sum": (), "correct_count": (), "weight_sum": ()}
-    assert interface(tmp_path / "train.onnx") == (step, stepped)
-    assert interface(tmp_path / "train_prox.onnx") == (
+    assert interface(folder / "train.onnx") == (step, stepped)
+    assert interface(folder / "train_prox.onnx") == (
         {**step, "prox": (), "anchor": (n,)},
         stepped,
     )
-    assert interface(tmp_path / "evaluate.onnx") == ({"theta": (n,), **rows}, sums)
-    assert interface(tmp_path / "predict.onnx") == (
+    assert interface(folder / "evaluate.onnx") == ({"theta": (n,), **rows}, sums)
+    assert interface(folder / "predict.onnx") == (
         {"theta": (n,), "x": rows["x"]},
         {"logits": (BATCH, 3)},
     )
 
 
-def test_manifest(tmp_path: Path) -> None:
-    manifest, _, theta = exported(small_model(), tmp_path)
+def test_manifest(small: Exported) -> None:
+    manifest, theta = small.manifest, small.theta
     assert [t.name for t in manifest.layout.tensors] == ["0.weight", "0.bias", "4.weight", "4.bias"]
     assert manifest.input == TensorSpec("float32", (1, 6, 6))
     assert manifest.target == TensorSpec("int64", ())
@@ -112,8 +135,8 @@ def test_manifest(tmp_path: Path) -> None:
     assert np.array_equal(theta, expected.numpy())
 
 
-def test_momentum_and_rate(tmp_path: Path) -> None:
-    _, programs, theta = exported(small_model(), tmp_path)
+def test_momentum_and_rate(small: Exported) -> None:
+    programs, theta = small.programs, small.theta
     gradient = programs["train"](step_feed(theta))["velocity_next"]
     velocity = np.random.default_rng(1).standard_normal(theta.size).astype(np.float32)
     feed = step_feed(theta, velocity=velocity, momentum=0.7, learning_rate=0.01)
@@ -123,8 +146,8 @@ def test_momentum_and_rate(tmp_path: Path) -> None:
     np.testing.assert_allclose(result["theta_next"], theta - 0.01 * expected, atol=1e-6)
 
 
-def test_rows_of_weight_zero_change_nothing(tmp_path: Path) -> None:
-    _, programs, theta = exported(small_model(), tmp_path)
+def test_rows_of_weight_zero_change_nothing(small: Exported) -> None:
+    programs, theta = small.programs, small.theta
     rows = batch()
     weights = np.array([1, 2, 0, 0], np.float32)
     first = programs["train"](step_feed(theta, w=weights))
@@ -137,15 +160,15 @@ def test_rows_of_weight_zero_change_nothing(tmp_path: Path) -> None:
     assert sums["weight_sum"] == 3
 
 
-def test_all_rows_padding(tmp_path: Path) -> None:
-    _, programs, theta = exported(small_model(), tmp_path)
+def test_all_rows_padding(small: Exported) -> None:
+    programs, theta = small.programs, small.theta
     result = programs["train"](step_feed(theta, w=np.zeros(BATCH, np.float32)))
     assert result["loss"] == 0
     np.testing.assert_array_equal(result["theta_next"], theta)
 
 
-def test_prox_pulls_to_the_anchor(tmp_path: Path) -> None:
-    _, programs, theta = exported(small_model(), tmp_path)
+def test_prox_pulls_to_the_anchor(small: Exported) -> None:
+    programs, theta = small.programs, small.theta
     anchor = theta + 1
     plain = programs["train"](step_feed(theta))["velocity_next"]
     pulled = programs["train_prox"](step_feed(theta, prox=0.5, anchor=anchor))["velocity_next"]
@@ -154,8 +177,8 @@ def test_prox_pulls_to_the_anchor(tmp_path: Path) -> None:
     np.testing.assert_array_equal(still, plain)
 
 
-def test_evaluate_and_predict(tmp_path: Path) -> None:
-    _, programs, theta = exported(small_model(), tmp_path)
+def test_evaluate_and_predict(small: Exported) -> None:
+    programs, theta = small.programs, small.theta
     rows = batch()
     weights = np.array([1, 0, 1, 1], np.float32)
     logits = programs["predict"]({"theta": theta, "x": rows["x"]})["logits"]
@@ -166,9 +189,8 @@ def test_evaluate_and_predict(tmp_path: Path) -> None:
     assert all(value.dtype == np.float32 and value.shape == () for value in sums.values())
 
 
-def test_batch_statistics(tmp_path: Path) -> None:
-    model = norm_model()
-    manifest, programs, theta = exported(model, tmp_path)
+def test_batch_statistics(norm: Exported) -> None:
+    model, manifest, programs, theta = norm_model(), norm.manifest, norm.programs, norm.theta
     assert manifest.uses_batch_statistics
     assert manifest.layout.statistics == ("1.running_mean", "1.running_var")
     roles = [tensor.role for tensor in manifest.layout.tensors]
@@ -184,23 +206,15 @@ def test_batch_statistics(tmp_path: Path) -> None:
             assert not result["velocity_next"][manifest.layout.by_name[name].slice].any()
 
 
-def test_frozen_parameters_stay(tmp_path: Path) -> None:
-    model = small_model()
-    next(model.children()).requires_grad_(False)
-    manifest, programs, theta = exported(model, tmp_path)
-    feed = step_feed(theta, prox=0.5, anchor=np.zeros_like(theta))
-    moved = programs["train_prox"](feed)["theta_next"] != theta
-    assert not moved[manifest.layout.by_name["0.weight"].slice].any()
-    assert moved[manifest.layout.by_name["4.weight"].slice].any()
-
-
-class Tied(nn.Module):
-    """Two uses of one matrix, by assignment."""
+class Odd(nn.Module):
+    """Two uses of one matrix, by assignment; a frozen bias; and a layer that takes no part."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
         self.second.weight = self.first.weight
+        self.second.bias.requires_grad_(False)
+        self.extra = nn.Linear(4, 4)
         self.last = nn.Linear(36, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -209,9 +223,15 @@ class Tied(nn.Module):
         return output
 
 
-def test_tied_parameter_has_one_slice(tmp_path: Path) -> None:
-    names = [t.name for t in exported(Tied(), tmp_path)[0].layout.tensors]
-    assert names == ["first.weight", "first.bias", "second.bias", "last.weight", "last.bias"]
+def test_tied_frozen_and_unused_parameters(tmp_path: Path) -> None:
+    manifest, programs, theta = exported(Odd(), tmp_path)
+    tied, stay = ["first.weight", "first.bias"], ["second.bias", "extra.weight", "extra.bias"]
+    names = [t.name for t in manifest.layout.tensors]
+    assert names == [*tied, *stay, "last.weight", "last.bias"]
+    after = programs["train"](step_feed(theta))["theta_next"]
+    for name, tensor in manifest.layout.by_name.items():
+        same = np.array_equal(after[tensor.slice], theta[tensor.slice])
+        assert same == (name in stay), name
 
 
 def test_regression(tmp_path: Path) -> None:
@@ -245,37 +265,17 @@ def test_own_loss_and_real_data(tmp_path: Path) -> None:
 
 
 def test_stock_runtime_has_nothing_to_say(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    norm: Exported, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, programs, theta = exported(norm_model(), tmp_path)
-    programs["train"](step_feed(theta))
+    program = load_program("train", (norm.folder / "train.onnx").read_bytes())
+    program(step_feed(norm.theta))
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
 
 
-def test_same_model_gives_same_bytes(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        exported(small_model(), tmp_path / folder)
-    for file in (tmp_path / "a").glob("*.onnx"):
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
-
-
-class Unused(nn.Module):
-    """A network with a layer that its forward pass leaves out, as ablations have them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.extra = nn.Linear(4, 4)
-        self.used = nn.Linear(36, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.used(x.flatten(1))
-        return found
-
-
-def test_a_layer_that_takes_no_part_stays_as_it_is(tmp_path: Path) -> None:
-    manifest, programs, theta = exported(Unused(), tmp_path)
-    after = programs["train"](step_feed(theta))["theta_next"]
-    for name, tensor in manifest.layout.by_name.items():
-        same = np.array_equal(after[tensor.slice], theta[tensor.slice])
-        assert same == name.startswith("extra.")
+def test_same_model_gives_same_bytes(small: Exported, tmp_path: Path) -> None:
+    exported(small_model(), tmp_path)
+    files = list(small.folder.glob("*.onnx"))
+    assert len(files) == 4
+    for file in files:
+        assert file.read_bytes() == (tmp_path / file.name).read_bytes()

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.system.closed_network import ELSEWHERE
 
+pytestmark = pytest.mark.fleet
+
 ROOT = Path(__file__).parents[2]
 CLOSED = ["unshare", "--map-root-user", "--net"]
 

@@ -14,6 +14,8 @@ from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.store.rows import OrderRow
 
+pytestmark = pytest.mark.fleet
+
 ROUNDS = 4
 # FedPURIN's patches are blobs of more than 32 KiB, coded against the masks that both sides hold, until
 # beta; from then on each is one that the device has remembered. Ditto owes what its codec left out.

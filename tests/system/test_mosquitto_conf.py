@@ -168,22 +168,10 @@ def test_it_parses_without_a_word(broker: Broker) -> None:
     assert [line for line in found if not any(text in line for text in known)] == []
 
 
-@pytest.mark.parametrize("name", ["pi-1", COORDINATOR])
-def test_a_certificate_is_the_way_in(broker: Broker, name: str) -> None:
-    probe(broker.settings(name), all_up(FLEET) if name == COORDINATOR else down(FLEET, name))
-
-
-def test_without_a_certificate_there_is_none(broker: Broker) -> None:
-    with pytest.raises(LinkError):
-        probe(broker.settings("pi-1", certificate=False), down(FLEET, "pi-1"))
-
-
-def test_nor_with_one_that_was_revoked(broker: Broker) -> None:
-    with pytest.raises(LinkError):
-        probe(broker.settings("stolen"), down(FLEET, "stolen"))
-
-
-def test_nor_with_one_of_another_authority(broker: Broker, tmp_path: Path) -> None:
+def test_a_certificate_is_the_way_in(broker: Broker, tmp_path: Path) -> None:
+    """None, a revoked one and one of another authority are not."""
+    probe(broker.settings("pi-1"), down(FLEET, "pi-1"))
+    probe(broker.settings(COORDINATOR), all_up(FLEET))
     other = Authority(tmp_path / "other")
     other.issue("pi-1")
     good = broker.settings("pi-1")
@@ -191,8 +179,9 @@ def test_nor_with_one_of_another_authority(broker: Broker, tmp_path: Path) -> No
         good.url, "pi-1", "pi-1", None, good.ca_file,
         str(other.folder / "pi-1.crt"), str(other.folder / "pi-1.key"),
     )  # fmt: skip
-    with pytest.raises(LinkError):
-        probe(forged, down(FLEET, "pi-1"))
+    for refused in (broker.settings("pi-1", certificate=False), broker.settings("stolen"), forged):
+        with pytest.raises(LinkError):
+            probe(refused, down(FLEET, refused.name))
 
 
 # paho leaves a socket whose handshake failed to the garbage collector.

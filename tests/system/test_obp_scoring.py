@@ -1,7 +1,8 @@
 """FedOBP scored by the cloud and by the devices: the coordinator's core, and jobs as a device does them.
 
 Training is a pull towards the device's own centre. On a grid, with two equal devices in a round, every
-sum and mean is exact, so both ways must end in the same bytes.
+sum and mean is exact, so both ways must end in the same bytes, and what the cloud takes for a device's
+model must be that model to the bit, also where devices pick how much is personal.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,22 +16,27 @@ from numpy.typing import NDArray
 from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_theta
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import RunConfig
+from sedge_cloud.config import RobustConfig, RunConfig
+from sedge_cloud.store.runs import Run
 from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.examples import Examples
+from sedge_edge.training.examples import Examples, holdout_size
 from sedge_edge.training.job import CODECS, Job, Outcome, WorkerContext, prepare, run_job
 from sedge_edge.training.trainer import Mixed, Trained
+from sedge_protocol.codec import decode
+from sedge_protocol.codec.patch_levels import decode_levels, offered
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.messages import Order, Training
-from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.update import Metrics, Report
 
 NAMES = ("a", "b", "c", "d")
 ROUNDS = 6
+SIZES = [0, 8, 36, 200]
 QUANTILE = 0.997  # 36 of 12,000
-EXAMPLES = Examples(np.zeros((8, 119), np.float32), np.zeros(8, np.int64))
+EXAMPLES = Examples(np.zeros((20, 119), np.float32), np.zeros(20, np.int64))
+TEST = Examples(np.zeros((7, 119), np.float32), np.zeros(7, np.int64))
 GRID = 2.0**-10
 CONFIG = RunConfig(
     strategy="fedobp",
@@ -44,10 +50,14 @@ DEVICE = {"scoring": "device"}
 
 @dataclass(frozen=True)
 class Puller:
-    """Half of the way to ``centre`` (n,), or on the grid to the multiple of 2^-10 next to that."""
+    """Half of the way to ``centre`` (n,), or on the grid to the multiple of 2^-10 next to that.
+
+    On what is held out a model is the better, the nearer to ``want`` are its elements above 1.
+    """
 
     centre: Theta
     grid: float
+    want: int = 0
 
     def train(
         self,
@@ -81,7 +91,9 @@ class Puller:
         raise AssertionError("an order with a mixture")
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        return Metrics(1.0, 0.5, len(examples.targets))
+        if len(examples.targets) == len(TEST.targets):
+            return Metrics(1.0, 0.5, 7)
+        return Metrics(float(abs(np.count_nonzero(theta > 1) - self.want)), 0.5, 2)
 
     def predict(self, theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
         raise AssertionError("nobody predicts")
@@ -105,6 +117,7 @@ class Device:
     place: WorkerContext
     outcome: Outcome | None = None
     orders: list[Order] = field(default_factory=list[Order])
+    reports: list[Report] = field(default_factory=list[Report])
     starts: list[tuple[Theta, Theta]] = field(default_factory=list[tuple[Theta, Theta]])
     slopes: list[Theta] = field(default_factory=list[Theta])
 
@@ -120,6 +133,7 @@ class Device:
         self.orders.append(order)
         self.starts.append((shared, start))
         self.outcome = run_job(job, self.place)
+        self.reports.append(self.outcome.report)
         if self.outcome.gradient is not None:
             self.slopes.append(self.place.vectors.read(self.outcome.gradient, LAYOUT))
         return self.place.blobs.read(self.outcome.update)
@@ -131,10 +145,14 @@ class Device:
 
 
 def play(
-    folder: Path, grid: float, options: Mapping[str, str | float], restarts: bool = False
+    folder: Path,
+    grid: float,
+    options: Mapping[str, object],
+    restarts: bool = False,
+    config: RunConfig = CONFIG,
 ) -> tuple[Cloud, dict[str, Device]]:
     """A whole run, with the measurement at its end; the coordinator ``restarts`` after every round."""
-    config = msgspec.structs.replace(CONFIG, options={**CONFIG.options, **options}).check()
+    config = msgspec.structs.replace(config, options={**config.options, **options}).check()
     cloud = Cloud(folder, None, NAMES)
     first = rounded(random_theta(1), grid)
     start_run(cloud.store, RUN, make_bundle(folder / "own", init=first), config)
@@ -143,13 +161,13 @@ def play(
     devices: dict[str, Device] = {}
     for number, name in enumerate(NAMES):
         blobs = BlobFolder(folder / name, 0)
-        trainer = Puller(rounded(centre(number), grid), grid)
+        trainer = Puller(rounded(centre(number), grid), grid, SIZES[number])
         devices[name] = Device(
             WorkerContext(
                 blobs,
                 FolderVectors(blobs),
                 EXAMPLES,
-                EXAMPLES,
+                TEST,
                 lambda sha256, trainer=trainer: (bundle, trainer),  # type: ignore[misc]
                 lambda: False,
                 lambda: 0.0,
@@ -203,6 +221,32 @@ def test_both_end_in_the_same_bytes(tmp_path: Path) -> None:
     assert any(summary.personal for summary in by_cloud.summaries())
 
 
+def test_the_cloud_knows_what_every_device_has_picked(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(
+        CONFIG, options={}, fraction_train=1.0, robust=RobustConfig(clip=0.0, rule="mean")
+    )  # means that stay on the grid
+    options = {"prefixes": SIZES, "holdout": 0.1}
+    cloud, devices = play(tmp_path, GRID, options, restarts=True, config=config)
+    picked, run = set[int](), Run(cloud.run_row(), cloud.store)
+    for name, device in devices.items():
+        known = cloud.core.run_store.client_model(run, name)
+        assert known.trained is not None
+        np.testing.assert_array_equal(known.trained, device.model)
+        for order, report in zip(device.orders, device.reports, strict=True):
+            assert report.num_examples == 20 - holdout_size(20, 0.1) == 18
+            assert order.work.choice is not None and order.work.choice.holdout == 0.1
+            count = decode(order.patch, LAYOUT.size).count if order.patch else 0
+            levels = offered(decode_levels(order.work.choice.levels, count))
+            assert report.level in levels
+            if len(levels) > 1:
+                picked.add(report.level)
+    assert len(picked) > 2
+    # What the summaries count is what the devices have started with.
+    counts = [sum(summary.personal.values()) for summary in cloud.summaries()]
+    assert counts[0] == 0 and max(counts) > 8
+    assert not any(summary.failure for summary in cloud.summaries())
+
+
 def test_both_are_the_same_up_to_rounding(tmp_path: Path) -> None:
     """Off the grid g + (th - g) is not th to the last bit, and neither is s + (th - s)."""
     by_cloud, _ = play(tmp_path / "cloud", 0, {})
@@ -241,7 +285,7 @@ def test_a_device_scores_by_the_gradient_of_its_round_before(tmp_path: Path, sco
 
 def test_all_that_is_beyond_the_papers_survives_restarts(tmp_path: Path) -> None:
     """What a device was given, and so stays out of the average, comes from the store."""
-    options: dict[str, str | float] = {"energy": 0.9, "most": 0.02, "exclude_personal": True}
+    options = {"energy": 0.9, "most": 0.02, "exclude_personal": True}
     quiet, _ = play(tmp_path / "quiet", GRID, options)
     shaken, _ = play(tmp_path / "shaken", GRID, options, restarts=True)
     assert shaken.state() == quiet.state()

@@ -38,7 +38,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import Bundle
-from sedge_protocol.wire.messages import LastBatch, Order, Training
+from sedge_protocol.wire.messages import Order, Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import decode_update
 
@@ -222,99 +222,56 @@ def check_close(found: Theta, twin: Twin, start: Theta) -> None:
         assert error <= 1e-3 * change[place].max() + floor, tensor.name
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-@pytest.mark.parametrize("name", ["cnn", "mlp"])
-@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
+CASES: dict[str, tuple[str, Training]] = {
+    "padded": ("cnn", Training(learning_rate=0.05, momentum=0.9)),
+    "filled, two epochs": (
+        "cnn", Training(local_epochs=2, learning_rate=0.05, momentum=0.9, last_batch="fill")
+    ),
+    "dropped": ("mlp", Training(learning_rate=0.05, momentum=0.9, last_batch="drop")),
+    "padding becomes filling": ("batchnorm", Training(learning_rate=0.05, momentum=0.5)),
+    "statistics, two epochs": (
+        "batchnorm",
+        Training(local_epochs=2, learning_rate=0.05, momentum=0.5, last_batch="drop"),
+    ),
+    "prox": ("mlp", Training(learning_rate=0.05, momentum=0.5, prox=0.5)),
+    "correction": ("mlp", Training(learning_rate=0.05, momentum=0.5)),
+    "fewer than a batch": ("cnn", Training(learning_rate=0.05)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_the_device_trains_as_torch_does(
-    exported: dict[str, Exported],
-    digits: tuple[Examples, Examples],
-    tmp_path: Path,
-    name: str,
-    last_batch: LastBatch,
-    epochs: int,
+    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path, case: str
 ) -> None:
+    (name, training), (train, test) = CASES[case], digits
     made, blobs = exported[name], BlobFolder(tmp_path, 0)
-    training = Training(
-        local_epochs=epochs, learning_rate=0.05, momentum=0.9, last_batch=last_batch
-    )
-    outcome = do(order_for(blobs, made, training=training), blobs, digits)
+    order, added = order_for(blobs, made, training=training), None
+    if case == "fewer than a batch":
+        train = Examples(train.inputs[:5], train.targets[:5])
+    if case == "correction":
+        added = np.random.default_rng(3).normal(0, 0.02, made.theta.size).astype(np.float32)
+        coded = encode(SparseVector(added.size, None, added), ValueCoding.FP32)
+        blobs.write(coded)
+        order = changed(order, correction=describe(coded))
+    outcome = do(order, blobs, (train, test))
+    statistics = made.layout.mask(made.layout.statistics)
+    assert made.bundle.manifest.uses_batch_statistics == statistics.any() == (name == "batchnorm")
     twin = Twin(made.model, made.layout, made.theta)
-    before = twin.accuracy(digits[1])
-    twin.train(digits[0], training, seed=11, safe=True)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
-    report = outcome.report
-    assert (report.before.accuracy, report.after.accuracy) == pytest.approx(
-        (before, twin.accuracy(digits[1])), abs=1e-12
-    )
-    assert report.after.loss < 0.97 * report.before.loss
-    assert (report.num_examples, report.before.num_examples) == (TRAIN, TEST)
-    assert report.steps == epochs * (12 if last_batch == "drop" else 13)
-
-
-@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
-def test_a_model_with_batch_norm_trains_as_torch_does(
-    exported: dict[str, Exported],
-    digits: tuple[Examples, Examples],
-    tmp_path: Path,
-    last_batch: LastBatch,
-) -> None:
-    """Running statistics included; padding becomes filling."""
-    made, blobs = exported["batchnorm"], BlobFolder(tmp_path, 0)
-    assert made.bundle.manifest.uses_batch_statistics
-    training = Training(learning_rate=0.05, momentum=0.5, last_batch=last_batch)
-    outcome = do(order_for(blobs, made, training=training), blobs, digits)
-    twin = Twin(made.model, made.layout, made.theta)
-    twin.train(digits[0], training, seed=11, safe=False)
+    before = twin.accuracy(test)
+    twin.train(train, training, seed=11, safe=not statistics.any(), correction=added)
     assert outcome.model is not None
     found = FolderVectors(blobs).read(outcome.model, made.layout)
     check_close(found, twin, made.theta)
-    steps = 12 if last_batch == "drop" else 13
-    assert outcome.report.steps == steps
-    statistics = made.layout.mask(made.layout.statistics)
     assert (found[statistics] != made.theta[statistics]).all()
-    assert outcome.report.after.accuracy == pytest.approx(twin.accuracy(digits[1]), abs=1e-12)
-
-
-def test_prox_pulls_as_torch_does(
-    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
-) -> None:
-    made, blobs = exported["mlp"], BlobFolder(tmp_path, 0)
-    training = Training(learning_rate=0.05, momentum=0.5, prox=0.5)
-    outcome = do(order_for(blobs, made, training=training), blobs, digits)
-    twin = Twin(made.model, made.layout, made.theta)
-    twin.train(digits[0], training, seed=11, safe=True)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
-
-
-def test_a_correction_is_added_to_every_gradient(
-    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
-) -> None:
-    made, blobs = exported["mlp"], BlobFolder(tmp_path, 0)
-    training = Training(learning_rate=0.05, momentum=0.5)
-    added = np.random.default_rng(3).normal(0, 0.02, made.theta.size).astype(np.float32)
-    coded = encode(SparseVector(added.size, None, added), ValueCoding.FP32)
-    blobs.write(coded)
-    order = order_for(blobs, made, training=training, correction=describe(coded))
-    outcome = do(order, blobs, digits)
-    twin = Twin(made.model, made.layout, made.theta)
-    twin.train(digits[0], training, seed=11, safe=True, correction=added)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
-
-
-def test_fewer_examples_than_a_batch(
-    exported: dict[str, Exported], digits: tuple[Examples, Examples], tmp_path: Path
-) -> None:
-    made, blobs = exported["cnn"], BlobFolder(tmp_path, 0)
-    few = Examples(digits[0].inputs[:5], digits[0].targets[:5])
-    training = Training(learning_rate=0.05)
-    outcome = do(order_for(blobs, made, training=training), blobs, (few, digits[1]))
-    twin = Twin(made.model, made.layout, made.theta)
-    twin.train(few, training, seed=11, safe=True)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
+    report, count = outcome.report, len(train.targets)
+    assert (report.before.accuracy, report.after.accuracy) == pytest.approx(
+        (before, twin.accuracy(test)), abs=1e-12
+    )
+    assert (report.num_examples, report.before.num_examples) == (count, TEST)
+    steps = count // BATCH if training.last_batch == "drop" else -(-count // BATCH)
+    assert report.steps == training.local_epochs * steps
+    if count == TRAIN:
+        assert report.after.loss < 0.99 * report.before.loss
 
 
 def test_the_same_order_gives_the_same_bytes(
@@ -333,15 +290,17 @@ def test_the_same_order_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    "codec",
+    ("codec", "broadcast"),
     [
-        CodecConfig(),
-        CodecConfig(values=ValueCoding.BF16, fraction=0.1),
-        CodecConfig(values=ValueCoding.INT8, fraction=0.5),
+        (CodecConfig(), BroadcastConfig(ValueCoding.BF16, 0.1)),
+        (CodecConfig(values=ValueCoding.BF16, fraction=0.1), BroadcastConfig()),
+        (
+            CodecConfig(values=ValueCoding.INT8, fraction=0.5),
+            BroadcastConfig(ValueCoding.BF16, 0.1),
+        ),
     ],
     ids=["dense", "bf16", "int8"],
 )
-@pytest.mark.parametrize("broadcast", [BroadcastConfig(), BroadcastConfig(ValueCoding.BF16, 0.1)])
 def test_the_cloud_holds_start_and_delta_bit_for_bit(
     exported: dict[str, Exported],
     digits: tuple[Examples, Examples],

@@ -16,6 +16,8 @@ from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 
 from sedge_cloud.strategies import STRATEGIES
 
+pytestmark = pytest.mark.fleet
+
 MORE = f"""
 [training]
 local_epochs = {TRAINING.local_epochs}

@@ -1,0 +1,228 @@
+"""How many small faults the tests notice: a seeded sample of mutants of the central modules.
+
+    python -m tools.bench.mutation [--sample 150] [--seed 0] [--workers 2] [MODULE ...]
+
+A mutant is one module with one change: another comparison, arithmetic or boolean operator, a constant
+that is off by one, a condition negated, a statement deleted, a result that is None. The tests run on it
+in a copy of the tree, nearest first: those that mirror the module's path, those of its folder, those of
+its deliverable, then those of WIDER. The first failure kills it. So does a stage that takes four times
+as long as without a mutant. Survivors are printed with their place and their diff; a reader decides
+whether a test is missing or the change makes no difference. The last line is JSON.
+"""
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[2]
+CENTRAL = (
+    "cloud/sedge_cloud/coordinator.py",
+    "edge/sedge_edge/agent.py",
+    *(f"cloud/sedge_cloud/{room}/*.py" for room in ("rounds", "devices", "store", "algorithms")),
+    *(f"protocol/sedge_protocol/{room}/*.py" for room in ("codec", "wire", "host")),
+    *(f"edge/sedge_edge/{room}/*.py" for room in ("rounds", "training")),
+)
+WIDER = ("tests/protocol", "tests/cloud", "tests/edge", "tests/system", "tests/paper")
+SEARCH = ("cloud", "edge", "protocol", "tools/emulate", "tools/export", "")
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Mod: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+# Checks that a type checker already makes, and texts for people.
+TYPES = ("annotation", "returns")  # of Annotated[int, Meta(ge=1)] the limit
+SKIPPED = {"decorator_list", "exc", "frozen", "strict"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with one change."""
+
+    path: Path
+    line: int
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        lines = self.before.splitlines(), self.after.splitlines()
+        return "\n".join([*difflib.unified_diff(*lines, str(self.path), n=1, lineterm="")][2:])
+
+
+def alternatives(node: ast.AST) -> Iterator[str]:
+    """The source texts that may replace a node's."""
+    match node:
+        case ast.Compare(left, ops, rights):
+            for place, op in enumerate(ops):
+                other = [*ops[:place], COMPARISONS[type(op)](), *ops[place + 1 :]]
+                yield ast.unparse(ast.Compare(left, other, rights))
+        case ast.BinOp(left, op, right) if type(op) in ARITHMETIC:
+            yield ast.unparse(ast.BinOp(left, ARITHMETIC[type(op)](), right))
+        case ast.BoolOp(op, values):
+            yield ast.unparse(ast.BoolOp(ast.And() if isinstance(op, ast.Or) else ast.Or(), values))
+        case ast.UnaryOp(ast.Not(), operand):
+            yield ast.unparse(operand)
+        case ast.Constant(bool(value)):
+            yield repr(not value)
+        case ast.Constant(int(value) | float(value)):
+            yield repr(value + 1)
+        case ast.Expr(ast.Call()) | ast.Assign([ast.Attribute() | ast.Subscript()]):
+            yield "pass"
+        case ast.AugAssign() | ast.Raise() | ast.Delete() | ast.Break() | ast.Continue():
+            yield "pass"
+        case _:
+            pass
+
+
+def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """A node and all below it that can be replaced, and by what."""
+    yield from ((node, text) for text in alternatives(node))
+    match node:
+        case ast.If(test) | ast.While(test) | ast.IfExp(test):
+            if isinstance(test, ast.Name | ast.Attribute | ast.Call):
+                yield test, f"not {ast.unparse(test)}"
+        case ast.Return(ast.expr() as value) if not isinstance(value, ast.Constant):
+            yield value, "None"
+        case _:
+            pass
+    for name, field in ast.iter_fields(node):
+        for child in field if isinstance(field, list) else [field]:
+            if isinstance(child, ast.JoinedStr) or {name, getattr(child, "arg", "")} & SKIPPED:
+                continue
+            if child and name in TYPES:
+                calls = [n for n in ast.walk(child) if isinstance(n, ast.Call)]
+                yield from (change for call in calls for change in changes(call))
+            elif isinstance(child, ast.AST):
+                yield from changes(child)
+
+
+def mutants_of(root: Path, path: Path) -> list[Mutant]:
+    """Every mutant of a module, named by its path below the root."""
+    source = (root / path).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found: list[Mutant] = []
+    for node, text in changes(ast.parse(source)):
+        assert isinstance(node, ast.expr | ast.stmt) and node.end_lineno and node.end_col_offset
+        begin = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        after = source[:begin] + text.encode() + source[end:]
+        found.append(Mutant(path, node.lineno, source.decode(), after.decode()))
+    return found
+
+
+def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
+    """The tests to run on a mutant of a module, nearest first."""
+    deliverable, _, *folders, _ = path.parts
+    whole = f"tests/{deliverable}"
+    home = "/".join([whole, *folders])
+    mirrored = sorted((root / home).glob(f"test_*{path.stem}*.py"))
+    wider = tuple(folder for folder in WIDER if folder != whole and (root / folder).exists())
+    stages = [tuple(str(test.relative_to(root)) for test in mirrored), (home,), (whole,), wider]
+    return [stage for place, stage in enumerate(stages) if stage and stage not in stages[:place]]
+
+
+def passes(tree: Path, tests: Sequence[str], limit_s: float | None) -> bool:
+    """Whether the tests pass in a tree, and in time."""
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
+    search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1" if limit_s else ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+class Trees:
+    """Copies of the tree, one for each worker."""
+
+    def __init__(self, root: Path, folder: Path, workers: int) -> None:
+        self.free: SimpleQueue[Path] = SimpleQueue()
+        self._root = root
+        self._seconds: dict[tuple[str, ...], float] = {}
+        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache")
+        for number in range(workers):
+            self.free.put(Path(shutil.copytree(root, folder / str(number), ignore=ignored)))
+
+    def survives(self, mutant: Mutant) -> bool:
+        """Whether all stages, each limited in time, pass with a mutant."""
+        return all(
+            self._passes(mutant, tests, 30 + 4 * self._unchanged_s(tests))
+            for tests in stages_of(self._root, mutant.path)
+        )
+
+    def _passes(self, mutant: Mutant, tests: tuple[str, ...], limit_s: float) -> bool:
+        tree = self.free.get()
+        try:
+            (tree / mutant.path).write_text(mutant.after)
+            return passes(tree, tests, limit_s)
+        finally:
+            (tree / mutant.path).write_text(mutant.before)
+            self.free.put(tree)
+
+    def _unchanged_s(self, tests: tuple[str, ...]) -> float:
+        """How long the tests take; without a mutant they must pass."""
+        if tests not in self._seconds:
+            tree, begun = self.free.get(), time.monotonic()
+            if not passes(tree, tests, None):
+                raise SystemExit(f"without a mutant, too, a test fails: {' '.join(tests)}")
+            self._seconds[tests] = time.monotonic() - begun
+            self.free.put(tree)
+        return self._seconds[tests]
+
+
+def main(words: Sequence[str], root: Path = ROOT) -> int:
+    """Draw mutants, run the tests on each, and say what survives."""
+    parser = argparse.ArgumentParser(description="Draw mutants, and run the tests on each.")
+    parser.add_argument("--sample", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("modules", nargs="*", default=CENTRAL, help="globs of modules")
+    asked = parser.parse_args(words)
+    begun = time.monotonic()
+    paths = sorted({path.relative_to(root) for glob in asked.modules for path in root.glob(glob)})
+    everything = [mutant for path in paths for mutant in mutants_of(root, path)]
+    mutants = random.Random(asked.seed).sample(everything, min(asked.sample, len(everything)))
+    survivors: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.workers) as pool:
+        trees = Trees(root, Path(folder), asked.workers)
+        for mutant, survived in zip(mutants, pool.map(trees.survives, mutants), strict=True):
+            print(f"{'SURVIVED' if survived else 'killed'} {mutant.path}:{mutant.line}", flush=True)
+            if survived:
+                survivors.append(f"{mutant.path}:{mutant.line}")
+                print(mutant.diff(), flush=True)
+    row = {"sample": len(mutants), "killed": len(mutants) - len(survivors), "survivors": survivors}
+    print(json.dumps({**row, "seconds": round(time.monotonic() - begun), "seed": asked.seed}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

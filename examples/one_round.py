@@ -22,7 +22,7 @@ from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import Programs
 from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.job import Workplace, perform
-from sedge_emulate.data import digits
+from sedge_emulate.data.datasets import digits
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.host.blobs import BlobFolder

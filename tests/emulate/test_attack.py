@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.emulate.shop import Desk, make_shop, with_backend
+from tests.emulate.workers.shop import Desk, make_shop, with_backend
 
 from sedge_edge.training.job import Job
 from sedge_emulate.attack import AttackConfig
-from sedge_emulate.memo import job_key
-from sedge_emulate.worker import Finished, Request, Worker
+from sedge_emulate.virtual.result_cache import job_key
+from sedge_emulate.workers.worker import Finished, Request, Worker
 from sedge_protocol.codec import decode
 from sedge_protocol.wire.update import Report, decode_update
 

@@ -21,10 +21,10 @@ import pytest
 
 from sedge_emulate.__main__ import main
 from sedge_emulate.config import StrategyConfig
-from sedge_emulate.course import one_course
-from sedge_emulate.data import digits
+from sedge_emulate.data.datasets import digits
 from sedge_emulate.emulation import Stage
 from sedge_emulate.result import Result, StrategyResult, read_json
+from sedge_emulate.strategy_run import one_course
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load, pack

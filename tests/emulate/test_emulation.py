@@ -19,6 +19,7 @@ from sedge_emulate.config import (
     StrategyConfig,
     TrainerConfig,
 )
+from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import (
     Course,
     Stage,
@@ -32,7 +33,6 @@ from sedge_emulate.emulation import (
     slug,
 )
 from sedge_emulate.result import Spread, StrategyResult, Traffic
-from sedge_emulate.shares import Shares
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.wire.bundle import load
 

@@ -7,12 +7,12 @@ import numpy as np
 from rich.console import Console
 
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset, digits
+from sedge_emulate.data.datasets import Dataset, digits
+from sedge_emulate.data.split import Indices
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.cells import TABLES
 from sedge_emulate.reproduce.play import Wish, play
 from sedge_emulate.reproduce.sized import DEVICES, DROPPED, SizedSetting
-from sedge_emulate.split import Indices
 
 TABLE = TABLES["subflot-dir01"]
 

@@ -18,18 +18,18 @@ from rich.console import Console
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.events import Event, UpdateReceived
 from sedge_emulate.config import EmulationConfig, ModelConfig, StrategyConfig, TrainerConfig
-from sedge_emulate.crew import Crew
-from sedge_emulate.data import fashion_mnist
+from sedge_emulate.data.datasets import fashion_mnist
+from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import Course
 from sedge_emulate.model import ModelSource, export_model
-from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.play import ROBUST
 from sedge_emulate.reproduce.released import DEVICES, Released, name, partition
-from sedge_emulate.shares import Shares
-from sedge_emulate.virtual_fleet import VirtualFleet
+from sedge_emulate.virtual.fleet import VirtualFleet
+from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Totals, Watch
-from sedge_emulate.worker import Shop
+from sedge_emulate.workers.pool import Crew
+from sedge_emulate.workers.worker import Shop
 from sedge_protocol.wire.update import Report
 
 SEED = 42

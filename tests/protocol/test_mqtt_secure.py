@@ -18,8 +18,8 @@ from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
 from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.runs import ACL, MOSQUITTO
-from sedge_emulate import broker as broker_module
-from sedge_emulate.broker import Broker, find_mosquitto
+from sedge_emulate.broker import mosquitto as broker_module
+from sedge_emulate.broker.mosquitto import Broker, find_mosquitto
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received

@@ -31,7 +31,7 @@ from sedge_edge.runtime import Programs
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.job import Job, Outcome, Workplace, perform, prepare
-from sedge_emulate.data import load
+from sedge_emulate.data.datasets import load
 from sedge_export import export
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.host.blobs import BlobFolder

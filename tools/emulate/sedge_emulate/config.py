@@ -30,7 +30,7 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
-# The names of virtual devices (see devices.py); a real one must not take one.
+# The names of virtual devices (see data/shares.py); a real one must not take one.
 VIRTUAL = re.compile(r"device-\d+")
 # Events that are closer would only keep the emulation busy.
 SHORTEST_MEAN_S = 1.0

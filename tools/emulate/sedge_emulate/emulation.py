@@ -22,11 +22,11 @@ import msgspec
 from sedge_cloud.config import RunConfig
 from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.config import EmulationConfig, StrategyConfig
-from sedge_emulate.data import Dataset
+from sedge_emulate.data.datasets import Dataset
+from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.result import Model, StrategyResult, write_whole
-from sedge_emulate.shares import Shares, share_out
-from sedge_emulate.worker import Shop
+from sedge_emulate.workers.worker import Shop
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder

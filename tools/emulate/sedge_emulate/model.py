@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset
+from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sedge_emulate.broker import open_broker
-from sedge_emulate.broker_fleet import invited_port
+from sedge_emulate.broker.fleet import invited_port
+from sedge_emulate.broker.mosquitto import open_broker
 from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
-from sedge_emulate.course import one_course
-from sedge_emulate.crew import Crew
 from sedge_emulate.emulation import Stage, clear_away, locked, set_up
 from sedge_emulate.progress import Progress
 from sedge_emulate.report import print_table, write_report
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
+from sedge_emulate.strategy_run import one_course
+from sedge_emulate.workers.pool import Crew
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 

@@ -12,19 +12,19 @@ from pathlib import Path
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
 from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
-from sedge_emulate.crew import Crew
+from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import VERSIONS, Course, Stage, export_forms
 from sedge_emulate.model import ModelSource
-from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
 from sedge_emulate.reproduce.accounting import Mean, accounted
 from sedge_emulate.reproduce.cells import Cell, Table
 from sedge_emulate.reproduce.costs import sizes
 from sedge_emulate.reproduce.outcome import Checkpoint, Outcome, Point, file_name
 from sedge_emulate.result import Model, spread
-from sedge_emulate.shares import Shares
-from sedge_emulate.virtual_fleet import VirtualFleet
+from sedge_emulate.virtual.fleet import VirtualFleet
+from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
+from sedge_emulate.workers.pool import Crew
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import TRAIN

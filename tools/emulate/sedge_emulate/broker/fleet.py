@@ -1,0 +1,189 @@
+"""One strategy over a real broker: the real coordinator, the real agents, in real time.
+
+All of them are stations of one loop in one process; training runs in worker processes. Real devices
+may join: each is enrolled, and finds its edge.toml and its secret in ``out/join``. Resuming is what
+agents and coordinator always do after a crash: they go on from their disks.
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.admin.enrolment import add_device
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import BrokerConfig, CloudConfig, RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.events import Event, RunEnded
+from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.service import Service
+from sedge_cloud.store.database import Store
+from sedge_edge.runtime import Runtime
+from sedge_emulate.broker.device import Site, bring_up, enrol
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.emulation import Course, slug
+from sedge_emulate.watch import Totals, Watch
+from sedge_emulate.workers.pool import Crew
+from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.loop import Loop
+from sedge_protocol.host.mqtt import BrokerSettings
+
+# Everything is on one host or near it: a request for a blob need not wait long for the other devices'.
+GATHER_S = 1.0
+RUN = "run"
+# What a round may last beyond its deadline before the fleet counts as silent.
+SILENT_S = 120.0
+# A broker of our own in a device's edge.toml: its port is another at every start, unless asked for.
+_OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
+
+
+class BrokerFleet:
+    """A fleet over the broker at ``url`` and one run on it."""
+
+    def __init__(self, course: Course, bundle: Path, shares: Shares, crew: Crew, url: str) -> None:
+        self.name = slug(course.title)
+        self.store = Store(course.folder / "cloud")
+        self._run = course.run
+        self._narrower = course.narrower
+        self._bundle = bundle
+        self._shares = shares
+        self._crew = crew
+        self._url = url
+        self._folder = course.folder
+        self._attack = course.attack
+        self._runtimes: list[Runtime] = []
+        self._service: Service | None = None
+        self._began_s = time.monotonic()
+        self._opened = False
+        self._invited = False
+
+    def clock(self) -> float:
+        """Seconds since the fleet was made."""
+        return time.monotonic() - self._began_s
+
+    def totals(self) -> Totals:
+        """Bytes at all emulated devices' sockets so far."""
+        counters = [runtime.link.measure() for runtime in self._runtimes]
+        return Totals(sum(c.bytes_sent for c in counters), sum(c.bytes_received for c in counters))
+
+    def seen(self, number: int) -> dict[str, str | int]:
+        """What a device went through, as fields of a ``DeviceResult``: sockets tell totals alone."""
+        return {}
+
+    def cloud_bytes(self) -> tuple[int, int]:
+        """Bytes sent and received at the coordinator's socket."""
+        if self._service is None:
+            return 0, 0
+        counters = self._service.link.measure()
+        return counters.bytes_sent, counters.bytes_received
+
+    def invite(self, device: str, folder: Path) -> None:
+        """Enrol a real device, once; what it needs is in ``folder``, beside files of the user's own.
+
+        Raises ``StorageError``.
+        """
+        self._invited = True
+        # A folder that is there may hold the device's data: what is new is made aside. Killed here, the
+        # next start goes on with it.
+        made = folder.with_name(f"{folder.name}.new")
+        if all(row.device != device for row in self.store.devices()):
+            shutil.rmtree(made, ignore_errors=True)
+            broker = BrokerConfig(url=self._url)
+            add_device(self.store, CloudConfig(fleet=self.name, broker=broker), device, made)
+        with translated("write the files of a device into", folder):
+            if made.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                for path in made.iterdir():
+                    path.replace(folder / path.name)
+                made.rmdir()
+            _point(folder / "edge.toml", self._url)
+
+    def play(self, watch: Watch) -> None:
+        """From the first hello to the end of the run.
+
+        Raises ``LinkError`` when nothing has happened for too long, or a worker process has died, and
+        ``ConfigError`` for a run that was begun otherwise.
+        """
+        if not self.store.runs():
+            start_run(self.store, RUN, self._bundle, self._run, self._narrower)
+        begun = self.store.runs()[0]
+        _require_same(msgspec.msgpack.decode(begun.config, type=RunConfig), self._run)
+        for row in self.store.rounds(RUN):
+            if row.summary:
+                watch.remember(msgspec.msgpack.decode(row.summary, type=Summary))
+        if begun.status != RUNNING:  # it had ended before it was reported
+            watch.observe(RunEnded(RUN, begun.status))
+            return
+        secrets = enrol(self.store, self._shares)
+        with ExitStack() as stack:
+            loop = stack.enter_context(closing(Loop()))
+            site = Site(self.name, self._folder, self._url, self._crew, loop.wake, self._attack)
+            self._runtimes = [
+                bring_up(number, self._shares, secret, site, self._run.seed)
+                for number, secret in enumerate(secrets)
+            ]
+            core = Coordinator(self.name, self.store, GATHER_S, int(time.time()))
+            settings = BrokerSettings(self._url, f"coordinator-{self.name}")
+            self._service = Service(core, settings, self._observer(watch))
+            stack.callback(self._service.close)
+            for runtime in self._runtimes:
+                stack.callback(runtime.close)
+            self._service.ready()
+            loop.run([self._service, *self._runtimes], lambda: self._over(watch))
+
+    def close(self) -> None:
+        """Close the coordinator's store."""
+        self.store.close()
+
+    def _observer(self, watch: Watch) -> Callable[[Event], None]:
+        def observe(event: Event) -> None:
+            self._opened = True
+            watch.observe(event)
+
+        return observe
+
+    def _over(self, watch: Watch) -> bool:
+        """Whether the run has ended; a real device may take any time to join."""
+        if self._crew.failure is not None:
+            raise self._crew.failure
+        silent_s = self.clock() - watch.last_event_s
+        joining = self._invited and not self._opened
+        if silent_s > self._run.deadline_s + SILENT_S and not joining:
+            raise LinkError(
+                f"the fleet has been silent for {silent_s:.0f} s; see the log (--verbose)"
+            )
+        return watch.ended
+
+
+def invited_port(join: Path, devices: Sequence[str]) -> int | None:
+    """The port of our own broker that these devices were told of, if any was. Raises ``StorageError``."""
+    for device in devices:
+        path = join / device / "edge.toml"
+        with translated("read", path):
+            told = _OURS.search(path.read_text()) if path.exists() else None
+        if told is not None:
+            return int(told[1])
+    return None
+
+
+def _point(path: Path, url: str) -> None:
+    """Have a device that was told of a broker of ours look for it at ``url``. Raises ``OSError``."""
+    text = path.read_text() if path.exists() else ""
+    pointed = _OURS.sub(f'url = "{url}"', text, count=1)
+    if pointed != text:
+        path.write_text(pointed)
+
+
+def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
+    """A coordinator goes on with the run that it has, whatever is asked for now."""
+    old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
+    changed = sorted(key for key in new if new[key] != old[key])
+    if changed:
+        expected = "the run as it was begun: over a broker it cannot change"
+        raise ConfigError("--resume", ", ".join(changed), expected)

@@ -1,0 +1,335 @@
+"""A worker process: it does the devices' jobs, several at once where the trainer likes company.
+
+What a device does is the agent's own code (``sedge_edge.training.job``), and so is the course of its
+training (``sedge_edge.training.local_training``); but where the lessons of a group ask the same kind of
+question, all of them are answered together. All of this runs in the worker process; ``pool.py`` is the
+other side.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+
+from sedge_edge.rounds.storage import FolderVectors, Shelf, Vectors
+from sedge_edge.training.batches import Permutations, permutations
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.job import Job, Outcome, Place, Prepared, base_of, complete, prepare
+from sedge_edge.training.local_training import Learned
+from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.attack import AttackConfig, claiming, turned
+from sedge_emulate.config import TrainerConfig
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.model import ModelSource
+from sedge_emulate.training.choice import open_trainer
+from sedge_emulate.training.tasks import FleetTrainer
+from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
+from sedge_emulate.workers.lockstep import Pupil, lead
+from sedge_protocol.errors import LocalError, SedgeError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import Bundle, load, unpack
+
+# How long a process that shall end has to finish its answer.
+LEAVE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What every worker is told once: where shares and exported bundle lie, and how to train.
+
+    ``shuffles`` replaces the order of a device's examples, to repeat somebody else's run.
+    """
+
+    data: Path
+    bundle: Path
+    model: ModelSource
+    trainer: TrainerConfig
+    shuffles: Permutations = permutations
+
+
+@dataclass(frozen=True)
+class Request:
+    """One device's job. ``home`` is its own folder, or with a ``key`` the disk of the whole host.
+
+    ``seconds`` is how long the training takes in virtual time; None for as long as it takes. ``attack`` is
+    what a hostile device makes of it.
+    """
+
+    device: int
+    job: Job
+    home: Path
+    key: bytes | None = None
+    seconds: float | None = None
+    attack: AttackConfig | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job's outcome, and the bytes of its update."""
+
+    outcome: Outcome
+    update: bytes
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job that cannot be done: the class of the error, and its text."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What became of a group, in its order.
+
+    ``train_s`` is what training and evaluation took for all of it, ``peak_rss`` the most memory that
+    the process ``pid`` ever had, in bytes.
+    """
+
+    answers: list[Finished | Failed]
+    train_s: float
+    pid: int
+    peak_rss: int
+
+
+class Worker:
+    """One process's trainer and caches."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self._shares = Shares.open(shop.data)
+        self._bundles: dict[bytes, Bundle] = {}
+        self._trainers: dict[bytes, FleetTrainer] = {}
+        self._versions: dict[bytes, Theta] = {}
+        self._examples: dict[int, tuple[Examples, Examples]] = {}
+
+    def perform(self, requests: Sequence[Request]) -> Answers:
+        """Do the jobs of a group together."""
+        found: dict[int, Finished | Failed] = {}
+        ready: list[_Ready] = []
+        for place, request in enumerate(requests):
+            try:
+                ready.append(self._ready(place, request))
+            except SedgeError as exc:
+                found[place] = _failed(exc)
+        began = time.perf_counter()
+        results = self._train(ready)
+        train_s = time.perf_counter() - began
+        for one, result in zip(ready, results, strict=True):
+            seconds = one.request.seconds
+            try:
+                if isinstance(result, TrainingDiverged):
+                    raise result
+                took = train_s / len(ready) if seconds is None else seconds
+                outcome = _completed(one, result, took)
+                found[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
+            except SedgeError as exc:
+                found[one.place] = _failed(exc)
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return Answers([found[place] for place in range(len(requests))], train_s, os.getpid(), peak)
+
+    def _ready(self, place: int, request: Request) -> "_Ready":
+        train, test = self._held_examples(request.device)
+        blobs, vectors = self._disk(request)
+        bundle = self._bundle(blobs, request.job.order.bundle.sha256)
+        # Nobody asks a virtual device for predictions: its own model serves its next order alone.
+        order = request.job.order
+        personal = order.work.own_model is not None and not order.work.own_model.mixes
+        needed = (
+            request.key is None
+            or bool(order.work.keep)
+            or personal
+            or order.work.scoring is not None
+        )
+        there = Place(blobs, vectors, train, test, keeps_model=needed)
+        job = request.job if request.key is None else _within_reach(request.job, blobs)
+        return _Ready(place, request, prepare(job, there, bundle.manifest), there)
+
+    def _held_examples(self, device: int) -> tuple[Examples, Examples]:
+        """A device's examples. Where a GPU may train they stay, as the trainer's copies live as long."""
+        if self.shop.trainer.device == "cpu":
+            return self._shares.examples(device)
+        if device not in self._examples:
+            self._examples[device] = self._shares.examples(device)
+        return self._examples[device]
+
+    def _disk(self, request: Request) -> tuple[Shelf, Vectors]:
+        if request.key is None:
+            blobs = BlobFolder(request.home)
+            return blobs, FolderVectors(blobs)
+        return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
+
+    def _train(self, ready: list["_Ready"]) -> list[Learned | TrainingDiverged]:
+        """Lead everyone's lesson; one bundle after another, all its devices together."""
+        results: dict[int, Learned | TrainingDiverged] = {}
+        for bundle in dict.fromkeys(one.bundle for one in ready):
+            group = [one for one in ready if one.bundle == bundle]
+            pupils = [
+                Pupil(o.prepared.lesson, o.prepared.train, o.there.test, o.prepared.held)
+                for o in group
+            ]
+            found = lead(pupils, self.trainer(self._bundles[bundle]))
+            for one, result in zip(group, found, strict=True):
+                results[one.place] = result
+        return [results[one.place] for one in ready]
+
+    def _bundle(self, blobs: Shelf, sha256: bytes) -> Bundle:
+        if sha256 not in self._bundles:
+            self._bundles[sha256] = unpack(blobs.read(sha256))
+        return self._bundles[sha256]
+
+    def trainer(self, bundle: Bundle) -> FleetTrainer:
+        """The trainer for a bundle's model."""
+        key = bundle.manifest.layout.hash
+        if key not in self._trainers:
+            self._trainers[key] = open_shop_trainer(self.shop, bundle)
+        return self._trainers[key]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A prepared job and its place in the group."""
+
+    place: int
+    request: Request
+    prepared: Prepared
+    there: Place
+
+    @property
+    def bundle(self) -> bytes:
+        return self.prepared.job.order.bundle.sha256
+
+
+def _within_reach(job: Job, blobs: Shelf) -> Job:
+    """The job without steps whose deltas are not on this host.
+
+    The version that a step builds on may be here because another device holds it; one that does not
+    has fetched the whole model instead.
+    """
+    steps = job.order.steps
+    missing = [place for place, step in enumerate(steps) if not blobs.has(step.blob.sha256)]
+    if not missing:
+        return job
+    return replace(job, order=msgspec.structs.replace(job.order, steps=steps[missing[-1] + 1 :]))
+
+
+def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
+    """The trainer that the fleet file asks for."""
+    import torch
+
+    from sedge_export.network import cross_entropy, squared_error
+
+    torch.set_num_threads(1)
+    classes = bundle.manifest.num_classes
+    return open_trainer(
+        shop.model.build(0, bundle.manifest.dropped),
+        cross_entropy if classes else squared_error,
+        classifies=classes > 0,
+        batch_size=bundle.manifest.batch_size,
+        input=bundle.manifest.input,
+        name=shop.trainer.backend,
+        precision=shop.trainer.precision,
+        device=shop.trainer.device,
+        bundle=bundle,
+        shuffles=shop.shuffles,
+    )
+
+
+def _completed(one: _Ready, learned: Learned, took: float) -> Outcome:
+    """A lesson's outcome: the agent's own or, from a hostile device, what it makes of that."""
+    attack = one.request.attack
+    if attack is not None:
+        learned = turned(learned, base_of(one.prepared, learned), attack.scale)
+    outcome = complete(one.prepared, learned, took, one.there)
+    if attack is not None and attack.claim:
+        outcome = claiming(outcome, one.there.blobs, attack.claim)
+    return outcome
+
+
+def _failed(error: SedgeError) -> Failed:
+    if isinstance(error, LocalError):  # our own bug: not something to tell a coordinator
+        raise error
+    return Failed(type(error).__name__, str(error))
+
+
+_worker: Worker | None = None
+_everyone: Barrier | None = None
+_busy = False
+_ending = False
+
+
+def start(shop: Shop, everyone: Barrier) -> None:
+    """Begin a worker process. It ends with the process that started it, however that ends.
+
+    All workers of a crew meet at ``everyone``.
+    """
+    global _worker, _everyone
+    signal.signal(signal.SIGTERM, _end)
+    Thread(target=_follow, daemon=True).start()
+    _worker, _everyone = Worker(shop), everyone
+
+
+def describe(together: bool = False) -> tuple[str, int]:
+    """The trainer that this process would use: its name, and how many devices it likes at once.
+
+    With ``together`` it answers when all workers do, so that none is asked in another's place.
+    """
+    with _stoppable():
+        bundle, _ = load(_this().shop.bundle)
+        trainer = _this().trainer(bundle)
+        if together and _everyone is not None:
+            _everyone.wait()
+        return trainer.name, trainer.width
+
+
+def perform(requests: Sequence[Request]) -> Answers:
+    """Do the jobs of a group in this process."""
+    with _stoppable():
+        return _this().perform(requests)
+
+
+@contextmanager
+def _stoppable() -> Generator[None]:
+    """Where SIGTERM ends the work at hand. Elsewhere it must not: half an answer would block the crew."""
+    global _busy
+    _busy = True
+    try:
+        if _ending:
+            raise KeyboardInterrupt
+        yield
+    finally:
+        _busy = False
+
+
+def _end(number: int, frame: object) -> None:
+    """SIGTERM: leave the job at hand, begin no other, and go."""
+    global _ending
+    _ending = True
+    # Whoever asks may be unable to tell this process that it may go: SIGALRM then ends it.
+    signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
+    if _busy:
+        raise KeyboardInterrupt
+
+
+def _follow() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _this() -> Worker:
+    if _worker is None:
+        raise LocalError("worker: asked before it was started")
+    return _worker

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.cloud import given
-from tests.emulate.workers.shop import InlineCrew
+from tests.emulate.workers.fleet_of_four import InlinePool
 
 from sedge_cloud.config import BroadcastConfig, TrainingConfig
 from sedge_cloud.strategy import Assignment, Context, State, Update
@@ -28,10 +28,10 @@ from sedge_emulate.config import (
     StrategyConfig,
     TrainerConfig,
 )
-from sedge_emulate.emulation import Stage, course_of, set_up
+from sedge_emulate.emulation import Stage, set_up, strategy_run_of
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import StrategyResult
-from sedge_emulate.strategy_run import one_course, run_course
+from sedge_emulate.strategy_run import result_of, run_strategy
 from sedge_emulate.virtual import fleet as virtual_fleet
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_protocol.codec import ValueCoding
@@ -77,8 +77,8 @@ def progress(screen: io.StringIO) -> Progress:
     return Progress(Console(file=screen, width=200))
 
 
-def crew_of(stage: Stage) -> Any:
-    return InlineCrew(stage.shop, hold=True)
+def pool_of(stage: Stage) -> Any:
+    return InlinePool(stage.setup, hold=True)
 
 
 def timeless(result: StrategyResult) -> StrategyResult:
@@ -95,8 +95,8 @@ class Overflowing(given.Given, frozen=True):
 
 
 def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.StringIO) -> None:
-    crew = crew_of(stage)
-    result = one_course(stage, FEDOBP, False, crew, None, progress)
+    pool = pool_of(stage)
+    result = result_of(stage, FEDOBP, False, pool, None, progress)
     assert (result.name, result.options) == ("Fed OBP", {"quantile": 0.9})
     assert [r.round for r in result.rounds] == [1, 2]
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
@@ -121,7 +121,7 @@ def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.
     engine = result.engine
     assert engine is not None
     assert (engine.trainer, engine.workers, engine.device_rounds) == ("onnx", 1, 3 * DEVICES)
-    assert engine.train_s == crew.train_s
+    assert engine.train_s == pool.train_s
     assert 0 < engine.train_s < engine.wall_s
     theta = np.fromfile(stage.out / "models" / "fed-obp.bin", "<f4")
     assert theta.size == 2003
@@ -129,13 +129,13 @@ def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.
 
 
 def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Progress) -> None:
-    first = one_course(stage, FEDOBP, False, crew_of(stage), None, progress)
-    crew = crew_of(stage)
-    assert one_course(stage, FEDOBP, True, crew, None, progress) == first
-    assert crew.requests == []
-    again = one_course(stage, FEDOBP, False, crew, None, progress)
+    first = result_of(stage, FEDOBP, False, pool_of(stage), None, progress)
+    pool = pool_of(stage)
+    assert result_of(stage, FEDOBP, True, pool, None, progress) == first
+    assert pool.requests == []
+    again = result_of(stage, FEDOBP, False, pool, None, progress)
     assert timeless(again) == timeless(first)
-    assert len(crew.requests) == 3 * DEVICES
+    assert len(pool.requests) == 3 * DEVICES
 
 
 def test_what_was_trained_before_a_kill_is_not_trained_again(
@@ -144,31 +144,31 @@ def test_what_was_trained_before_a_kill_is_not_trained_again(
     def killed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    first = crew_of(stage)
+    first = pool_of(stage)
     with monkeypatch.context() as patch:
         patch.setattr(module, "keep", killed)
         with pytest.raises(KeyboardInterrupt):
-            one_course(stage, FEDOBP, False, first, None, progress)
-    second = crew_of(stage)
-    result = one_course(stage, FEDOBP, True, second, None, progress)
+            result_of(stage, FEDOBP, False, first, None, progress)
+    second = pool_of(stage)
+    result = result_of(stage, FEDOBP, True, second, None, progress)
     assert second.requests == []
     assert len(first.requests) == 3 * DEVICES
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
 
 
-def test_another_trainer_finds_nothing_in_the_memo(
+def test_another_trainer_finds_nothing_in_the_cache(
     stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course = course_of(stage, FEDOBP, True)
+    strategy_run = strategy_run_of(stage, FEDOBP, True)
 
     def forget(*arguments: object) -> None:
         pass
 
     monkeypatch.setattr(module, "keep", forget)
-    run_course(stage, course, crew_of(stage), None, progress)
-    other = crew_of(stage)
+    run_strategy(stage, strategy_run, pool_of(stage), None, progress)
+    other = pool_of(stage)
     other.trainer = "another"
-    run_course(stage, course, other, None, progress)
+    run_strategy(stage, strategy_run, other, None, progress)
     assert len(other.requests) == 3 * DEVICES
 
 
@@ -178,7 +178,7 @@ def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) ->
     with pytest.raises(
         DataError, match=r"Fed OBP: 0 of 3 devices sent .*; each device's reason is"
     ):
-        one_course(hopeless, FEDOBP, False, crew_of(stage), None, progress)
+        result_of(hopeless, FEDOBP, False, pool_of(stage), None, progress)
     assert not (stage.out / "models").exists()
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> N
         with pytest.raises(
             DataError, match=r"mine: round 2 cannot be planned: .*Given, device-1: wid"
         ):
-            one_course(stage, own, False, crew_of(stage), None, progress)
+            result_of(stage, own, False, pool_of(stage), None, progress)
     finally:
         given.clear()
     assert not (stage.out / "models").exists()
@@ -204,17 +204,17 @@ def test_a_run_that_fails_with_answers_in_hand_has_no_result(
 
     rounds = RoundsConfig(num_rounds=3, broadcast=BroadcastConfig(values=ValueCoding.FP16))
     overflowing = replace(stage, config=msgspec.structs.replace(stage.config, rounds=rounds))
-    own = StrategyConfig(name="tests.emulate.test_course:Overflowing", label="mine")
+    own = StrategyConfig(name="tests.emulate.test_strategy_run:Overflowing", label="mine")
     with pytest.raises(DataError, match=r"mine: the next global model cannot be kept: .* fp16"):
-        one_course(overflowing, own, False, crew_of(stage), None, progress)
+        result_of(overflowing, own, False, pool_of(stage), None, progress)
     given.clear()
     assert not (stage.out / "models").exists()
 
 
 def test_a_strategy_that_there_is_not(stage: Stage, progress: Progress) -> None:
-    course = course_of(stage, StrategyConfig(name="fedwhat"), False)
+    strategy_run = strategy_run_of(stage, StrategyConfig(name="fedwhat"), False)
     with pytest.raises(ConfigError, match="fedwhat"):
-        run_course(stage, course, crew_of(stage), None, progress)
+        run_strategy(stage, strategy_run, pool_of(stage), None, progress)
 
 
 def test_a_fleet_in_which_nothing_happens(stage: Stage, progress: Progress) -> None:
@@ -223,7 +223,7 @@ def test_a_fleet_in_which_nothing_happens(stage: Stage, progress: Progress) -> N
     config = msgspec.structs.replace(stage.config, classes=(lossy,))
     deaf = replace(stage, config=config)
     with pytest.raises(LinkError, match="60000 virtual seconds, with 0 of 3 devices online"):
-        one_course(deaf, FEDOBP, False, crew_of(stage), None, progress)
+        result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
 
 
 def test_devices_that_come_late_are_waited_for(stage: Stage, progress: Progress) -> None:
@@ -233,7 +233,7 @@ def test_devices_that_come_late_are_waited_for(stage: Stage, progress: Progress)
         rounds=RoundsConfig(num_rounds=1, deadline_s=1),
     )
     late = replace(stage, config=config)
-    result = one_course(late, FEDOBP, False, crew_of(stage), None, progress)
+    result = result_of(late, FEDOBP, False, pool_of(stage), None, progress)
     assert result.rounds[0].opened_s > 1000
 
 
@@ -247,7 +247,7 @@ def test_a_full_disk_of_this_host_is_named(
     deaf = replace(stage, config=msgspec.structs.replace(stage.config, classes=(lossy,)))
     monkeypatch.setattr(BlobFolder, "require_room", full)
     with pytest.raises(StorageError, match="disk full: needs 8012 bytes"):
-        one_course(deaf, FEDOBP, False, crew_of(stage), None, progress)
+        result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
 
 
 def test_files_go_though_an_earlier_start_had_other_settings(
@@ -270,7 +270,7 @@ def test_files_go_though_an_earlier_start_had_other_settings(
         stage, config=msgspec.structs.replace(stage.config, rounds=RoundsConfig(num_rounds=3))
     )
     for each, strategy in ((stage, FEDOBP), (stage, FEDOBP), (stage, other), (longer, FEDOBP)):
-        one_course(each, strategy, True, crew_of(stage), None, progress)
+        result_of(each, strategy, True, pool_of(stage), None, progress)
     assert known == [False, True, False, True]
 
 
@@ -288,7 +288,7 @@ def test_real_devices_are_invited_before_the_fleet_begins(
     joined = replace(stage, config=config)
     url = "mqtt://127.0.0.1:1"
     with pytest.raises(Played):
-        one_course(joined, FEDOBP, False, crew_of(stage), url, progress)
+        result_of(joined, FEDOBP, False, pool_of(stage), url, progress)
     for device in ("pi-1", "pi-2"):
         folder = stage.out / "join" / device
         text = (folder / "edge.toml").read_text()
@@ -301,5 +301,5 @@ def test_real_devices_are_invited_before_the_fleet_begins(
     secret = (folder / "secret").read_text()
     shutil.rmtree(stage.out / "state" / "runs")
     with pytest.raises(Played):
-        one_course(joined, FEDOBP, False, crew_of(stage), url, progress)
+        result_of(joined, FEDOBP, False, pool_of(stage), url, progress)
     assert (folder / "secret").read_text() != secret

@@ -14,7 +14,7 @@ import numpy as np
 
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
-from sedge_emulate.broker.mosquitto import find_mosquitto
+from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.data.datasets import digits
 
 # One thread each: several processes share two cores.

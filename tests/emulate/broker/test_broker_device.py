@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.edge.home import DEAD_URL
-from tests.emulate.workers.shop import make_shares
+from tests.emulate.workers.fleet_of_four import make_shares
 
 from sedge_cloud.store.database import Store
 from sedge_edge.runtime import Runtime
@@ -20,7 +20,7 @@ SHARES = make_shares(3)
 JOB: Any = Job(order=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-class Crew:
+class NotedPool:
     """It takes jobs, and a test says what becomes of them."""
 
     def __init__(self) -> None:
@@ -34,23 +34,23 @@ class Crew:
 
 
 @pytest.fixture
-def crew() -> Crew:
-    return Crew()
+def pool() -> NotedPool:
+    return NotedPool()
 
 
-def start(folder: Path, crew: Any, number: int = 1, secret: bytes = b"s" * 32) -> Runtime:
-    site = Site("fleet", folder, DEAD_URL, crew, lambda: None)
+def start(folder: Path, pool: Any, number: int = 1, secret: bytes = b"s" * 32) -> Runtime:
+    site = Site("fleet", folder, DEAD_URL, pool, lambda: None)
     return bring_up(number, SHARES, secret, site, seed=7)
 
 
-def test_store_and_device_have_the_same_secret(tmp_path: Path, crew: Crew) -> None:
+def test_store_and_device_have_the_same_secret(tmp_path: Path, pool: NotedPool) -> None:
     store = Store(tmp_path / "cloud")
     secrets = enrol(store, SHARES)
     devices = {row.device: row.secret for row in store.devices()}
     assert devices == dict(zip(["device-0", "device-1", "device-2"], secrets, strict=True))
     assert len(set(secrets)) == 3
     for number, secret in enumerate(secrets):
-        runtime = start(tmp_path, crew, number, secret)
+        runtime = start(tmp_path, pool, number, secret)
         identity = runtime.agent.identity
         assert identity.keys == DeviceKeys.of(secret)
         assert (identity.fleet, identity.device) == ("fleet", f"device-{number}")
@@ -74,35 +74,37 @@ def test_a_device_that_was_enrolled_keeps_its_secret(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_job_goes_to_the_crew_with_the_devices_own_folder(tmp_path: Path, crew: Crew) -> None:
-    runtime = start(tmp_path, crew)
+def test_a_job_goes_to_the_pool_with_the_devices_own_folder(
+    tmp_path: Path, pool: NotedPool
+) -> None:
+    runtime = start(tmp_path, pool)
     runtime._work(JOB)
-    ((request, size),) = crew.requests
+    ((request, size),) = pool.requests
     assert request == Request(1, JOB, tmp_path / "device-1")
     assert size == SHARES.num_train(1)
     runtime.close()
 
 
-def test_its_outcome_comes_back_without_the_bytes(tmp_path: Path, crew: Crew) -> None:
-    runtime = start(tmp_path, crew)
+def test_its_outcome_comes_back_without_the_bytes(tmp_path: Path, pool: NotedPool) -> None:
+    runtime = start(tmp_path, pool)
     job = runtime._work(JOB)
     outcome: Any = object()
-    crew.futures[0].set_result(Finished(outcome, b"update"))
+    pool.futures[0].set_result(Finished(outcome, b"update"))
     assert job.result(timeout=0) is outcome
     broken = runtime._work(JOB)
-    crew.futures[1].set_exception(CodecError("bad bytes"))
+    pool.futures[1].set_exception(CodecError("bad bytes"))
     with pytest.raises(CodecError, match="bad bytes"):
         broken.result(timeout=0)
     runtime.close()
 
 
-def test_a_worker_that_has_died_is_not_the_devices_doing(tmp_path: Path, crew: Crew) -> None:
-    """The device would decline its order for it; the fleet looks at the crew itself."""
-    runtime = start(tmp_path, crew)
+def test_a_worker_that_has_died_is_not_the_devices_doing(tmp_path: Path, pool: NotedPool) -> None:
+    """The device would decline its order for it; the fleet looks at the pool itself."""
+    runtime = start(tmp_path, pool)
     dead, closed = runtime._work(JOB), runtime._work(JOB)
-    crew.futures[0].set_exception(LinkError("a worker process has died"))
-    crew.futures[1].cancel()
-    crew.futures[1].set_running_or_notify_cancel()
+    pool.futures[0].set_exception(LinkError("a worker process has died"))
+    pool.futures[1].cancel()
+    pool.futures[1].set_running_or_notify_cancel()
     assert not dead.done()
     assert not closed.done()
     assert dead.cancel()
@@ -110,19 +112,19 @@ def test_a_worker_that_has_died_is_not_the_devices_doing(tmp_path: Path, crew: C
 
 
 def test_a_job_of_a_device_that_was_closed_ends_unheard(
-    tmp_path: Path, crew: Crew, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, pool: NotedPool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runtime = start(tmp_path, crew)
+    runtime = start(tmp_path, pool)
     job = runtime._work(JOB)
     runtime._job = job
     runtime.close()
     assert job.cancelled()
     outcome: Any = object()
-    crew.futures[0].set_result(Finished(outcome, b"update"))
+    pool.futures[0].set_result(Finished(outcome, b"update"))
     assert caplog.records == []  # the standard library logs what a callback raises
 
 
-def test_nothing_is_written_where_nothing_can_be(tmp_path: Path, crew: Crew) -> None:
+def test_nothing_is_written_where_nothing_can_be(tmp_path: Path, pool: NotedPool) -> None:
     (tmp_path / "device-1").write_text("in the way")
     with pytest.raises(StorageError, match="device-1"):
-        start(tmp_path, crew)
+        start(tmp_path, pool)

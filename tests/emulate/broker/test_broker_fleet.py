@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from rich.console import Console
 from tests.edge.home import DEAD_URL
-from tests.emulate.workers.shop import InlineCrew, make_shop
+from tests.emulate.workers.fleet_of_four import InlinePool, make_setup
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RunEnded
 from sedge_emulate.broker import fleet as module
+from sedge_emulate.broker.brokers import Broker
 from sedge_emulate.broker.fleet import BrokerFleet
-from sedge_emulate.broker.mosquitto import Broker
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import Course
+from sedge_emulate.emulation import StrategyRun
 from sedge_emulate.progress import Progress
 from sedge_emulate.watch import Watch
-from sedge_emulate.workers.worker import Shop
+from sedge_emulate.workers.worker import WorkerSetup
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
 
 DEVICES = 3
@@ -44,22 +44,22 @@ def broker() -> Generator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return make_shop(tmp_path_factory.mktemp("shop"), devices=DEVICES)
+def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
+    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES)
 
 
 @pytest.fixture
-def crew(shop: Shop) -> Any:
-    return InlineCrew(shop)
+def pool(setup: WorkerSetup) -> Any:
+    return InlinePool(setup)
 
 
 @pytest.fixture
-def course(tmp_path: Path) -> Course:
-    return Course("A title!", RUN, tmp_path / "state", False)
+def strategy_run(tmp_path: Path) -> StrategyRun:
+    return StrategyRun("A title!", RUN, tmp_path / "state", False)
 
 
-def fleet_of(course: Course, shop: Shop, crew: Any, url: str) -> BrokerFleet:
-    return BrokerFleet(course, shop.bundle, Shares.open(shop.data), crew, url)
+def fleet_of(strategy_run: StrategyRun, setup: WorkerSetup, pool: Any, url: str) -> BrokerFleet:
+    return BrokerFleet(strategy_run, setup.bundle, Shares.open(setup.data), pool, url)
 
 
 def watch_of(fleet: BrokerFleet) -> Watch:
@@ -68,8 +68,10 @@ def watch_of(fleet: BrokerFleet) -> Watch:
     return Watch(progress, fleet.clock, fleet.totals)
 
 
-def test_a_run_to_its_end(broker: Broker, shop: Shop, crew: Any, course: Course) -> None:
-    fleet = fleet_of(course, shop, crew, broker.url)
+def test_a_run_to_its_end(
+    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
+    fleet = fleet_of(strategy_run, setup, pool, broker.url)
     assert fleet.name == "a-title"
     assert (fleet.cloud_bytes(), fleet.totals().up, fleet.seen(0)) == ((0, 0), 0, {})
     watch = watch_of(fleet)
@@ -84,36 +86,38 @@ def test_a_run_to_its_end(broker: Broker, shop: Shop, crew: Any, course: Course)
     assert sent < totals.down < DEVICES * sent
     assert sum(r.bytes_up for r in watch.rounds) < totals.up
     assert 0 < watch.last_event_s <= fleet.clock()
-    assert len(crew.requests) == DEVICES * 3
-    assert {request.home for request in crew.requests} == {
-        course.folder / f"device-{number}" for number in range(DEVICES)
+    assert len(pool.requests) == DEVICES * 3
+    assert {request.home for request in pool.requests} == {
+        strategy_run.folder / f"device-{number}" for number in range(DEVICES)
     }
     fleet.close()
 
 
 def test_killed_after_its_end_it_has_its_result(
-    broker: Broker, shop: Shop, crew: Any, course: Course
+    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
 ) -> None:
     """Nobody would tell a second time that the run has ended."""
-    fleet = fleet_of(course, shop, crew, broker.url)
+    fleet = fleet_of(strategy_run, setup, pool, broker.url)
     watch = watch_of(fleet)
     fleet.play(watch)
     fleet.close()
-    resumed = fleet_of(replace(course, resumed=True), shop, crew, DEAD_URL)
+    resumed = fleet_of(replace(strategy_run, resumed=True), setup, pool, DEAD_URL)
     again = watch_of(resumed)
     resumed.play(again)
     resumed.close()
     assert again.ended
     assert again.summaries == watch.summaries
-    assert len(crew.requests) == DEVICES * 3
+    assert len(pool.requests) == DEVICES * 3
 
 
-def test_a_run_cannot_be_changed_when_it_is_resumed(shop: Shop, crew: Any, course: Course) -> None:
-    fleet = fleet_of(course, shop, crew, DEAD_URL)
-    start_run(fleet.store, module.RUN, shop.bundle, RUN)
+def test_a_run_cannot_be_changed_when_it_is_resumed(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    start_run(fleet.store, module.RUN, setup.bundle, RUN)
     fleet.close()
     run = msgspec.structs.replace(RUN, num_rounds=9, quorum=0.5)
-    resumed = fleet_of(replace(course, resumed=True, run=run), shop, crew, DEAD_URL)
+    resumed = fleet_of(replace(strategy_run, resumed=True, config=run), setup, pool, DEAD_URL)
     with pytest.raises(
         ConfigError, match="--resume: found 'num_rounds, quorum', expected the run as"
     ):
@@ -122,20 +126,24 @@ def test_a_run_cannot_be_changed_when_it_is_resumed(shop: Shop, crew: Any, cours
 
 
 def test_a_broker_that_nobody_reaches(
-    shop: Shop, crew: Any, course: Course, monkeypatch: pytest.MonkeyPatch
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.0)
     run = msgspec.structs.replace(RUN, deadline_s=1.0)
-    fleet = fleet_of(replace(course, run=run), shop, crew, DEAD_URL)
+    fleet = fleet_of(replace(strategy_run, config=run), setup, pool, DEAD_URL)
     with pytest.raises(LinkError, match="the fleet has been silent for 1 s; see the log"):
         fleet.play(watch_of(fleet))
     fleet.close()
 
 
 def test_with_real_devices_it_waits_for_the_first_round(
-    shop: Shop, crew: Any, course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: WorkerSetup,
+    pool: Any,
+    strategy_run: StrategyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
     fleet.invite("pi-1", tmp_path / "pi-1")
     watch = watch_of(fleet)
     monkeypatch.setattr(fleet, "clock", lambda: 1e6)
@@ -149,9 +157,9 @@ def test_with_real_devices_it_waits_for_the_first_round(
 
 
 def test_a_worker_that_has_died_ends_it(
-    broker: Broker, shop: Shop, crew: Any, course: Course
+    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
 ) -> None:
-    class Dying(InlineCrew):
+    class Dying(InlinePool):
         """Its first job takes a worker with it."""
 
         def flush(self) -> None:
@@ -160,12 +168,12 @@ def test_a_worker_that_has_died_ends_it(
                 future.set_exception(self.failure)
             self.waiting.clear()
 
-    fleet = fleet_of(course, shop, Dying(shop), broker.url)
+    fleet = fleet_of(strategy_run, setup, Dying(setup), broker.url)
     with pytest.raises(LinkError, match="a worker process has died"):
         fleet.play(watch_of(fleet))
     fleet.close()
     # Nobody has declined anything: resumed, it goes on as if nothing had happened.
-    resumed = fleet_of(replace(course, resumed=True), shop, crew, broker.url)
+    resumed = fleet_of(replace(strategy_run, resumed=True), setup, pool, broker.url)
     watch = watch_of(resumed)
     resumed.play(watch)
     assert [len(s.devices) for s in watch.summaries] == [DEVICES] * 3
@@ -174,12 +182,12 @@ def test_a_worker_that_has_died_ends_it(
 
 
 def test_a_model_that_fits_no_device(
-    broker: Broker, shop: Shop, course: Course, tmp_path: Path
+    broker: Broker, setup: WorkerSetup, strategy_run: StrategyRun, tmp_path: Path
 ) -> None:
     """Bad from the first round on: the run fails, and says so."""
-    wide = make_shop(tmp_path / "wide", devices=DEVICES, features=9)
-    narrow: Any = InlineCrew(replace(wide, data=shop.data))
-    fleet = BrokerFleet(course, wide.bundle, Shares.open(shop.data), narrow, broker.url)
+    wide = make_setup(tmp_path / "wide", devices=DEVICES, features=9)
+    narrow: Any = InlinePool(replace(wide, data=setup.data))
+    fleet = BrokerFleet(strategy_run, wide.bundle, Shares.open(setup.data), narrow, broker.url)
     watch = watch_of(fleet)
     fleet.play(watch)
     assert watch.ended
@@ -188,9 +196,9 @@ def test_a_model_that_fits_no_device(
 
 
 def test_what_a_real_device_needs_is_written_once(
-    shop: Shop, crew: Any, course: Course, tmp_path: Path
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
 ) -> None:
-    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
     folder = tmp_path / "join" / "pi-1"
     fleet.invite("pi-1", folder)
     text = (folder / "edge.toml").read_text()
@@ -200,7 +208,7 @@ def test_what_a_real_device_needs_is_written_once(
     (row,) = fleet.store.devices()
     assert bytes.fromhex((folder / "secret").read_text()) == row.secret
     fleet.close()
-    again = fleet_of(replace(course, resumed=True), shop, crew, DEAD_URL)
+    again = fleet_of(replace(strategy_run, resumed=True), setup, pool, DEAD_URL)
     again.invite("pi-1", folder)
     assert (folder / "edge.toml").read_text() == text
     assert len(again.store.devices()) == 1
@@ -208,13 +216,13 @@ def test_what_a_real_device_needs_is_written_once(
 
 
 def test_a_folder_of_an_earlier_fleet_is_taken_over_and_the_users_files_stay(
-    shop: Shop, crew: Any, course: Course, tmp_path: Path
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
 ) -> None:
     folder = tmp_path / "join" / "pi-1"
     folder.mkdir(parents=True)
     for name in ("edge.toml", "secret", "train.npz"):
         (folder / name).write_text("old")
-    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
     fleet.invite("pi-1", folder)
     (row,) = fleet.store.devices()
     assert bytes.fromhex((folder / "secret").read_text()) == row.secret
@@ -225,7 +233,11 @@ def test_a_folder_of_an_earlier_fleet_is_taken_over_and_the_users_files_stay(
 
 
 def test_killed_while_it_invites_a_device_it_goes_on(
-    shop: Shop, crew: Any, course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: WorkerSetup,
+    pool: Any,
+    strategy_run: StrategyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The device is enrolled, and its secret not yet where it belongs."""
 
@@ -233,7 +245,7 @@ def test_killed_while_it_invites_a_device_it_goes_on(
         raise KeyboardInterrupt
 
     folder = tmp_path / "join" / "pi-1"
-    fleet = fleet_of(course, shop, crew, DEAD_URL)
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "iterdir", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -252,17 +264,23 @@ def test_killed_while_it_invites_a_device_it_goes_on(
     ],
 )
 def test_a_device_that_joined_our_own_broker_is_told_when_it_moves(
-    shop: Shop, crew: Any, course: Course, tmp_path: Path, url: str, port: int | None, moves: bool
+    setup: WorkerSetup,
+    pool: Any,
+    strategy_run: StrategyRun,
+    tmp_path: Path,
+    url: str,
+    port: int | None,
+    moves: bool,
 ) -> None:
     join = tmp_path / "join"
     assert module.invited_port(join, ["pi-1"]) is None
-    fleet = fleet_of(course, shop, crew, url)
+    fleet = fleet_of(strategy_run, setup, pool, url)
     fleet.invite("pi-1", join / "pi-1")
     fleet.close()
     assert module.invited_port(join, ["pi-0", "pi-1"]) == port
     toml = join / "pi-1" / "edge.toml"
     toml.write_text(toml.read_text() + "# mine\n")
-    moved = fleet_of(replace(course, resumed=True), shop, crew, "mqtt://127.0.0.1:5678")
+    moved = fleet_of(replace(strategy_run, resumed=True), setup, pool, "mqtt://127.0.0.1:5678")
     moved.invite("pi-1", join / "pi-1")
     found = tomllib.loads(toml.read_text())["broker"]["url"]
     assert found == ("mqtt://127.0.0.1:5678" if moves else url)
@@ -273,10 +291,12 @@ def test_a_device_that_joined_our_own_broker_is_told_when_it_moves(
     moved.close()
 
 
-def test_resumed_after_it_has_failed_it_says_so(shop: Shop, crew: Any, course: Course) -> None:
+def test_resumed_after_it_has_failed_it_says_so(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
     """Before any round has closed nothing is known but that."""
-    fleet = fleet_of(course, shop, crew, DEAD_URL)
-    start_run(fleet.store, module.RUN, shop.bundle, RUN)
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    start_run(fleet.store, module.RUN, setup.bundle, RUN)
     fleet.store.set_status(module.RUN, "failed")
     watch = watch_of(fleet)
     fleet.play(watch)
@@ -284,15 +304,17 @@ def test_resumed_after_it_has_failed_it_says_so(shop: Shop, crew: Any, course: C
     fleet.close()
 
 
-def test_no_bundle_and_no_strategy(shop: Shop, crew: Any, course: Course, tmp_path: Path) -> None:
-    shares = Shares.open(shop.data)
-    fleet = BrokerFleet(course, tmp_path / "nothing", shares, crew, DEAD_URL)
+def test_no_bundle_and_no_strategy(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
+) -> None:
+    shares = Shares.open(setup.data)
+    fleet = BrokerFleet(strategy_run, tmp_path / "nothing", shares, pool, DEAD_URL)
     with pytest.raises(StorageError, match="nothing"):
         fleet.play(watch_of(fleet))
     fleet.close()
-    shutil.rmtree(course.folder)
-    wrong = replace(course, run=RunConfig(strategy="fedwhat"))
-    fleet = fleet_of(wrong, shop, crew, DEAD_URL)
+    shutil.rmtree(strategy_run.folder)
+    wrong = replace(strategy_run, config=RunConfig(strategy="fedwhat"))
+    fleet = fleet_of(wrong, setup, pool, DEAD_URL)
     with pytest.raises(ConfigError, match="fedwhat"):
         fleet.play(watch_of(fleet))
     fleet.close()

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from sedge_emulate.broker.exit_guard import LastWill
+from sedge_emulate.broker.exit_guard import ExitGuard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is watched")
 
 _PARENT = """\
 import subprocess, sys, time
 from pathlib import Path
-from sedge_emulate.broker.exit_guard import LastWill
+from sedge_emulate.broker.exit_guard import ExitGuard
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-will = LastWill(child.pid, Path(sys.argv[1]))
+guard = ExitGuard(child.pid, Path(sys.argv[1]))
 if sys.argv[2] == "revoked":
-    will.revoke()
+    guard.revoke()
 print(child.pid, flush=True)
 time.sleep(60)
 """
@@ -61,7 +61,7 @@ def test_after_a_kill(tmp_path: Path, is_revoked: bool) -> None:
 def test_the_process_itself_need_not_be_there_any_more(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait()
-    will = LastWill(child.pid, tmp_path)
-    will.revoke()
-    will.revoke()
+    guard = ExitGuard(child.pid, tmp_path)
+    guard.revoke()
+    guard.revoke()
     assert tmp_path.exists()

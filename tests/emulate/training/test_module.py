@@ -104,7 +104,7 @@ def test_placed_elsewhere_and_back(training: Training) -> None:
                     assert engine.gradient().any()
                     engine.place(here)
                 engine.differentiate(x, y)
-                engine.descend()
+                engine.step()
             ends.append(engine.storage.read(engine.values).tobytes())
     assert ends[0] == ends[1]
     assert ends[0] != theta.tobytes()

@@ -312,7 +312,7 @@ def test_the_delay_lies_between_its_ends_and_copies_part() -> None:
     assert (delays[:, 0] != delays[:, 1]).all()
 
 
-def test_directions_have_their_own_luck() -> None:
+def test_directions_have_draws_of_their_own() -> None:
     device = linked(loss=0.5)
     queue = Queue()
     up, down = (
@@ -346,7 +346,7 @@ def test_a_lost_message_takes_its_time() -> None:
     assert queue.up_s == pytest.approx(1.0)
 
 
-def test_luck_is_never_at_its_ends() -> None:
+def test_a_draw_is_never_at_its_ends() -> None:
     """A logarithm of 0, or a factor of 1 where 1 is excluded, would be a time that never comes."""
     found = plan(ClassConfig("pi", jitter=3.0, link=LinkConfig(jitter_ms=1)))
     for number in range(2000):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sedge_edge.training.job import Job, Outcome
-from sedge_emulate.virtual.result_cache import Memo, job_key
+from sedge_emulate.virtual.result_cache import ResultCache, job_key
 from sedge_emulate.workers.worker import Finished
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Order
@@ -29,9 +29,9 @@ KEY = job_key(b"fleet", "device-1", Job(ORDER))
 
 
 def test_what_was_kept_is_found_again_by_another_process(tmp_path: Path) -> None:
-    Memo(tmp_path).keep(KEY, DONE)
-    assert Memo(tmp_path).find(KEY) == DONE
-    assert Memo(tmp_path).find(bytes(32)) is None
+    ResultCache(tmp_path).keep(KEY, DONE)
+    assert ResultCache(tmp_path).find(KEY) == DONE
+    assert ResultCache(tmp_path).find(bytes(32)) is None
 
 
 def test_a_job_is_what_its_outcome_depends_on() -> None:
@@ -55,32 +55,32 @@ def test_a_job_is_what_its_outcome_depends_on() -> None:
 
 
 def test_a_job_whose_file_was_cut_short_is_done_again(tmp_path: Path) -> None:
-    Memo(tmp_path).keep(KEY, DONE)
+    ResultCache(tmp_path).keep(KEY, DONE)
     path = next(p for p in tmp_path.rglob("*") if p.is_file())
     path.write_bytes(path.read_bytes()[:-20])
-    memo = Memo(tmp_path)
-    assert memo.find(KEY) is None
-    memo.keep(KEY, DONE)
-    assert memo.find(KEY) == DONE and memo.caught_up
+    cache = ResultCache(tmp_path)
+    assert cache.find(KEY) is None
+    cache.keep(KEY, DONE)
+    assert cache.find(KEY) == DONE and cache.caught_up
 
 
 def test_a_half_written_file_is_not_there(tmp_path: Path) -> None:
-    memo = Memo(tmp_path)
-    memo.keep(KEY, DONE)
+    cache = ResultCache(tmp_path)
+    cache.keep(KEY, DONE)
     path = next(p for p in tmp_path.rglob("*") if p.is_file())
     path.rename(path.with_suffix(".part"))
-    assert memo.find(KEY) is None
+    assert cache.find(KEY) is None
 
 
 def test_a_run_has_caught_up_when_it_has_kept_everything_again(tmp_path: Path) -> None:
     other = job_key(b"fleet", "device-2", Job(ORDER))
-    first = Memo(tmp_path)
+    first = ResultCache(tmp_path)
     assert first.caught_up
     for key in (KEY, other):
         first.keep(key, DONE)
     assert first.caught_up
     assert first.ahead == 0
-    again = Memo(tmp_path)
+    again = ResultCache(tmp_path)
     assert not again.caught_up and again.ahead == 2
     for key in (KEY, KEY, bytes(32)):
         again.find(key)
@@ -93,4 +93,4 @@ def test_a_run_has_caught_up_when_it_has_kept_everything_again(tmp_path: Path) -
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file"):
-        Memo(tmp_path / "file")
+        ResultCache(tmp_path / "file")

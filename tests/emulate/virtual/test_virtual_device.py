@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.emulate.workers.shop import InlineCrew, make_shop
+from tests.emulate.workers.fleet_of_four import InlinePool, make_setup
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
@@ -28,9 +28,9 @@ from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.device import MemoryRecord, VirtualDevice, World
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.virtual.fleet import GATHER_S, VirtualCloud
-from sedge_emulate.virtual.plan import EventKind, LinkPlan, PlanEvent, _luck_of
-from sedge_emulate.virtual.result_cache import Memo
-from sedge_emulate.workers.worker import Request, Shop
+from sedge_emulate.virtual.plan import EventKind, LinkPlan, PlanEvent, _draws_of
+from sedge_emulate.virtual.result_cache import ResultCache
+from sedge_emulate.workers.worker import Request, WorkerSetup
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.wire.keys import DeviceKeys
@@ -63,7 +63,7 @@ class Life:
 
     @property
     def link(self) -> LinkPlan:
-        return LinkPlan(SLOW, _luck_of(0, "test"))
+        return LinkPlan(SLOW, _draws_of(0, "test"))
 
     def events(self) -> Iterator[PlanEvent]:
         yield from self.events_
@@ -76,21 +76,23 @@ class Life:
 class Lab:
     """A fleet under a test's hands."""
 
-    def __init__(self, shop: Shop, folder: Path, lives: list[Life], run: RunConfig = RUN) -> None:
+    def __init__(
+        self, setup: WorkerSetup, folder: Path, lives: list[Life], run: RunConfig = RUN
+    ) -> None:
         self.folder = folder
-        crew: Any = InlineCrew(shop, hold=True)
-        self.crew: InlineCrew = crew
+        pool: Any = InlinePool(setup, hold=True)
+        self.pool: InlinePool = pool
         self.events: list[Event] = []
         self.check_at = 0.0
         self.clock = Clock()
         self.store = Store(folder / "cloud", durable=False)
-        start_run(self.store, "run", shop.bundle, run)
+        start_run(self.store, "run", setup.bundle, run)
         core = Coordinator("emulated", self.store, GATHER_S, 1)
         self.cloud = VirtualCloud(self.clock, core, self.events.append)
-        self.memo = Memo(folder / "memo")
-        self.disk = HostDisk(folder / "disk", self.memo.caught_up, self.store.blobs)
+        self.cache = ResultCache(folder / "cache")
+        self.disk = HostDisk(folder / "disk", self.cache.caught_up, self.store.blobs)
         self.world = World(
-            self.clock, self.cloud.broker, crew, self.memo, self.disk, folder / "disk",
+            self.clock, self.cloud.broker, pool, self.cache, self.disk, folder / "disk",
             bytes(32), lambda number, order: STEPS,
         )  # fmt: skip
         self.devices = [self._device(number, life) for number, life in enumerate(lives)]
@@ -123,7 +125,7 @@ class Lab:
         self.until(lambda: self.clock.now >= end)
 
     def check(self) -> None:
-        if not self.memo.caught_up:  # what was let go of before the kill is not there again
+        if not self.cache.caught_up:  # what was let go of before the kill is not there again
             return
         for device in self.devices:
             for name in device._disk._names:
@@ -147,20 +149,20 @@ class Lab:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return make_shop(tmp_path_factory.mktemp("shop"), devices=DEVICES, features=100)
+def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
+    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES, features=100)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    shop: Shop, tmp_path_factory: pytest.TempPathFactory
+    setup: WorkerSetup, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bytes, list[Summary]]:
-    return Lab(shop, tmp_path_factory.mktemp("undisturbed"), lives()).play()
+    return Lab(setup, tmp_path_factory.mktemp("undisturbed"), lives()).play()
 
 
 @pytest.fixture
-def lab(shop: Shop, tmp_path: Path) -> Lab:
-    return Lab(shop, tmp_path, lives())
+def lab(setup: WorkerSetup, tmp_path: Path) -> Lab:
+    return Lab(setup, tmp_path, lives())
 
 
 def lives() -> list[Life]:
@@ -213,18 +215,18 @@ def test_a_fault_costs_time_and_no_bit(
     assert device.reboots == (fault == "power")
     assert device.cuts == (fault == "link")
     # No job is trained twice, whatever has become of the device that began it.
-    keys = [request.key for request in lab.crew.requests]
+    keys = [request.key for request in lab.pool.requests]
     assert len(set(keys)) == len(keys) == DEVICES * 4
 
 
 def test_a_job_is_begun_while_its_blobs_are_on_their_way(lab: Lab) -> None:
     device = lab.devices[0]
-    lab.until(lambda: bool(lab.crew.requests))
+    lab.until(lambda: bool(lab.pool.requests))
     assert not device._disk.has(begun_order(device).model.sha256)
-    lab.crew.flush()  # and done: all that it needs is here
-    assert lab.crew.errors == []
+    lab.pool.flush()  # and done: all that it needs is here
+    assert lab.pool.errors == []
     lab.play()
-    assert len(lab.crew.requests) == DEVICES * 4
+    assert len(lab.pool.requests) == DEVICES * 4
 
 
 def test_the_job_of_an_order_that_was_cancelled_is_done_for_nothing(
@@ -239,7 +241,7 @@ def test_the_job_of_an_order_that_was_cancelled_is_done_for_nothing(
     assert all(lab.disk.has(name) for name in begun.holds[1:])
     theta, summaries = lab.play()
     assert (theta, summaries) == undisturbed
-    assert len(lab.crew.requests) == DEVICES * 4 + 2
+    assert len(lab.pool.requests) == DEVICES * 4 + 2
 
 
 @pytest.mark.parametrize("others", [1, 2])
@@ -258,18 +260,20 @@ def test_a_job_that_is_given_up_leaves_no_vector_behind(lab: Lab, others: int) -
     assert list(lab.disk.spare.iterdir()) != []
 
 
-def test_a_round_of_newcomers_begins_from_the_whole_model(shop: Shop, tmp_path: Path) -> None:
+def test_a_round_of_newcomers_begins_from_the_whole_model(
+    setup: WorkerSetup, tmp_path: Path
+) -> None:
     """The version before is on this host, for others; the delta from it may be on no device's disk."""
     run = msgspec.structs.replace(
         RUN, num_rounds=8, fraction_train=0.01, min_train_devices=1, min_available_devices=DEVICES
     )
-    whole = Lab(shop, tmp_path / "whole", lives(), run)
+    whole = Lab(setup, tmp_path / "whole", lives(), run)
     expected = whole.play()
     assert len({name for s in expected[1] for name in (d.device for d in s.devices)}) == DEVICES
-    lone = Lab(shop, tmp_path / "lone", lives(), run)
+    lone = Lab(setup, tmp_path / "lone", lives(), run)
     lone.disk._source = None  # jobs begin when their devices have fetched what they need
     assert lone.play() == expected
-    assert lone.crew.errors == whole.crew.errors == []
+    assert lone.pool.errors == whole.pool.errors == []
 
 
 def test_what_was_sent_before_the_link_broke_is_sent_twice_and_counted(lab: Lab) -> None:
@@ -287,25 +291,25 @@ def test_what_was_sent_before_the_link_broke_is_sent_twice_and_counted(lab: Lab)
     lab.store.close()
 
 
-def test_a_device_that_leaves_never_comes_back(shop: Shop, tmp_path: Path) -> None:
+def test_a_device_that_leaves_never_comes_back(setup: WorkerSetup, tmp_path: Path) -> None:
     gone = Life([PlanEvent(0.0, EventKind.POWER_ON), PlanEvent(8.0, EventKind.LEAVE),
                  PlanEvent(9.0, EventKind.POWER_ON)])  # fmt: skip
     run = msgspec.structs.replace(RUN, min_train_devices=2, min_available_devices=2, deadline_s=60)
-    lab = Lab(shop, tmp_path, [gone, Life(), Life()], run)
+    lab = Lab(setup, tmp_path, [gone, Life(), Life()], run)
     _, summaries = lab.play()
     assert lab.devices[0]._agent is None
     assert {len(summary.devices) for summary in summaries} == {2}
     assert (summaries[0].cohort, summaries[-1].cohort) == (3, 2)
 
 
-def test_events_of_the_plan_happen_when_it_says(shop: Shop, tmp_path: Path) -> None:
+def test_events_of_the_plan_happen_when_it_says(setup: WorkerSetup, tmp_path: Path) -> None:
     kinds = EventKind
     life = Life([
         PlanEvent(1.0, kinds.POWER_ON), PlanEvent(2.0, kinds.LINK_DOWN), PlanEvent(3.0, kinds.POWER_OFF),
         PlanEvent(4.0, kinds.POWER_ON), PlanEvent(5.0, kinds.DISK_FULL), PlanEvent(6.0, kinds.LINK_UP),
         PlanEvent(7.0, kinds.DISK_FREE),
     ])  # fmt: skip
-    lab = Lab(shop, tmp_path, [life, Life(), Life()])
+    lab = Lab(setup, tmp_path, [life, Life(), Life()])
     device = lab.devices[0]
     seen: list[tuple[bool, bool, bool]] = []
     for second in range(8):
@@ -321,24 +325,26 @@ def test_events_of_the_plan_happen_when_it_says(shop: Shop, tmp_path: Path) -> N
 
 
 def test_a_straggler_keeps_the_model_that_all_others_have_left_behind(
-    shop: Shop, tmp_path: Path
+    setup: WorkerSetup, tmp_path: Path
 ) -> None:
     """Its job is begun in a process while the others hold the decoded model, and ends when none does."""
     slow = Life(job=2.5 * JOB_S)
     run = msgspec.structs.replace(
         RUN, quorum=0.5, num_rounds=12, fraction_train=0.6, min_train_devices=1
     )
-    lab = Lab(shop, tmp_path, [slow, Life(), Life()], run)
-    lab.crew._hold = (
+    lab = Lab(setup, tmp_path, [slow, Life(), Life()], run)
+    lab.pool._hold = (
         False  # jobs are done when they begin: nothing protects files but their holders
     )
     lab.play()
     late = [event for event in lab.events if isinstance(event, UpdateReceived) and event.late]
     assert "device-0" in {event.device for event in late}
-    assert lab.crew.errors == []
+    assert lab.pool.errors == []
 
 
-def test_played_again_it_trains_nothing_anew_and_ends_the_same(shop: Shop, tmp_path: Path) -> None:
+def test_played_again_it_trains_nothing_anew_and_ends_the_same(
+    setup: WorkerSetup, tmp_path: Path
+) -> None:
     """Killed in the middle: a job given up for a power cut is not among those that are known."""
 
     def disturbed(lab: Lab) -> None:
@@ -350,31 +356,31 @@ def test_played_again_it_trains_nothing_anew_and_ends_the_same(shop: Shop, tmp_p
         device._happen(EventKind.POWER_ON)
 
     run = msgspec.structs.replace(RUN, quorum=0.6)
-    whole = Lab(shop, tmp_path / "whole", lives(), run)
+    whole = Lab(setup, tmp_path / "whole", lives(), run)
     disturbed(whole)
     expected = whole.play()
 
-    killed = Lab(shop, tmp_path / "killed", lives(), run)
+    killed = Lab(setup, tmp_path / "killed", lives(), run)
     disturbed(killed)
     killed.until(lambda: len(killed.summaries()) >= 2)
     killed.store.close()
-    known = {path.name for path in (tmp_path / "killed" / "memo").glob("*/*")}
+    known = {path.name for path in (tmp_path / "killed" / "cache").glob("*/*")}
     assert len(known) > DEVICES
     (tmp_path / "killed" / "cloud").rename(tmp_path / "lost")
 
-    again = Lab(shop, tmp_path / "killed", lives(), run)
-    assert not again.memo.caught_up
+    again = Lab(setup, tmp_path / "killed", lives(), run)
+    assert not again.cache.caught_up
     disturbed(again)
     assert again.play() == expected
-    assert again.memo.caught_up
-    assert known.isdisjoint((request.key or b"").hex() for request in again.crew.requests)
+    assert again.cache.caught_up
+    assert known.isdisjoint((request.key or b"").hex() for request in again.pool.requests)
 
 
-class Failing(InlineCrew):
-    """A crew whose second job fails."""
+class Failing(InlinePool):
+    """A pool whose second job fails."""
 
-    def __init__(self, shop: Shop, error: SedgeError) -> None:
-        super().__init__(shop)
+    def __init__(self, setup: WorkerSetup, error: SedgeError) -> None:
+        super().__init__(setup)
         self.error = error
 
     def submit(self, request: Request, size: int) -> Any:
@@ -389,10 +395,10 @@ class Failing(InlineCrew):
 @pytest.mark.parametrize("error", [LinkError("a worker died"), StorageError("this host's disk is full"),
                                    LocalError("a bug")], ids=lambda e: type(e).__name__)  # fmt: skip
 def test_what_is_this_hosts_fault_ends_the_emulation(
-    shop: Shop, tmp_path: Path, error: SedgeError
+    setup: WorkerSetup, tmp_path: Path, error: SedgeError
 ) -> None:
-    lab = Lab(shop, tmp_path, lives())
-    give(lab, Failing(shop, error))
+    lab = Lab(setup, tmp_path, lives())
+    give(lab, Failing(setup, error))
     with pytest.raises(type(error), match=str(error)):
         lab.until(lambda: lab.ended)
     lab.store.close()
@@ -401,10 +407,10 @@ def test_what_is_this_hosts_fault_ends_the_emulation(
 @pytest.mark.parametrize("error", [TrainingDiverged("the loss is nan"), DataError("wrong labels")],
                          ids=lambda e: type(e).__name__)  # fmt: skip
 def test_what_is_the_devices_fault_it_tells_the_coordinator(
-    shop: Shop, tmp_path: Path, error: SedgeError
+    setup: WorkerSetup, tmp_path: Path, error: SedgeError
 ) -> None:
-    lab = Lab(shop, tmp_path, lives())
-    give(lab, Failing(shop, error))
+    lab = Lab(setup, tmp_path, lives())
+    give(lab, Failing(setup, error))
     _, summaries = lab.play()
     assert [len(summary.devices) for summary in summaries] == [2, 3, 3, 3]
 
@@ -415,10 +421,10 @@ def begun_order(device: VirtualDevice) -> Order:
     return next(iter(device._agent.state.orders.values()))
 
 
-def give(lab: Lab, crew: Any) -> None:
-    """Give all devices another crew."""
+def give(lab: Lab, pool: Any) -> None:
+    """Give all devices another pool."""
     for device in lab.devices:
-        device._world = replace(lab.world, crew=crew)
+        device._world = replace(lab.world, pool=pool)
 
 
 def test_a_record_in_memory_keeps_the_last_value() -> None:

@@ -240,7 +240,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bytes(
     assert not (tmp_path / "out" / "result.json").exists()
     # Of a run that has finished in that moment there is the result instead.
     state = tmp_path / "out" / "state"
-    assert any(state.rglob("memo/*/*")) or any(state.glob("finished/*"))
+    assert any(state.rglob("cache/*/*")) or any(state.glob("finished/*"))
     again = emulate(tmp_path, FAULTS, "--resume")
     assert models(faulty[0]) == models(tmp_path)
     assert timeless(faulty[1]) == timeless(again)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.emulate.workers.shop import TRAINING, make_shares, make_shop, with_backend
+from tests.emulate.workers.fleet_of_four import TRAINING, make_setup, make_shares, with_backend
 from tests.orders import changed
 
 from sedge_edge.training.examples import Examples, split
@@ -14,8 +14,8 @@ from sedge_edge.training.local_training import Learned, lesson
 from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
-from sedge_emulate.workers.lockstep import Pupil, lead
-from sedge_emulate.workers.worker import Shop, Worker
+from sedge_emulate.workers.lockstep import LocalRun, lead
+from sedge_emulate.workers.worker import Worker, WorkerSetup
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import (
@@ -36,8 +36,8 @@ BRIEF = Training(learning_rate=0.05)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return make_shop(tmp_path_factory.mktemp("shop"), devices=DEVICES)
+def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
+    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES)
 
 
 class Watched:
@@ -63,9 +63,9 @@ class Watched:
         return self._trainer.evaluate(models)
 
 
-def watched(shop: Shop, backend: str = "vectorised") -> tuple[Watched, Theta]:
-    bundle, theta = load(shop.bundle)
-    return Watched(Worker(with_backend(shop, backend)).trainer(bundle)), theta
+def watched(setup: WorkerSetup, backend: str = "vectorised") -> tuple[Watched, Theta]:
+    bundle, theta = load(setup.bundle)
+    return Watched(Worker(with_backend(setup, backend)).trainer(bundle)), theta
 
 
 def order_of(**changes: Any) -> Order:
@@ -76,9 +76,11 @@ def order_of(**changes: Any) -> Order:
     return changed(plain, **changes)
 
 
-def pupil_of(shop: Shop, order: Order, device: int, start: Theta, own: Theta | None) -> Pupil:
-    layout = load(shop.bundle)[0].manifest.layout
-    return Pupil(lesson(order, layout, start, own), *SHARES.examples(device))
+def run_of(
+    setup: WorkerSetup, order: Order, device: int, start: Theta, own: Theta | None
+) -> LocalRun:
+    layout = load(setup.bundle)[0].manifest.layout
+    return LocalRun(lesson(order, layout, start, own), *SHARES.examples(device))
 
 
 ORDERS = {
@@ -99,75 +101,75 @@ def bits(result: Learned | TrainingDiverged) -> tuple[object, ...]:
     return (*kept, *told, result.trained.loss, result.trained.steps)
 
 
-def test_equal_lessons_are_answered_together(shop: Shop) -> None:
-    trainer, theta = watched(shop)
-    pupils = [pupil_of(shop, ORDERS["plain"], device, theta, None) for device in range(DEVICES)]
-    results = lead(pupils, trainer)
+def test_equal_lessons_are_answered_together(setup: WorkerSetup) -> None:
+    trainer, theta = watched(setup)
+    runs = [run_of(setup, ORDERS["plain"], device, theta, None) for device in range(DEVICES)]
+    results = lead(runs, trainer)
     assert trainer.calls == [("evaluate", 4), ("train", 4), ("evaluate", 4)]
     assert len({bits(result)[0] for result in results}) == DEVICES
 
 
-def test_everybody_waits_for_whoever_asks_the_same(shop: Shop) -> None:
-    trainer, theta = watched(shop)
-    pupils = [pupil_of(shop, order, 0, theta, None) for order in ORDERS.values()]
-    lead(pupils, trainer)
+def test_everybody_waits_for_whoever_asks_the_same(setup: WorkerSetup) -> None:
+    trainer, theta = watched(setup)
+    runs = [run_of(setup, order, 0, theta, None) for order in ORDERS.values()]
+    lead(runs, trainer)
     assert trainer.calls[:3] == [("evaluate", 6), ("train", 5), ("mixed", 1)]
     counts = {kind: sum(n for k, n in trainer.calls if k == kind) for kind, _ in trainer.calls}
     assert counts == {"evaluate": 13, "train": 8, "mixed": 1}
 
 
 @pytest.mark.parametrize("backend", ["onnx", "vectorised"])
-def test_company_changes_no_bit(shop: Shop, backend: str) -> None:
-    trainer, theta = watched(shop, backend)
+def test_company_changes_no_bit(setup: WorkerSetup, backend: str) -> None:
+    trainer, theta = watched(setup, backend)
     own = theta + np.random.default_rng(0).normal(0, 0.01, theta.size).astype(np.float32)
     cases = [
         (order, device, own if device % 2 else None)
         for order in ORDERS.values()
         for device in range(2)
     ]
-    together = lead([pupil_of(shop, o, d, theta, mine) for o, d, mine in cases], trainer)
+    together = lead([run_of(setup, o, d, theta, mine) for o, d, mine in cases], trainer)
     for (order, device, mine), result in zip(cases, together, strict=True):
-        (alone,) = lead([pupil_of(shop, order, device, theta, mine)], trainer)
+        (alone,) = lead([run_of(setup, order, device, theta, mine)], trainer)
         assert bits(alone) == bits(result)
 
 
-def test_one_that_diverges_does_not_touch_the_others(shop: Shop) -> None:
-    trainer, theta = watched(shop)
+def test_one_that_diverges_does_not_touch_the_others(setup: WorkerSetup) -> None:
+    trainer, theta = watched(setup)
     wild = order_of(training=Training(local_epochs=3, learning_rate=1000.0, momentum=0.9))
     starts = [(ORDERS["phases"], theta), (wild, theta * 1e5), (ORDERS["plain"], theta * 1e38)]
     starts.append((ORDERS["critical"], theta))
-    pupils = [pupil_of(shop, order, 0, start, None) for order, start in starts]
-    first, second, third, last = lead(pupils, trainer)
+    runs = [run_of(setup, order, 0, start, None) for order, start in starts]
+    first, second, third, last = lead(runs, trainer)
     assert isinstance(second, TrainingDiverged)
     assert isinstance(third, TrainingDiverged)
     for order, result in (("phases", first), ("critical", last)):
-        (alone,) = lead([pupil_of(shop, ORDERS[order], 0, theta, None)], trainer)
+        (alone,) = lead([run_of(setup, ORDERS[order], 0, theta, None)], trainer)
         assert bits(alone) == bits(result)
 
 
-def test_who_picks_its_start_is_asked_on_what_it_holds_out(shop: Shop) -> None:
+def test_who_picks_its_start_is_asked_on_what_it_holds_out(setup: WorkerSetup) -> None:
     """Three starts for everybody, and one that has nothing to pick waits meanwhile."""
-    trainer, theta = watched(shop)
+    trainer, theta = watched(setup)
     rng = np.random.default_rng(2)
-    layout = load(shop.bundle)[0].manifest.layout
+    layout = load(setup.bundle)[0].manifest.layout
     order, alone = order_of(choice=PatchChoice(0.25)), list[Learned | TrainingDiverged]()
 
-    def pupils() -> list[Pupil]:
-        found = [pupil_of(shop, ORDERS["plain"], 3, theta, None)]
+    def runs() -> list[LocalRun]:
+        found = [run_of(setup, ORDERS["plain"], 3, theta, None)]
         for device in range(3):
             train, test = SHARES.examples(device)
             kept, held = split(train, 0.25, device)
             levels = np.arange(theta.size).astype(np.uint8) % 3
             parts = Parts(theta, theta + wild[device], slice(None), levels)
-            course = lesson(order, layout, theta, None, parts)
-            found.append(Pupil(course, kept, test, held))
+            strategy_run = lesson(order, layout, theta, None, parts)
+            found.append(LocalRun(strategy_run, kept, test, held))
         return found
 
     wild = rng.normal(0, 0.2, (3, theta.size)).astype(np.float32)
-    together = lead(pupils(), trainer)
+    together = lead(runs(), trainer)
     assert trainer.calls[:4] == [("evaluate", 4), ("train", 1), ("evaluate", 4), ("evaluate", 3)]
-    for pupil in pupils():
-        alone += lead([pupil], trainer)
+    for run in runs():
+        alone += lead([run], trainer)
     assert [bits(one) for one in together] == [bits(one) for one in alone]
     for device, found in enumerate(together[1:]):
         assert isinstance(found, Learned) and found.picked is not None
@@ -179,7 +181,7 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(shop: Shop) -> None:
         assert found.picked.level == ranks.index(max(ranks))
 
 
-def test_no_lessons(shop: Shop, tmp_path: Path) -> None:
-    trainer, _ = watched(shop)
+def test_no_lessons(setup: WorkerSetup, tmp_path: Path) -> None:
+    trainer, _ = watched(setup)
     assert lead([], trainer) == []
     assert trainer.calls == []

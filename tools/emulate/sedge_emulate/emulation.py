@@ -26,7 +26,7 @@ from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.result import Model, StrategyResult, write_whole
-from sedge_emulate.workers.worker import Shop
+from sedge_emulate.workers.worker import WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
@@ -39,14 +39,14 @@ VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime", "zstandard")
 
 
 @dataclass(frozen=True)
-class Course:
+class StrategyRun:
     """One strategy's run, and where it keeps its state; ``resumed`` when some of it may be there.
 
     ``narrower`` are the bundles of the model's forms with fewer channels.
     """
 
     title: str
-    run: RunConfig
+    config: RunConfig
     folder: Path
     resumed: bool
     narrower: tuple[Path, ...] = ()
@@ -76,9 +76,11 @@ class Stage:
         return narrower(self.config, self.out)
 
     @property
-    def shop(self) -> Shop:
+    def setup(self) -> WorkerSetup:
         """What worker processes are told."""
-        return Shop(self.out / "state" / "data", self.bundle, self.source, self.config.trainer)
+        return WorkerSetup(
+            self.out / "state" / "data", self.bundle, self.source, self.config.trainer
+        )
 
     @property
     def workers(self) -> int:
@@ -156,8 +158,8 @@ def described_split(config: EmulationConfig, dataset: Dataset) -> str:
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
     """Once all of these have ended well nothing is left to go on from; until then all of it stays."""
-    courses = (course_of(stage, strategy, resume=True) for strategy in strategies)
-    if all(finished(stage, course) is not None for course in courses):
+    strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
+    if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
 
 
@@ -189,10 +191,10 @@ def slug(title: str) -> str:
     return f"{name[:33]}-{digest}".lstrip("-")
 
 
-def finished(stage: Stage, course: Course) -> StrategyResult | None:
+def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
     """The result of a strategy that had ended before the emulation was killed."""
-    path = _result_path(stage, course)
-    if not course.resumed or not path.exists():
+    path = _result_path(stage, strategy_run)
+    if not strategy_run.resumed or not path.exists():
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=StrategyResult)
@@ -200,24 +202,26 @@ def finished(stage: Stage, course: Course) -> StrategyResult | None:
         raise StorageError(f"{path}: {exc}; start without --resume") from exc
 
 
-def keep(stage: Stage, course: Course, result: StrategyResult, theta: bytes) -> None:
+def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:
     """A strategy has ended: its result and its last global model stay, its state goes."""
-    write_whole(theta, stage.out / "models" / f"{slug(course.title)}.bin")
-    write_whole(msgspec.json.encode(result), _result_path(stage, course))
-    shutil.rmtree(course.folder, ignore_errors=True)
+    write_whole(theta, stage.out / "models" / f"{slug(strategy_run.title)}.bin")
+    write_whole(msgspec.json.encode(result), _result_path(stage, strategy_run))
+    shutil.rmtree(strategy_run.folder, ignore_errors=True)
 
 
-def course_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Course:
+def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> StrategyRun:
     """A strategy's run and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
     config = stage.config
     attack = config.attack_under(strategy)
-    return Course(strategy.title, config.run(strategy), folder, resume, stage.narrower, attack)
+    return StrategyRun(strategy.title, config.run(strategy), folder, resume, stage.narrower, attack)
 
 
-def _result_path(stage: Stage, course: Course) -> Path:
-    run = hashlib.sha256(msgspec.json.encode((course.run, course.attack))).hexdigest()[:16]
-    return stage.out / "state" / "finished" / f"{slug(course.title)}-{run}.json"
+def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
+    run = hashlib.sha256(
+        msgspec.json.encode((strategy_run.config, strategy_run.attack))
+    ).hexdigest()[:16]
+    return stage.out / "state" / "finished" / f"{slug(strategy_run.title)}-{run}.json"
 
 
 def _require_names(config: EmulationConfig) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from sedge_emulate.broker.brokers import open_broker
 from sedge_emulate.broker.fleet import invited_port
-from sedge_emulate.broker.mosquitto import open_broker
 from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
 from sedge_emulate.emulation import Stage, clear_away, locked, set_up
 from sedge_emulate.progress import Progress
 from sedge_emulate.report import print_table, write_report
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
-from sedge_emulate.strategy_run import one_course
-from sedge_emulate.workers.pool import Crew
+from sedge_emulate.strategy_run import result_of
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 
@@ -60,9 +60,11 @@ def _emulate(
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note)
-        crew = stack.enter_context(closing(Crew(stage.shop, stage.workers, hold=url is None)))
+        pool = stack.enter_context(
+            closing(WorkerPool(stage.setup, stage.workers, hold=url is None))
+        )
         results = [
-            one_course(stage, strategy, arguments.resume, crew, url, progress)
+            result_of(stage, strategy, arguments.resume, pool, url, progress)
             for strategy in config.strategies
         ]
         progress.finished()

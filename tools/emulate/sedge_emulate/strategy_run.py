@@ -13,7 +13,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
-from sedge_emulate.emulation import Course, Stage, course_of, finished, keep
+from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import (
     DeviceResult,
@@ -27,28 +27,28 @@ from sedge_emulate.result import (
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
-from sedge_emulate.workers.pool import Crew
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.messages import TRAIN
 
 Fleet: TypeAlias = VirtualFleet | BrokerFleet
 
 
-def one_course(
+def result_of(
     stage: Stage,
     strategy: StrategyConfig,
     resume: bool,
-    crew: Crew,
+    pool: WorkerPool,
     url: str | None,
     progress: Progress,
 ) -> StrategyResult:
     """One strategy's result, if need be from an earlier start of this emulation (``resume``)."""
-    course = course_of(stage, strategy, resume)
-    return finished(stage, course) or run_course(stage, course, crew, url, progress)
+    strategy_run = strategy_run_of(stage, strategy, resume)
+    return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
 
 
-def run_course(
-    stage: Stage, course: Course, crew: Crew, url: str | None, progress: Progress
+def run_strategy(
+    stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None, progress: Progress
 ) -> StrategyResult:
     """Run one strategy over the broker at ``url``, or (None) in virtual time.
 
@@ -56,30 +56,30 @@ def run_course(
     run did not come to its end.
     """
     began_s = time.monotonic()
-    progress.strategy(course.title, course.run.num_rounds)
-    trained_s = crew.train_s
-    with closing(_fleet(stage, course, crew, url)) as fleet:
+    progress.strategy(strategy_run.title, strategy_run.config.num_rounds)
+    trained_s = pool.train_s
+    with closing(_fleet(stage, strategy_run, pool, url)) as fleet:
         if isinstance(fleet, BrokerFleet):
             _invite(stage, fleet, progress)
         watch = Watch(progress, fleet.clock, fleet.totals)
         fleet.play(watch)
         if watch.failure:
-            raise DataError(f"{course.title}: {watch.failure}")
+            raise DataError(f"{strategy_run.title}: {watch.failure}")
         theta = _last_model(fleet.store)
-    engine = _engine(watch, crew, time.monotonic() - began_s, crew.train_s - trained_s)
-    result = _result(stage, course, fleet, watch, engine)
-    keep(stage, course, result, theta)
+    engine = _engine(watch, pool, time.monotonic() - began_s, pool.train_s - trained_s)
+    result = _result(stage, strategy_run, fleet, watch, engine)
+    keep(stage, strategy_run, result, theta)
     return result
 
 
-def _fleet(stage: Stage, course: Course, crew: Crew, url: str | None) -> Fleet:
+def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
     if url is None:
-        # The memo is what a virtual run goes on from; all else is played again.
-        shutil.rmtree(course.folder / "cloud", ignore_errors=True)
+        # The cache is what a virtual run goes on from; all else is played again.
+        shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         plan = Plan(stage.config, stage.config.seed)
-        name = stage.name(crew.trainer)
-        return VirtualFleet(course, stage.bundle, stage.shares, plan, crew, name)
-    return BrokerFleet(course, stage.bundle, stage.shares, crew, url)
+        name = stage.name(pool.trainer)
+        return VirtualFleet(strategy_run, stage.bundle, stage.shares, plan, pool, name)
+    return BrokerFleet(strategy_run, stage.bundle, stage.shares, pool, url)
 
 
 def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
@@ -95,22 +95,22 @@ def _last_model(store: Store) -> bytes:
     return RunStore(store).context(run).theta.astype("<f4").tobytes()
 
 
-def _engine(watch: Watch, crew: Crew, wall_s: float, train_s: float) -> Engine:
+def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:
     jobs = sum(len(summary.devices) for summary in watch.summaries)
     here = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Engine(
         wall_s=wall_s,
         train_s=train_s,
-        workers=crew.workers,
-        overhead=min(1.0, max(0.0, 1 - train_s / (wall_s * crew.workers))),
+        workers=pool.workers,
+        overhead=min(1.0, max(0.0, 1 - train_s / (wall_s * pool.workers))),
         device_rounds=jobs,
-        peak_rss_bytes=here + crew.peak_rss,
-        trainer=crew.trainer,
+        peak_rss_bytes=here + pool.peak_rss,
+        trainer=pool.trainer,
     )
 
 
 def _result(
-    stage: Stage, course: Course, fleet: Fleet, watch: Watch, engine: Engine
+    stage: Stage, strategy_run: StrategyRun, fleet: Fleet, watch: Watch, engine: Engine
 ) -> StrategyResult:
     final = watch.summaries[-1]
     by_device = {device.device: device for device in final.devices}
@@ -132,10 +132,12 @@ def _result(
         (devices if found else absent).append(msgspec.structs.replace(one, **fleet.seen(number)))
     if not devices:
         why = f"no device answered in round {final.round}"
-        raise DataError(f"{course.title}: {why}; each device's reason is in the log (--verbose)")
+        raise DataError(
+            f"{strategy_run.title}: {why}; each device's reason is in the log (--verbose)"
+        )
     return StrategyResult(
-        name=course.title,
-        options=msgspec.to_builtins(course.run.options),
+        name=strategy_run.title,
+        options=msgspec.to_builtins(strategy_run.config.options),
         rounds=watch.rounds,
         before=spread([device.before for device in devices]),
         after=spread([device.after for device in devices]),

@@ -19,7 +19,7 @@ from sedge_edge.runtime import Runtime
 from sedge_edge.training.job import CODECS, Job, Outcome
 from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.workers.pool import Crew
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host.blobs import BlobFolder
@@ -36,7 +36,7 @@ class Site:
     fleet: str
     folder: Path
     url: str
-    crew: Crew
+    pool: WorkerPool
     wake: Callable[[], None]
     attack: AttackConfig = NOBODY
 
@@ -71,7 +71,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
 
     def work(job: Job) -> Future[Outcome]:
         request = Request(number, job, folder, attack=site.attack.of(number))
-        return _outcome(site.crew.submit(request, shares.num_train(number)))
+        return _outcome(site.pool.submit(request, shares.num_train(number)))
 
     return Runtime(agent, settings, work, site.wake, lambda: None)
 
@@ -81,7 +81,7 @@ def _outcome(finished: "Future[Finished]") -> "Future[Outcome]":
     outcome: Future[Outcome] = Future()
 
     def settle(done: "Future[Finished]") -> None:
-        # Neither of these is the device's doing, and its coordinator must not hear of it: the crew has
+        # Neither of these is the device's doing, and its coordinator must not hear of it: the pool has
         # been closed, or has lost a worker, which the fleet sees.
         if done.cancelled() or isinstance(done.exception(), LinkError):
             return

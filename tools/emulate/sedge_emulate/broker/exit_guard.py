@@ -1,8 +1,8 @@
 """Ends another process once this one has ended, however it did: after a kill -9 nobody cleans up.
 
-A small process waits for the end of a pipe that nobody writes to; it comes when the last one to hold the
-other end, this process, is gone. On Linux only: there a process can be named so that another one that
-has got its number meanwhile is not hit. Elsewhere nothing is watched.
+A small process waits for the end of a pipe that nobody writes to. The end comes when this process, which
+holds the other end, is gone. On Linux only: there a process can be named so that a later one with the
+same number is not hit. Elsewhere nothing is watched.
 """
 
 import os
@@ -20,8 +20,8 @@ for folder in sys.argv[2:]:
 """
 
 
-class LastWill:
-    """Until it is revoked: when this process ends, SIGTERM for process ``pid``, and ``folders`` go."""
+class ExitGuard:
+    """At the end of this process ``pid`` gets SIGTERM and ``folders`` are deleted, unless it is revoked."""
 
     def __init__(self, pid: int, *folders: Path) -> None:
         self._watcher: subprocess.Popen[bytes] | None = None
@@ -34,7 +34,7 @@ class LastWill:
             )
 
     def revoke(self) -> None:
-        """Nothing happens at the end of this process."""
+        """From now on nothing happens at the end of this process."""
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.communicate()

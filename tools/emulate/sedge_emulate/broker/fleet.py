@@ -26,9 +26,9 @@ from sedge_cloud.store.database import Store
 from sedge_edge.runtime import Runtime
 from sedge_emulate.broker.device import Site, bring_up, enrol
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import Course, slug
+from sedge_emulate.emulation import StrategyRun, slug
 from sedge_emulate.watch import Totals, Watch
-from sedge_emulate.workers.pool import Crew
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
@@ -46,17 +46,19 @@ _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 class BrokerFleet:
     """A fleet over the broker at ``url`` and one run on it."""
 
-    def __init__(self, course: Course, bundle: Path, shares: Shares, crew: Crew, url: str) -> None:
-        self.name = slug(course.title)
-        self.store = Store(course.folder / "cloud")
-        self._run = course.run
-        self._narrower = course.narrower
+    def __init__(
+        self, strategy_run: StrategyRun, bundle: Path, shares: Shares, pool: WorkerPool, url: str
+    ) -> None:
+        self.name = slug(strategy_run.title)
+        self.store = Store(strategy_run.folder / "cloud")
+        self._run = strategy_run.config
+        self._narrower = strategy_run.narrower
         self._bundle = bundle
         self._shares = shares
-        self._crew = crew
+        self._pool = pool
         self._url = url
-        self._folder = course.folder
-        self._attack = course.attack
+        self._folder = strategy_run.folder
+        self._attack = strategy_run.attack
         self._runtimes: list[Runtime] = []
         self._service: Service | None = None
         self._began_s = time.monotonic()
@@ -123,7 +125,7 @@ class BrokerFleet:
         secrets = enrol(self.store, self._shares)
         with ExitStack() as stack:
             loop = stack.enter_context(closing(Loop()))
-            site = Site(self.name, self._folder, self._url, self._crew, loop.wake, self._attack)
+            site = Site(self.name, self._folder, self._url, self._pool, loop.wake, self._attack)
             self._runtimes = [
                 bring_up(number, self._shares, secret, site, self._run.seed)
                 for number, secret in enumerate(secrets)
@@ -150,8 +152,8 @@ class BrokerFleet:
 
     def _over(self, watch: Watch) -> bool:
         """Whether the run has ended; a real device may take any time to join."""
-        if self._crew.failure is not None:
-            raise self._crew.failure
+        if self._pool.failure is not None:
+            raise self._pool.failure
         silent_s = self.clock() - watch.last_event_s
         joining = self._invited and not self._opened
         if silent_s > self._run.deadline_s + SILENT_S and not joining:

@@ -76,7 +76,7 @@ class AutogradTrainer:
             record.add(batch)
             if task.gradient and batch is batches[-1]:
                 gradient = engine.storage.read(engine.gradient())
-            engine.descend()
+            engine.step()
             if correction is not None and velocity is not None:
                 # Of SGD with momentum, which is linear: the gradients' velocity and this one's add up.
                 velocity.mul_(task.training.momentum).add_(correction)

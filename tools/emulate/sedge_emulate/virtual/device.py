@@ -1,7 +1,7 @@
 """One virtual device: the real agent core, with a disk, a link and a life from the plan.
 
     plan ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
-    agent ── Send, Subscribe ──> MemoryBroker       agent ── Work ──> Crew
+    agent ── Send, Subscribe ──> MemoryBroker       agent ── Work ──> WorkerPool
 
 Without power nothing of the device is left but what its agent had committed. A job ends when the plan
 says so in virtual time, whatever this host needs for it; its result is waited for only then. It follows
@@ -29,8 +29,8 @@ from sedge_emulate.virtual.clock import Alarm, Clock
 from sedge_emulate.virtual.disk import DeviceDisk, HostDisk
 from sedge_emulate.virtual.link import MemoryBroker, Port
 from sedge_emulate.virtual.plan import DevicePlan, EventKind
-from sedge_emulate.virtual.result_cache import Memo, job_key
-from sedge_emulate.workers.pool import Crew
+from sedge_emulate.virtual.result_cache import ResultCache, job_key
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
 from sedge_protocol.errors import CodecError, DataError, LocalError, StorageError
 from sedge_protocol.wire.effects import Note, Send, Subscribe
@@ -67,8 +67,8 @@ class World:
 
     clock: Clock
     broker: MemoryBroker
-    crew: Crew
-    memo: Memo
+    pool: WorkerPool
+    cache: ResultCache
     disk: HostDisk
     home: Path
     name: bytes
@@ -219,9 +219,9 @@ class VirtualDevice:
         holds = (order.model_hash, *(manifest.sha256 for manifest in named(order)))
         for name in holds:
             world.disk.hold(name)
-        known = world.memo.find(key)
+        known = world.cache.find(key)
         if known is None:
-            future = world.crew.submit(
+            future = world.pool.submit(
                 Request(self.number, job, world.home, key, seconds, attack), steps
             )
         else:
@@ -278,17 +278,17 @@ class VirtualDevice:
             self._do(self._agent.failed(StorageError("disk full (emulated)"), now))
             return
         if not future.done():
-            world.crew.flush()
+            world.pool.flush()
         try:
             finished = future.result()
         except (CodecError, DataError, TrainingDiverged) as exc:
             self._let_go()
             self._do(self._agent.failed(exc, now))
             return
-        world.memo.keep(key, finished)
+        world.cache.keep(key, finished)
         self._keep(order, finished)
         self._let_go()
-        if world.memo.caught_up:
+        if world.cache.caught_up:
             world.disk.go_live()
         self._do(self._agent.finished(finished.outcome, now))
 

@@ -17,7 +17,7 @@ Workers may begin a job before its device has fetched what it needs: a blob is t
 
 While a run is played again up to where it was killed, no job writes anything anew, so no file may go
 either: one that was let go of and then made again would be missing. ``go_live`` ends that. Updates come
-from the memo then, and go as ever: all of a run together do not fit into memory.
+from the cache then, and go as ever: all of a run together do not fit into memory.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """One strategy on a fleet in virtual time: real cores, an in-memory broker, worker processes that train.
 
 The whole run is a function of its description. It keeps nothing of its own: killed anywhere and played
-again, it finds the finished jobs in the memo and comes to the same bytes.
+again, it finds the finished jobs in the cache and comes to the same bytes.
 """
 
 import gc
@@ -23,15 +23,15 @@ from sedge_edge.agent import Identity
 from sedge_edge.training.examples import set_aside
 from sedge_edge.training.job import CODECS
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import Course
+from sedge_emulate.emulation import StrategyRun
 from sedge_emulate.virtual.clock import Alarm, Clock
 from sedge_emulate.virtual.device import VirtualDevice, World
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.virtual.link import MemoryBroker
 from sedge_emulate.virtual.plan import Plan
-from sedge_emulate.virtual.result_cache import Memo
+from sedge_emulate.virtual.result_cache import ResultCache
 from sedge_emulate.watch import Totals, Watch
-from sedge_emulate.workers.pool import Crew
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
@@ -93,23 +93,23 @@ class VirtualFleet:
 
     def __init__(
         self,
-        course: Course,
+        strategy_run: StrategyRun,
         bundle: Path,
         shares: Shares,
         plan: Plan,
-        crew: Crew,
+        pool: WorkerPool,
         name: bytes,
         draw: Draw = draw_cohort,
     ) -> None:
-        self.store = Store(course.folder / "cloud", durable=False)
+        self.store = Store(strategy_run.folder / "cloud", durable=False)
         self._clock = Clock()
-        self._course = course
-        self._run = course.run
+        self._strategy_run = strategy_run
+        self._run = strategy_run.config
         self._bundle = bundle
         self._shares = shares
         self._plan = plan
-        self._crew = crew
-        self._home = course.folder / "disk"
+        self._pool = pool
+        self._home = strategy_run.folder / "disk"
         manifest = load(bundle)[0].manifest
         self._batch_size, self._model_bytes = manifest.batch_size, 4 * manifest.layout.size
         self._name = name
@@ -123,16 +123,16 @@ class VirtualFleet:
         Raises ``LinkError`` when nothing happens any more, ``StorageError`` when that is this host's disk.
         """
         gc.freeze()  # torch's modules are here to stay: a collection would look through all of them
-        start_run(self.store, "run", self._bundle, self._run, self._course.narrower)
+        start_run(self.store, "run", self._bundle, self._run, self._strategy_run.narrower)
         identities = [self._identity(number) for number in range(len(self._shares))]
         core = Coordinator("emulated", self.store, GATHER_S, 1, self._draw)
         cloud = self._cloud = VirtualCloud(self._clock, core, watch.observe)
-        memo = Memo(self._course.folder / "memo" / self._memo_name())
-        watch.playing_back(memo.ahead)
-        disk = HostDisk(self._home, memo.caught_up, self.store.blobs)
+        cache = ResultCache(self._strategy_run.folder / "cache" / self._cache_name())
+        watch.playing_back(cache.ahead)
+        disk = HostDisk(self._home, cache.caught_up, self.store.blobs)
         world = World(
-            self._clock, cloud.broker, self._crew, memo, disk, self._home, self._name, self._steps,
-            self._course.attack,
+            self._clock, cloud.broker, self._pool, cache, disk, self._home, self._name, self._steps,
+            self._strategy_run.attack,
         )  # fmt: skip
         self._devices += [
             VirtualDevice(number, identity, self._plan.device(number), world)
@@ -155,8 +155,8 @@ class VirtualFleet:
         for device in self._devices:
             device.close()
 
-    def _memo_name(self) -> str:
-        """Other settings have a memo of their own: what nobody asks for again is never caught up with.
+    def _cache_name(self) -> str:
+        """Other settings have a cache of their own: what nobody asks for again is never caught up with.
 
         A run that is to have more rounds goes on from what it has.
         """
@@ -211,7 +211,7 @@ class VirtualFleet:
         self.store.add_device(device, secret)
         hello = Hello(
             bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-            self._course.attack.claimed(number, self._shares.num_train(number)),
+            self._strategy_run.attack.claimed(number, self._shares.num_train(number)),
             self._shares.num_test(number),
             self._plan.device(number).config.memory_mb,
         )  # fmt: skip

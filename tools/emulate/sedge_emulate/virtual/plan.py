@@ -28,7 +28,7 @@ PERFECT = ClassConfig("device")
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _EIGHT = Struct("<8Q")
 
-Spell: TypeAlias = tuple[float, float]
+Interval: TypeAlias = tuple[float, float]
 
 
 class EventKind(Enum):
@@ -87,7 +87,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class _Luck:
+class _Draws:
     """Random numbers by name: the same name, the same numbers."""
 
     key: bytes
@@ -103,7 +103,7 @@ class LinkPlan:
     """The messages of one device."""
 
     config: LinkConfig
-    _luck: _Luck
+    _draws: _Draws
 
     def transit(
         self, number: int, size_bytes: int, direction: Direction, now: float, queue: Queue
@@ -119,7 +119,7 @@ class LinkPlan:
         is_up = direction is Direction.UP
         kbit_s = link.up_kbit_s if is_up else link.down_kbit_s
         sent_s = queue.take(direction, size_bytes * 0.008 / kbit_s, now) if kbit_s else 0.0
-        lost, corrupt, duplicate, first, second, *_ = self._luck(f"{direction.value}/{number}")
+        lost, corrupt, duplicate, first, second, *_ = self._draws(f"{direction.value}/{number}")
         if lost < link.loss:
             return _LOST
         jitters = (first, second) if duplicate < link.duplicate else (first,)
@@ -139,7 +139,7 @@ class DevicePlan:
     config: ClassConfig
     link: LinkPlan
     _churn: ChurnConfig
-    _luck: _Luck
+    _draws: _Draws
 
     @property
     def class_name(self) -> str:
@@ -152,7 +152,7 @@ class DevicePlan:
         seconds = (kind.start_ms + steps * kind.step_ms) / 1000
         if not kind.jitter and not kind.straggler_share:
             return seconds
-        straggler, radius, angle, *_ = self._luck(f"job/{run}/{round}")
+        straggler, radius, angle, *_ = self._draws(f"job/{run}/{round}")
         if straggler < kind.straggler_share:
             seconds *= kind.straggler_factor
         normal = math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * angle)  # Box-Muller
@@ -168,8 +168,8 @@ class DevicePlan:
         first = next(power)
         yield first
         kind, link = self.config, self.config.link
-        cuts = self._spells("cut", link.cut_every_s, link.cut_s, first.at_s)
-        full = self._spells("disk", kind.disk_full_every_s, kind.disk_full_s, first.at_s)
+        cuts = self._intervals("cut", link.cut_every_s, link.cut_s, first.at_s)
+        full = self._intervals("disk", kind.disk_full_every_s, kind.disk_full_s, first.at_s)
         events = merge(
             power,
             _changes(cuts, EventKind.LINK_DOWN, EventKind.LINK_UP),
@@ -180,7 +180,7 @@ class DevicePlan:
         if not leave_every_s:
             yield from events
             return
-        leave_s = first.at_s + _exponential(leave_every_s, self._luck("leave")[0])
+        leave_s = first.at_s + _exponential(leave_every_s, self._draws("leave")[0])
         for event in events:
             if event.at_s >= leave_s:
                 break
@@ -189,11 +189,11 @@ class DevicePlan:
 
     def _power(self) -> Iterator[PlanEvent]:
         """POWER_ON, then OFF and ON for each time without power."""
-        join, phase, *_ = self._luck("join")
+        join, phase, *_ = self._draws("join")
         join_s = join * self._churn.join_within_s
         duty = self.config.duty
         off = _nights(duty, phase, join_s) if duty else iter(())
-        reboots = self._spells("reboot", self.config.reboot_every_s, 0.0, join_s)
+        reboots = self._intervals("reboot", self.config.reboot_every_s, 0.0, join_s)
         restarts = ((begin_s, begin_s + REBOOT_S) for begin_s, _ in reboots)
         changes = _changes(_united(merge(off, restarts)), EventKind.POWER_OFF, EventKind.POWER_ON)
         on_s = join_s
@@ -207,13 +207,13 @@ class DevicePlan:
                 on_s = max(on_s, event.at_s)
         yield PlanEvent(on_s, EventKind.POWER_ON)
 
-    def _spells(
+    def _intervals(
         self, name: str, every_s: float, lasting_s: float, from_s: float
-    ) -> Iterator[Spell]:
+    ) -> Iterator[Interval]:
         """When something begins and ends, again and again; never where ``every_s`` is 0."""
         end_s = from_s
         for number in count() if every_s else ():
-            wait, length, *_ = self._luck(f"{name}/{number}")
+            wait, length, *_ = self._draws(f"{name}/{number}")
             begin_s = end_s + _exponential(every_s, wait)
             end_s = begin_s + _exponential(lasting_s, length)
             yield begin_s, end_s
@@ -227,13 +227,13 @@ class Plan:
         self._churn = config.churn
         self._seed = seed
         self._total = sum(kind.share for kind in self._classes)
-        self._offset = _luck_of(seed, "classes")("")[0]
+        self._offset = _draws_of(seed, "classes")("")[0]
 
     def device(self, number: int) -> DevicePlan:
         """The plan of the ``number``-th device, counted from 0."""
-        luck = _luck_of(self._seed, f"device/{number}")
+        draws = _draws_of(self._seed, f"device/{number}")
         kind = self._class_of(number)
-        return DevicePlan(number, kind, LinkPlan(kind.link, luck), self._churn, luck)
+        return DevicePlan(number, kind, LinkPlan(kind.link, draws), self._churn, draws)
 
     @property
     def quiet(self) -> bool:
@@ -271,15 +271,15 @@ def _is_faulty(kind: ClassConfig) -> bool:
     )
 
 
-def _luck_of(seed: int, name: str) -> _Luck:
-    return _Luck(blake2b(f"{seed}/{name}".encode(), digest_size=16).digest())
+def _draws_of(seed: int, name: str) -> _Draws:
+    return _Draws(blake2b(f"{seed}/{name}".encode(), digest_size=16).digest())
 
 
 def _exponential(mean: float, uniform: float) -> float:
     return -mean * math.log(uniform)
 
 
-def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Spell]:
+def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]:
     """The times without power, from before ``from_s`` on, of a device whose day begins ``phase`` of a
     period before 0."""
     if duty.on_s < duty.period_s:
@@ -288,10 +288,10 @@ def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Spell]:
             yield begin_s + duty.on_s, begin_s + duty.period_s
 
 
-def _united(spells: Iterable[Spell]) -> Iterator[Spell]:
-    """Spells in order of their beginning, those that touch as one."""
+def _united(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Intervals in order of their beginning; those that touch become one."""
     begin_s = end_s = -math.inf
-    for next_begin_s, next_end_s in spells:
+    for next_begin_s, next_end_s in intervals:
         if next_begin_s > end_s:
             if end_s > -math.inf:
                 yield begin_s, end_s
@@ -301,7 +301,9 @@ def _united(spells: Iterable[Spell]) -> Iterator[Spell]:
         yield begin_s, end_s
 
 
-def _changes(spells: Iterable[Spell], begins: EventKind, ends: EventKind) -> Iterator[PlanEvent]:
-    for begin_s, end_s in spells:
+def _changes(
+    intervals: Iterable[Interval], begins: EventKind, ends: EventKind
+) -> Iterator[PlanEvent]:
+    for begin_s, end_s in intervals:
         yield PlanEvent(begin_s, begins)
         yield PlanEvent(end_s, ends)

@@ -33,7 +33,7 @@ def job_key(fleet: bytes, device: str, job: Job, attack: AttackConfig | None = N
     ).digest()
 
 
-class Memo:
+class ResultCache:
     """Outcomes below ``folder``.
 
     ``caught_up`` says whether the run has come to where it was killed: whether every outcome that was

@@ -83,7 +83,7 @@ class JobVectors:
         path = self._folder / name.hex()
         with translated("write vector", path):
             self._take_spare(path)
-            # Under its own name at once: before the job's outcome is in the memo nobody reads this.
+            # Under its own name at once: before the job's outcome is in the cache nobody reads this.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
                 # Room for a new file at once takes ext4 a tenth of the time that it takes page by page.
                 os.posix_fallocate(descriptor, 0, theta.nbytes)

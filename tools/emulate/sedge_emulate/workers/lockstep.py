@@ -23,7 +23,7 @@ from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 
 
-class Pupil:
+class LocalRun:
     """A lesson on its way, over a device's examples: what it asks for now, or what came of it.
 
     ``held`` are the examples that the device holds out, where it picks its start.
@@ -51,45 +51,45 @@ class Pupil:
             self.result = exc
 
 
-def lead(pupils: Sequence[Pupil], trainer: FleetTrainer) -> list[Learned | TrainingDiverged]:
+def lead(runs: Sequence[LocalRun], trainer: FleetTrainer) -> list[Learned | TrainingDiverged]:
     """What came of each lesson, in order; one that diverges does not touch the others."""
 
     def evaluate(asked: "_Asked[Evaluate]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.evaluate([
-            (request.theta, asked_about(request, pupil.test, pupil.held))
-            for pupil, request in asked
+            (request.theta, asked_about(request, run.test, run.held))
+            for run, request in asked
         ])  # fmt: skip
 
     def train(asked: "_Asked[Train]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.train([
-            Task(r.theta, pupil.train, r.training, r.seed, r.anchor, r.gradient, r.correction)
-            for pupil, r in asked
+            Task(r.theta, run.train, r.training, r.seed, r.anchor, r.gradient, r.correction)
+            for run, r in asked
         ])  # fmt: skip
 
     def train_mixed(asked: "_Asked[TrainMixed]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.train_mixed([
-            MixedTask(r.sent, r.own, r.mix, r.adaptive, pupil.train, r.training, r.seed)
-            for pupil, r in asked
+            MixedTask(r.sent, r.own, r.mix, r.adaptive, run.train, r.training, r.seed)
+            for run, r in asked
         ])  # fmt: skip
 
-    while any(pupil.asks is not None for pupil in pupils):
-        _answer(pupils, Evaluate, evaluate)
-        _answer(pupils, Train, train)
-        _answer(pupils, TrainMixed, train_mixed)
-    return [pupil.result for pupil in pupils if pupil.result is not None]
+    while any(run.asks is not None for run in runs):
+        _answer(runs, Evaluate, evaluate)
+        _answer(runs, Train, train)
+        _answer(runs, TrainMixed, train_mixed)
+    return [run.result for run in runs if run.result is not None]
 
 
 Q = TypeVar("Q", Evaluate, Train, TrainMixed)
-_Asked = list[tuple[Pupil, Q]]
+_Asked = list[tuple[LocalRun, Q]]
 
 
 def _answer(
-    pupils: Sequence[Pupil],
+    runs: Sequence[LocalRun],
     kind: type[Q],
     answer: Callable[[_Asked[Q]], Sequence[Answer | TrainingDiverged]],
 ) -> None:
     """Answer everyone who now asks a question of this kind."""
-    asked = [(pupil, pupil.asks) for pupil in pupils if isinstance(pupil.asks, kind)]
+    asked = [(run, run.asks) for run in runs if isinstance(run.asks, kind)]
     if asked:
-        for (pupil, _), answered in zip(asked, answer(asked), strict=True):
-            pupil.hear(answered)
+        for (run, _), answered in zip(asked, answer(asked), strict=True):
+            run.hear(answered)

@@ -24,7 +24,7 @@ from threading import Lock
 from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import worker
-from sedge_emulate.workers.worker import Answers, Failed, Finished, Request, Shop
+from sedge_emulate.workers.worker import Answers, Failed, Finished, Request, WorkerSetup
 from sedge_protocol.errors import (
     CodecError,
     DataError,
@@ -44,7 +44,7 @@ _ERRORS: dict[str, type[SedgeError]] = {
 }
 
 
-class Crew:
+class WorkerPool:
     """``workers`` processes, each given its share of the jobs that wait, at most what the trainer likes.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``.
@@ -53,7 +53,7 @@ class Crew:
     Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
     """
 
-    def __init__(self, shop: Shop, workers: int, hold: bool = False) -> None:
+    def __init__(self, setup: WorkerSetup, workers: int, hold: bool = False) -> None:
         self.workers = workers
         self.train_s = 0.0
         self.failure: LinkError | None = None
@@ -69,8 +69,8 @@ class Crew:
         for variable in ONE_THREAD:
             os.environ[variable] = "1"
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(
-            workers, context, worker.start, (shop, context.Barrier(workers))
+        self._executor = ProcessPoolExecutor(
+            workers, context, worker.start, (setup, context.Barrier(workers))
         )
         try:
             self.trainer, self._width = self._describe(1)
@@ -86,7 +86,7 @@ class Crew:
     def _describe(self, times: int) -> tuple[str, int]:
         """The trainer's name and width, asked for so many times at once; all workers answer, or one."""
         with _shielded():
-            described = [self._pool.submit(worker.describe, times > 1) for _ in range(times)]
+            described = [self._executor.submit(worker.describe, times > 1) for _ in range(times)]
         answers = [one.result() for one in described]
         return answers[0]
 
@@ -116,7 +116,7 @@ class Crew:
             requests = [waiting.request for waiting in group]
             try:
                 with _shielded():
-                    done = self._pool.submit(worker.perform, requests)
+                    done = self._executor.submit(worker.perform, requests)
             except RuntimeError as exc:  # broken, or closed in this moment
                 self._give_up(group, exc)
             else:
@@ -129,9 +129,9 @@ class Crew:
             group, self._waiting = self._waiting, []
         for waiting in group:
             waiting.future.cancel()
-        for process in list((self._pool._processes or {}).values()):
+        for process in list((self._executor._processes or {}).values()):
             process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _next_group(self) -> list["_Waiting"]:
         """The jobs that are next, for a worker that is free; one more group than workers lies ready, so

@@ -33,7 +33,7 @@ from sedge_emulate.model import ModelSource
 from sedge_emulate.training.choice import open_trainer
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
-from sedge_emulate.workers.lockstep import Pupil, lead
+from sedge_emulate.workers.lockstep import LocalRun, lead
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
@@ -44,7 +44,7 @@ LEAVE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Shop:
+class WorkerSetup:
     """What every worker is told once: where shares and exported bundle lie, and how to train.
 
     ``shuffles`` replaces the order of a device's examples, to repeat somebody else's run.
@@ -106,9 +106,9 @@ class Answers:
 class Worker:
     """One process's trainer and caches."""
 
-    def __init__(self, shop: Shop) -> None:
-        self.shop = shop
-        self._shares = Shares.open(shop.data)
+    def __init__(self, setup: WorkerSetup) -> None:
+        self.setup = setup
+        self._shares = Shares.open(setup.data)
         self._bundles: dict[bytes, Bundle] = {}
         self._trainers: dict[bytes, FleetTrainer] = {}
         self._versions: dict[bytes, Theta] = {}
@@ -158,7 +158,7 @@ class Worker:
 
     def _held_examples(self, device: int) -> tuple[Examples, Examples]:
         """A device's examples. Where a GPU may train they stay, as the trainer's copies live as long."""
-        if self.shop.trainer.device == "cpu":
+        if self.setup.trainer.device == "cpu":
             return self._shares.examples(device)
         if device not in self._examples:
             self._examples[device] = self._shares.examples(device)
@@ -175,11 +175,11 @@ class Worker:
         results: dict[int, Learned | TrainingDiverged] = {}
         for bundle in dict.fromkeys(one.bundle for one in ready):
             group = [one for one in ready if one.bundle == bundle]
-            pupils = [
-                Pupil(o.prepared.lesson, o.prepared.train, o.there.test, o.prepared.held)
+            runs = [
+                LocalRun(o.prepared.lesson, o.prepared.train, o.there.test, o.prepared.held)
                 for o in group
             ]
-            found = lead(pupils, self.trainer(self._bundles[bundle]))
+            found = lead(runs, self.trainer(self._bundles[bundle]))
             for one, result in zip(group, found, strict=True):
                 results[one.place] = result
         return [results[one.place] for one in ready]
@@ -193,7 +193,7 @@ class Worker:
         """The trainer for a bundle's model."""
         key = bundle.manifest.layout.hash
         if key not in self._trainers:
-            self._trainers[key] = open_shop_trainer(self.shop, bundle)
+            self._trainers[key] = trainer_for(self.setup, bundle)
         return self._trainers[key]
 
 
@@ -224,7 +224,7 @@ def _within_reach(job: Job, blobs: Shelf) -> Job:
     return replace(job, order=msgspec.structs.replace(job.order, steps=steps[missing[-1] + 1 :]))
 
 
-def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
+def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
     """The trainer that the fleet file asks for."""
     import torch
 
@@ -233,16 +233,16 @@ def open_shop_trainer(shop: Shop, bundle: Bundle) -> FleetTrainer:
     torch.set_num_threads(1)
     classes = bundle.manifest.num_classes
     return open_trainer(
-        shop.model.build(0, bundle.manifest.dropped),
+        setup.model.build(0, bundle.manifest.dropped),
         cross_entropy if classes else squared_error,
         classifies=classes > 0,
         batch_size=bundle.manifest.batch_size,
         input=bundle.manifest.input,
-        name=shop.trainer.backend,
-        precision=shop.trainer.precision,
-        device=shop.trainer.device,
+        name=setup.trainer.backend,
+        precision=setup.trainer.precision,
+        device=setup.trainer.device,
         bundle=bundle,
-        shuffles=shop.shuffles,
+        shuffles=setup.shuffles,
     )
 
 
@@ -269,15 +269,15 @@ _busy = False
 _ending = False
 
 
-def start(shop: Shop, everyone: Barrier) -> None:
+def start(setup: WorkerSetup, everyone: Barrier) -> None:
     """Begin a worker process. It ends with the process that started it, however that ends.
 
-    All workers of a crew meet at ``everyone``.
+    All workers of a pool meet at ``everyone``.
     """
     global _worker, _everyone
     signal.signal(signal.SIGTERM, _end)
     Thread(target=_follow, daemon=True).start()
-    _worker, _everyone = Worker(shop), everyone
+    _worker, _everyone = Worker(setup), everyone
 
 
 def describe(together: bool = False) -> tuple[str, int]:
@@ -286,7 +286,7 @@ def describe(together: bool = False) -> tuple[str, int]:
     With ``together`` it answers when all workers do, so that none is asked in another's place.
     """
     with _stoppable():
-        bundle, _ = load(_this().shop.bundle)
+        bundle, _ = load(_this().setup.bundle)
         trainer = _this().trainer(bundle)
         if together and _everyone is not None:
             _everyone.wait()
@@ -301,7 +301,7 @@ def perform(requests: Sequence[Request]) -> Answers:
 
 @contextmanager
 def _stoppable() -> Generator[None]:
-    """Where SIGTERM ends the work at hand. Elsewhere it must not: half an answer would block the crew."""
+    """Where SIGTERM ends the work at hand. Elsewhere it must not: half an answer would block the pool."""
     global _busy
     _busy = True
     try:

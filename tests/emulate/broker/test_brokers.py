@@ -8,26 +8,23 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from sedge_emulate.broker import mosquitto as broker_module
-from sedge_emulate.broker.amqtt_broker import AmqttBroker
-from sedge_emulate.broker.mosquitto import (
+from sedge_emulate.broker import brokers as broker_module
+from sedge_emulate.broker.brokers import (
+    AmqttBroker,
     Broker,
     ExternalBroker,
     find_mosquitto,
-    on_free_port,
     open_broker,
-    wait_until_accepting,
 )
 from sedge_protocol.errors import ConfigError, LinkError
 
 _WAIT_S = 10.0
-OwnBroker: TypeAlias = Broker | AmqttBroker
 
 
 def require_mosquitto() -> None:
@@ -43,7 +40,7 @@ def mosquitto() -> Iterator[Broker]:
 
 
 @pytest.fixture(params=["mosquitto", "amqtt"])
-def own(request: pytest.FixtureRequest) -> Iterator[OwnBroker]:
+def own(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Each of the brokers that we start ourselves."""
     if request.param == "mosquitto":
         require_mosquitto()
@@ -122,7 +119,7 @@ def is_running(pid: int | None) -> bool:
     return True
 
 
-def test_a_message_goes_round(own: OwnBroker) -> None:
+def test_a_message_goes_round(own: Broker) -> None:
     payload = os.urandom(300_000)
     assert round_trip(own.port, payload) == payload
     assert own.url == f"mqtt://127.0.0.1:{own.port}"
@@ -133,7 +130,7 @@ def test_mosquitto_speaks_mqtt_5(mosquitto: Broker) -> None:
     assert round_trip(mosquitto.port, payload, MQTTProtocolVersion.MQTTv5) == payload
 
 
-def test_killed_and_restarted(own: OwnBroker) -> None:
+def test_killed_and_restarted(own: Broker) -> None:
     url = own.url
     with witness(own.port) as (_, lost):
         own.kill()
@@ -146,14 +143,14 @@ def test_killed_and_restarted(own: OwnBroker) -> None:
     assert round_trip(own.port, b"again") == b"again"
 
 
-def test_restarting_a_running_broker_cuts_its_clients(own: OwnBroker) -> None:
+def test_restarting_a_running_broker_cuts_its_clients(own: Broker) -> None:
     with witness(own.port) as (_, lost):
         own.restart()
         assert lost.wait(_WAIT_S)
     assert round_trip(own.port, b"again") == b"again"
 
 
-def test_a_taken_port_is_reported_with_the_brokers_own_words(own: OwnBroker) -> None:
+def test_a_taken_port_is_reported_with_the_brokers_own_words(own: Broker) -> None:
     own.kill()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", own.port))
@@ -164,20 +161,20 @@ def test_a_taken_port_is_reported_with_the_brokers_own_words(own: OwnBroker) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
-def test_it_listens_on_the_loopback_alone(own: OwnBroker) -> None:
+def test_it_listens_on_the_loopback_alone(own: Broker) -> None:
     # Every other address of this machine is free to bind, so nobody listens there.
     with socket.socket() as other:
         other.bind(("127.0.0.2", own.port))
 
 
-def test_kill_and_restart_end_the_process(mosquitto: Broker) -> None:
-    first = mosquitto.pid
-    mosquitto.restart()
-    second = mosquitto.pid
+def test_kill_and_restart_end_the_process(own: Broker) -> None:
+    first = own.pid
+    own.restart()
+    second = own.pid
     assert not is_running(first)
-    mosquitto.kill()
+    own.kill()
     assert not is_running(second)
-    assert mosquitto.pid is None
+    assert own.pid is None
 
 
 def test_oversized_packets_are_refused(mosquitto: Broker) -> None:
@@ -186,14 +183,14 @@ def test_oversized_packets_are_refused(mosquitto: Broker) -> None:
         assert lost.wait(_WAIT_S)
 
 
-def test_nothing_is_left_behind(mosquitto: Broker) -> None:
-    pid, folder = mosquitto.pid, mosquitto.folder
+def test_nothing_is_left_behind(own: Broker) -> None:
+    pid, folder = own.pid, own.folder
     assert folder.is_dir()
-    mosquitto.__exit__(None, None, None)
+    own.__exit__(None, None, None)
     assert not is_running(pid)
     assert not folder.exists()
     # So that the fixture, too, has something to leave.
-    mosquitto.__enter__()
+    own.__enter__()
 
 
 def test_a_given_folder_keeps_the_log(mosquitto: Broker, tmp_path: Path) -> None:
@@ -214,43 +211,12 @@ def test_a_broker_that_never_starts_leaves_nothing(monkeypatch: pytest.MonkeyPat
     assert (broker.pid, broker.folder.exists()) == (None, False)
 
 
-def test_another_port_is_tried_where_one_is_taken() -> None:
-    tried: list[int] = []
-
-    def start(port: int) -> None:
-        tried.append(port)
-        if len(tried) < 3:
-            raise LinkError("taken")
-
-    assert on_free_port(start) == tried[2]
-
-    def never(port: int) -> None:
-        tried.append(port)
-        raise LinkError(f"taken: {port}")
-
-    tried.clear()
-    with pytest.raises(LinkError, match="taken"):
-        on_free_port(never)
-    assert len(tried) == 5
-
-
-def test_a_broker_takes_the_port_that_is_wanted_where_it_is_free(own: OwnBroker) -> None:
+def test_a_broker_takes_the_port_that_is_wanted_where_it_is_free(own: Broker) -> None:
     """Devices that have been told of it look for it there."""
     with type(own)(wanted=own.port) as other:
         assert other.port != own.port
     with type(own)(wanted=other.port) as again:
         assert again.port == other.port
-
-
-def test_waiting_for_a_server() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        wait_until_accepting("127.0.0.1", port, 5, lambda: True)
-        # A stranger on our port must not pass for a server of ours that has ended.
-        with pytest.raises(LinkError, match="ended as it started"):
-            wait_until_accepting("127.0.0.1", port, 5, lambda: False)
-    with pytest.raises(LinkError, match="accepts no connection"):
-        wait_until_accepting("127.0.0.1", port, 0.05, lambda: True)
 
 
 def test_mosquitto_is_found_on_the_path_first(
@@ -273,7 +239,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: "/usr/sbin/mosquitto")
     for choice in ("mosquitto", "amqtt"):
         wanting = open_broker(choice, 1234)
-        assert isinstance(wanting, OwnBroker) and wanting._wanted == 1234
+        assert isinstance(wanting, Broker) and wanting._wanted == 1234
     kinds = [open_broker(choice).kind for choice in ("auto", "mosquitto", "amqtt", "mqtt://host")]
     assert kinds == ["mosquitto", "mosquitto", "amqtt", "external"]
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
@@ -286,10 +252,11 @@ def test_without_any_broker_the_user_learns_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
-    # None makes the import fail, as it does where amqtt is not installed.
-    monkeypatch.setitem(sys.modules, "sedge_emulate.broker.amqtt_broker", None)
-    with pytest.raises(ConfigError, match=r"apt-get install mosquitto.*brew install mosquitto"):
-        open_broker("auto")
+    # None is what looking for it gives where it is not installed.
+    monkeypatch.setitem(sys.modules, "amqtt", None)
+    expected = r"apt-get install mosquitto.*brew install mosquitto"
+    with pytest.raises(ConfigError, match=expected), open_broker("auto"):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A small fleet's shop, orders on it, and a crew without processes."""
+"""A small fleet's setup, orders on it, and a pool without processes."""
 
 import hashlib
 from concurrent.futures import Future
@@ -15,7 +15,7 @@ from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.workers.pool import _ERRORS
-from sedge_emulate.workers.worker import Failed, Finished, Request, Shop, Worker
+from sedge_emulate.workers.worker import Failed, Finished, Request, Worker, WorkerSetup
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
@@ -42,7 +42,9 @@ def make_shares(devices: int = 4, features: int = 6) -> Shares:
     return Shares.of(Dataset("clouds", inputs, targets, CLASSES), parts)
 
 
-def make_shop(folder: Path, backend: str = "onnx", devices: int = 4, features: int = 6) -> Shop:
+def make_setup(
+    folder: Path, backend: str = "onnx", devices: int = 4, features: int = 6
+) -> WorkerSetup:
     """Shares and an exported model in a folder, made once: 2,003 parameters for 6 features."""
     source = ModelSource("mlp", "", folder, (features,), CLASSES, BATCH)
     if not (folder / "bundle").exists():
@@ -51,21 +53,21 @@ def make_shop(folder: Path, backend: str = "onnx", devices: int = 4, features: i
         dataset = Dataset("clouds", shares.inputs, shares.targets, CLASSES)
         export_model(source, dataset, 0, folder / "bundle")
     trainer = TrainerConfig(backend=backend)
-    return Shop(folder / "data", folder / "bundle", source, trainer)
+    return WorkerSetup(folder / "data", folder / "bundle", source, trainer)
 
 
-def with_backend(shop: Shop, backend: str) -> Shop:
-    """The same shop with another trainer."""
-    return replace(shop, trainer=TrainerConfig(backend=backend))
+def with_backend(setup: WorkerSetup, backend: str) -> WorkerSetup:
+    """The same setup with another trainer."""
+    return replace(setup, trainer=TrainerConfig(backend=backend))
 
 
-class Desk:
-    """Orders for devices of a shop, whose blobs lie on a host's disk below ``home``."""
+class OrderMaker:
+    """Orders for devices of a setup, whose blobs lie on a host's disk below ``home``."""
 
-    def __init__(self, shop: Shop, home: Path) -> None:
+    def __init__(self, setup: WorkerSetup, home: Path) -> None:
         self.home = home
         self.disk = HostDisk(home)
-        bundle, self.theta = load(shop.bundle)
+        bundle, self.theta = load(setup.bundle)
         self.layout = bundle.manifest.layout
         self.bundle = self.put(pack(bundle))
 
@@ -92,16 +94,16 @@ class Desk:
         return changed(order, **changes)
 
 
-class InlineCrew:
-    """A crew that does the jobs in this process: at once, or with ``hold`` when it is asked to."""
+class InlinePool:
+    """A pool that does the jobs in this process: at once, or with ``hold`` when it is asked to."""
 
     workers = 1
     peak_rss = 0
     failure: Exception | None = None
 
-    def __init__(self, shop: Shop, hold: bool = False) -> None:
-        self.worker = Worker(shop)
-        self.trainer = shop.trainer.backend
+    def __init__(self, setup: WorkerSetup, hold: bool = False) -> None:
+        self.worker = Worker(setup)
+        self.trainer = setup.trainer.backend
         self.train_s = 0.0
         self.requests: list[Request] = []
         self.errors: list[SedgeError] = []
@@ -109,7 +111,7 @@ class InlineCrew:
         self._hold = hold
 
     def submit(self, request: Request, size: int) -> Future[Finished]:
-        """As ``Crew.submit``."""
+        """As ``WorkerPool.submit``."""
         future: Future[Finished] = Future()
         self.requests.append(request)
         self.waiting.append((request, future))
@@ -118,7 +120,7 @@ class InlineCrew:
         return future
 
     def flush(self) -> None:
-        """As ``Crew.flush``, but done on return."""
+        """As ``WorkerPool.flush``, but done on return."""
         while self.waiting:
             request, future = self.waiting.pop(0)
             answers = self.worker.perform([request])

@@ -121,7 +121,8 @@ PUBLIC = {
     "sedge_cloud": "Assignment ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
     "PatchChoice RunConfig SparseVector State Store Strategy Theta Training Update UpdateSelection Work "
     "average_change start_run",
-    "sedge_edge": "VERSION Agent Examples PersonalModel Trainer personal_model predict_file",
+    "sedge_edge": "VERSION Agent Examples Identity PersonalModel Programs Trainer Work open_agent perform "
+    "personal_model predict_file split workplace",
     "sedge_emulate": "Result read_json",
     "sedge_export": "cross_entropy export squared_error",
 }

@@ -21,7 +21,7 @@ from sedge_edge.doctor import examine, installed_backends
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import Programs, in_pool
+from sedge_edge.runtime import Programs, in_pool, open_agent
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -130,9 +130,7 @@ def _work(path: Path, done: Callable[[Agent], bool]) -> int:
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
-    journal = Journal(folder / "journal", AgentState, SCHEMA)
-    blobs = BlobFolder(folder)
-    agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
+    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()))
     programs = Programs(config.backend.name, config.backend.threads)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
@@ -158,7 +156,7 @@ def _status(arguments: argparse.Namespace) -> int:
         f"device {config.device} of fleet {config.fleet}: started {state.incarnation} (incarnation number)"
     )
     for run, known in state.runs.items():
-        model = "has a personal model" if known.model else "has no model of its own"
+        model = "has a personal model" if known.kept.model else "has no model of its own"
         print(f"run {run}: last round {known.round}, {model}")
     for order in state.orders.values():
         print(f"run {order.run}: working on round {order.round} ({order.task})")

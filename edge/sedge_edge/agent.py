@@ -374,13 +374,13 @@ class Agent:
         """The order with what the device itself has kept of its run."""
         found: list[AgentEffect] = []
         kept = self.state.kept_for(order)
-        for what, name in kept.items():
+        for what, name in msgspec.structs.asdict(kept).items():
             # What fails its hash on reading is set aside, and is then no longer there.
             if name is not None and not self.vectors.has(name):
-                kept[what] = None
+                kept = msgspec.structs.replace(kept, **{what: None})
                 text = f"run {order.run}: the device's own {what} is damaged; going on without it"
                 found.append(Note(logging.ERROR, text))
-        return [*found, Work(Job(order, **kept))]
+        return [*found, Work(Job(order, kept))]
 
     def _rest(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused what a job has left, or what it needs: the job was for nothing."""

@@ -34,15 +34,15 @@ class PersonalModel:
 def personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
     """The model of a run, or of the newest one. Raises ``ConfigError`` when there is none."""
     state = Journal(config.state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
-    having = {name: known for name, known in state.runs.items() if known.model is not None}
+    having = {name: known for name, known in state.runs.items() if known.kept.model is not None}
     name = run if run is not None else next(reversed(having), None)
     known = having.get(name) if name is not None else None
-    if known is None or known.model is None:
+    if known is None or known.kept.model is None:
         found = ", ".join(having) or "no run with a model yet"
         raise ConfigError("run", run or "newest", f"one of: {found}", str(config.state_dir))
     blobs = BlobFolder(config.state_dir)
     bundle = unpack(blobs.read(known.bundle))
-    theta = FolderVectors(blobs).read(known.model, bundle.manifest.layout).copy()
+    theta = FolderVectors(blobs).read(known.kept.model, bundle.manifest.layout).copy()
     return PersonalModel(bundle, theta)
 
 

@@ -5,15 +5,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Lock
 
-from sedge_edge.agent import Agent, AgentEffect, Work
+import numpy as np
+
+from sedge_edge.agent import Agent, AgentEffect, Identity, Work
 from sedge_edge.backends import open_trainer
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import Shelf
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Job, Outcome, Workplace, perform
 from sedge_edge.training.trainer import Trainer, TrainingStopped
 from sedge_protocol.errors import LocalError, SedgeError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.effects import Note, Send, Subscribe
@@ -142,6 +148,29 @@ class Runtime:
                     self.link.unsubscribe(effect.topic)
 
 
+def open_agent(identity: Identity, folder: Path, rng: np.random.Generator, clock_s: int) -> Agent:
+    """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``."""
+    journal = Journal(folder / "journal", AgentState, SCHEMA)
+    return Agent(identity, BlobFolder(folder), journal, rng, clock_s)
+
+
+def workplace(
+    agent: Agent,
+    examples: tuple[Examples, Examples],
+    programs: Programs,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Workplace:
+    """Where an agent's jobs are done in this process, on its train and test examples."""
+    return Workplace(
+        agent.blobs,
+        agent.vectors,
+        *examples,
+        lambda sha256: programs.open(agent.blobs, sha256),
+        stopped,
+        time.monotonic,
+    )
+
+
 def in_pool(
     agent: Agent,
     settings: BrokerSettings,
@@ -152,14 +181,7 @@ def in_pool(
 ) -> Runtime:
     """A device that does its jobs itself, with its data and opened bundles, in a thread of ``pool``."""
     stopping = Event()
-    place = Workplace(
-        agent.blobs,
-        agent.vectors,
-        *examples,
-        lambda sha256: programs.open(agent.blobs, sha256),
-        stopping.is_set,
-        time.monotonic,
-    )
+    place = workplace(agent, examples, programs, stopping.is_set)
 
     def work(job: Job) -> Future[Outcome]:
         return pool.submit(perform, job, place)

@@ -63,7 +63,7 @@ def bitmap(vector: SparseVector) -> tuple[bytes, bytes]:
 
 def kept(desk: Desk) -> bytes | None:
     """The name of the mask that the device's disk has."""
-    return desk.on_disk().runs["run"].mask
+    return desk.on_disk().runs["run"].kept.mask
 
 
 def given(desk: Desk, number: int, context: bytes) -> Order:

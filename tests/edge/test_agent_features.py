@@ -138,7 +138,7 @@ def test_apfls_mixture_is_what_the_device_predicts_with(desk: Desk) -> None:
         given(desk, number, own_model=OwnModel(mix=mix, adaptive=True))
         part, mix = part + 2 * drift(number), mix + 0.125
         assert desk.report(number).mix == mix
-        kept = run_of(desk).part
+        kept = run_of(desk).kept.part
         assert kept is not None
         np.testing.assert_array_equal(desk.stored(kept), part)
         expected = mixture(mix, part, theta_of(number) + drift(number))
@@ -149,14 +149,14 @@ def test_apfls_mixture_is_what_the_device_predicts_with(desk: Desk) -> None:
 
 def test_a_damaged_part_begins_anew(desk: Desk) -> None:
     given(desk, 1, own_model=OwnModel(mix=0.5))
-    name = run_of(desk).part
+    name = run_of(desk).kept.part
     assert name is not None
     (path,) = desk.folder.glob(f"blobs/*/{name.hex()}")
     path.write_bytes(b"rot")
     desk.give(desk.order(2, own_model=OwnModel(mix=0.5)))
     desk.settle()
     assert any("part is damaged" in note for note in desk.notes)
-    kept = run_of(desk).part
+    kept = run_of(desk).kept.part
     assert kept is not None
     np.testing.assert_array_equal(desk.stored(kept), theta_of(2) + 2 * drift(2))
 
@@ -190,7 +190,7 @@ def test_the_devices_own_patch_needs_no_transfer(desk: Desk) -> None:
     given(desk, 1, **SELECTS)
     patch = patch_after(desk, 1)
     name = hashlib.sha256(patch).digest()
-    assert run_of(desk).patch == name
+    assert run_of(desk).kept.patch == name
     model = desk.order(2).model
     before = desk.chunks_sent
     order = given(desk, 2, patch_blob=desk.serve(patch), patch_hash=name, **SELECTS)
@@ -201,7 +201,7 @@ def test_the_devices_own_patch_needs_no_transfer(desk: Desk) -> None:
     sent = decode(decode_update(desk.updates["run", 2])[1], N)
     assert sent.indices is not None
     np.testing.assert_allclose(sent.values, (start + drift(2) - start)[sent.indices], rtol=2**-8)
-    assert run_of(desk).patch not in (None, name)
+    assert run_of(desk).kept.patch not in (None, name)
     assert name.hex() not in desk.blob_files()  # only the newest stays
     assert order.patch_blob is not None
 
@@ -212,13 +212,13 @@ def test_a_remembered_patch_survives_a_power_cut_and_an_evaluation(desk: Desk) -
     name = hashlib.sha256(patch).digest()
     given(desk, 2, task="evaluate")
     desk.pump(desk.reboot())
-    assert run_of(desk).patch == name
+    assert run_of(desk).kept.patch == name
     assert desk.blobs().read(name) == patch
     model = desk.order(3).model
     before = desk.chunks_sent
     given(desk, 3, patch_blob=desk.serve(patch), patch_hash=name)
     assert desk.chunks_sent - before == model.count
-    assert run_of(desk).patch is None
+    assert run_of(desk).kept.patch is None
     assert name.hex() not in desk.blob_files()
 
 
@@ -245,7 +245,7 @@ def test_a_patch_against_the_devices_own_mask(desk: Desk) -> None:
     assert sent.indices is not None
     bitmap = mask_bitmap(sent)
     name = hashlib.sha256(bitmap).digest()
-    assert run_of(desk).mask == name
+    assert run_of(desk).kept.mask == name
     for number, lost in ((2, False), (3, True)):
         values = drift(number)[sent.indices]
         patch = encode(SparseVector(N, sent.indices, values), ValueCoding.BF16, context=bitmap)
@@ -278,12 +278,18 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     given(desk, 1, select=UpdateSelection(0.1))
     given(desk, 2, codec=codec, own_model=OwnModel(mix=0.5), remember=True)
     before = run_of(desk)
-    assert None not in (before.model, before.residual, before.mask, before.part, before.patch)
+    assert None not in (
+        before.kept.model,
+        before.kept.residual,
+        before.kept.mask,
+        before.kept.part,
+        before.kept.patch,
+    )
     narrow = np.random.default_rng(3).normal(0, 0.1, NARROW.size).astype(np.float32)
     desk.trainer = AnyWidth()
     desk.bundle = desk.serve(make_bundle(1, NARROW))
     order = desk.order(
-        3, keep=("norm.mean",), codec=codec, context=before.mask, own_model=OwnModel(mix=0.5)
+        3, keep=("norm.mean",), codec=codec, context=before.kept.mask, own_model=OwnModel(mix=0.5)
     )
     blob = desk.serve(coded(narrow))
     desk.give(replace(order, model=blob, model_hash=hash_of(narrow)))
@@ -293,7 +299,13 @@ def test_another_width_begins_without_what_was_kept(desk: Desk) -> None:
     assert decode(payload, NARROW.size).count == round(0.1 * NARROW.size)
     after = run_of(desk)
     assert after.bundle != before.bundle
-    for old in (before.model, before.residual, before.mask, before.part, before.patch):
+    for old in (
+        before.kept.model,
+        before.kept.residual,
+        before.kept.mask,
+        before.kept.part,
+        before.kept.patch,
+    ):
         assert old is not None
         assert old.hex() not in desk.blob_files()
     # And back to the whole model: again from nothing.

@@ -110,17 +110,17 @@ def test_a_version_goes_when_the_next_order_is_done_and_not_before(
 ) -> None:
     desk.give(orders[0])
     first = desk.on_disk().runs["run"]
-    assert first.model is not None
+    assert first.kept.model is not None
     order = orders[1]
-    assert files(desk) == {desk.bundle.sha256, order.steps[0].base_hash, first.model}
+    assert files(desk) == {desk.bundle.sha256, order.steps[0].base_hash, first.kept.model}
     desk.tell(order)
     (work,) = only(desk.feed(order.steps[0].blob), Work)
     desk.agent.poll(desk.now)
     assert order.steps[0].base_hash in files(desk)
     desk.pump(desk.work(work.job))
     second = desk.on_disk().runs["run"]
-    assert second.model is not None
-    assert files(desk) == {desk.bundle.sha256, order.model_hash, second.model}
+    assert second.kept.model is not None
+    assert files(desk) == {desk.bundle.sha256, order.model_hash, second.kept.model}
 
 
 def test_a_version_is_not_built_twice(desk: Desk, orders: list[Order]) -> None:
@@ -285,7 +285,7 @@ def test_a_base_that_is_lost_while_its_steps_are_fetched(desk: Desk, orders: lis
     assert desk.report(4).model_hash == order.model_hash
     assert not desk.topics
     known = desk.on_disk().runs["run"]
-    assert files(desk) == {known.bundle, known.base, known.model}
+    assert files(desk) == {known.bundle, known.base, known.kept.model}
 
 
 # Power cuts at every write.
@@ -335,7 +335,7 @@ def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Des
             patched.setattr(os, name, cutting.wrap(getattr(os, name)))
         for order, coded in zip(orders, CODED, strict=True):
             known = desk.on_disk().runs.get("run")
-            mask = b"" if known is None else known.mask or b""
+            mask = b"" if known is None else known.kept.mask or b""
             given = changed(order, keep=("norm.mean",), context=mask, **coded)
             for act in (lambda g=given: desk.give(g), desk.settle):
                 try:

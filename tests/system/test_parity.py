@@ -241,8 +241,8 @@ def test_the_device_trains_as_torch_does(
     twin = Twin(made.model, made.layout, made.theta)
     before = twin.accuracy(digits[1])
     twin.train(digits[0], training, seed=11, safe=True)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
+    assert outcome.kept.model is not None
+    check_close(FolderVectors(blobs).read(outcome.kept.model, made.layout), twin, made.theta)
     report = outcome.report
     assert (report.before.accuracy, report.after.accuracy) == pytest.approx(
         (before, twin.accuracy(digits[1])), abs=1e-12
@@ -266,8 +266,8 @@ def test_a_model_with_batch_norm_trains_as_torch_does(
     outcome = do(order_for(blobs, made, training=training), blobs, digits)
     twin = Twin(made.model, made.layout, made.theta)
     twin.train(digits[0], training, seed=11, safe=False)
-    assert outcome.model is not None
-    found = FolderVectors(blobs).read(outcome.model, made.layout)
+    assert outcome.kept.model is not None
+    found = FolderVectors(blobs).read(outcome.kept.model, made.layout)
     check_close(found, twin, made.theta)
     steps = 12 if last_batch == "drop" else 13
     assert outcome.report.steps == steps
@@ -284,8 +284,8 @@ def test_prox_pulls_as_torch_does(
     outcome = do(order_for(blobs, made, training=training), blobs, digits)
     twin = Twin(made.model, made.layout, made.theta)
     twin.train(digits[0], training, seed=11, safe=True)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
+    assert outcome.kept.model is not None
+    check_close(FolderVectors(blobs).read(outcome.kept.model, made.layout), twin, made.theta)
 
 
 def test_a_correction_is_added_to_every_gradient(
@@ -300,8 +300,8 @@ def test_a_correction_is_added_to_every_gradient(
     outcome = do(order, blobs, digits)
     twin = Twin(made.model, made.layout, made.theta)
     twin.train(digits[0], training, seed=11, safe=True, correction=added)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
+    assert outcome.kept.model is not None
+    check_close(FolderVectors(blobs).read(outcome.kept.model, made.layout), twin, made.theta)
 
 
 def test_fewer_examples_than_a_batch(
@@ -313,8 +313,8 @@ def test_fewer_examples_than_a_batch(
     outcome = do(order_for(blobs, made, training=training), blobs, (few, digits[1]))
     twin = Twin(made.model, made.layout, made.theta)
     twin.train(few, training, seed=11, safe=True)
-    assert outcome.model is not None
-    check_close(FolderVectors(blobs).read(outcome.model, made.layout), twin, made.theta)
+    assert outcome.kept.model is not None
+    check_close(FolderVectors(blobs).read(outcome.kept.model, made.layout), twin, made.theta)
 
 
 def test_the_same_order_gives_the_same_bytes(
@@ -411,8 +411,8 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         assert known is not None
         assert known.tobytes() == (start + delta).tobytes()
 
-        assert outcome.model is not None
-        trained = FolderVectors(blobs).read(outcome.model, made.layout)
+        assert outcome.kept.model is not None
+        trained = FolderVectors(blobs).read(outcome.kept.model, made.layout)
         if codec.fraction == 1.0 and codec.values is ValueCoding.FP32:
             # fl(start + fl(trained - start)) is trained up to its last bit.
             np.testing.assert_allclose(seen.trained, trained, rtol=3e-7, atol=1e-8)

@@ -14,7 +14,7 @@ import msgspec
 
 from sedge_edge.rounds.global_model import named, versions
 from sedge_edge.rounds.storage import Record
-from sedge_edge.training.job import Outcome
+from sedge_edge.training.job import Kept, Outcome
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order
@@ -41,33 +41,12 @@ class TooManyStarts(SedgeError):
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """What the device keeps of one run, by name: the bundle, and the vectors of its last order.
-
-    ``base`` is the decoded global model; ``Job`` (job.py) says what the others are. (In older journals
-    ``base`` names the coded model: that is no version's name, so the next order is fetched whole.)
-    """
+    """What the device knows of one run: its bundle, the decoded global model ``base``, what it has kept."""
 
     bundle: bytes
     base: bytes
-    model: bytes | None = None
-    residual: bytes | None = None
     round: int = 0
-    mask: bytes | None = None
-    part: bytes | None = None
-    gradient: bytes | None = None
-    patch: bytes | None = None
-
-    @property
-    def kept(self) -> dict[str, bytes | None]:
-        """What the device keeps for the run's next order, by its name in ``Job``."""
-        return {
-            "model": self.model,
-            "residual": self.residual,
-            "mask": self.mask,
-            "part": self.part,
-            "gradient": self.gradient,
-            "patch": self.patch,
-        }
+    kept: Kept = Kept()
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -111,12 +90,10 @@ class AgentState(msgspec.Struct, frozen=True):
         """The update of a round that still waits for its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
-    def kept_for(self, order: Order) -> dict[str, bytes | None]:
-        """What the device keeps of the order's run, by its name in ``Job``; nothing for another bundle."""
+    def kept_for(self, order: Order) -> Kept:
+        """What the device keeps of the order's run; nothing for another bundle."""
         run = self.runs.get(order.run)
-        if run is None or run.bundle != order.bundle.sha256:
-            return {}
-        return run.kept
+        return Kept() if run is None or run.bundle != order.bundle.sha256 else run.kept
 
     def succeeds(self, order: Order) -> bool:
         """Whether what an order's job has left is still of use: for it, or for a newer one that came since.
@@ -159,7 +136,7 @@ class AgentState(msgspec.Struct, frozen=True):
             found.update(versions(order))
         for run in self.runs.values():
             found.update((run.bundle, run.base))
-            found.update(name for name in run.kept.values() if name is not None)
+            found |= run.kept.names()
         return found
 
 
@@ -240,17 +217,7 @@ class Memory:
         if order.task == EVALUATE and known is not None and known.bundle != order.bundle.sha256:
             known = msgspec.structs.replace(known, round=order.round)
         else:
-            known = RunState(
-                order.bundle.sha256,
-                order.model_hash,
-                outcome.model,
-                outcome.residual,
-                order.round,
-                outcome.mask,
-                outcome.part,
-                outcome.gradient,
-                outcome.patch,
-            )
+            known = RunState(order.bundle.sha256, order.model_hash, order.round, outcome.kept)
         runs = {**_without(self.state.runs, order.run), order.run: known}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]

@@ -11,6 +11,7 @@ Whoever trains many devices at once prepares and completes each, and leads their
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,16 +58,14 @@ class OutOfMemory(SedgeError):
     """A job needs more memory than the device has for it."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """An order whose blobs are all here, and what the device keeps of its run, by name.
+class Kept(msgspec.Struct, frozen=True):
+    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
 
     ``model`` is the device's own last one, which it predicts with; where that is a mixture, ``part`` is
     the own part of it. ``residual`` is what it still owes, ``mask`` that of its last update, ``gradient``
     that of its last batch, and ``patch`` what it sent last, coded as a patch.
     """
 
-    order: Order
     model: bytes | None = None
     residual: bytes | None = None
     mask: bytes | None = None
@@ -74,27 +73,31 @@ class Job:
     gradient: bytes | None = None
     patch: bytes | None = None
 
+    def names(self) -> set[bytes]:
+        """The names of all that is kept."""
+        return {name for name in msgspec.structs.astuple(self) if name is not None}
+
+
+NOTHING = Kept()
+
+
+@dataclass(frozen=True)
+class Job:
+    """An order whose blobs are all here, and what the device has kept of its run."""
+
+    order: Order
+    kept: Kept = NOTHING
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished job left: the update among the blobs, all else among the vectors, as in ``Job``."""
+    """What a finished job left: the update among the blobs, and what the device keeps from now on."""
 
     run: str
     round: int
     update: bytes
-    model: bytes | None
-    residual: bytes | None
     report: Report
-    mask: bytes | None = None
-    part: bytes | None = None
-    gradient: bytes | None = None
-    patch: bytes | None = None
-
-    @property
-    def kept(self) -> tuple[bytes, ...]:
-        """The names of everything that the device keeps for its next order of the run."""
-        found = (self.model, self.residual, self.mask, self.part, self.gradient, self.patch)
-        return tuple(name for name in found if name is not None)
+    kept: Kept = NOTHING
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Coded:
-    """A coded delta, and the names of what it leaves for the next round (see ``Job``)."""
+    """A coded delta, and what the device keeps once it is sent."""
 
     payload: bytes
-    residual: bytes | None
-    mask: bytes | None
-    patch: bytes | None
+    kept: Kept
 
 
 def perform(job: Job, place: Workplace) -> Outcome:
@@ -218,13 +219,17 @@ def prepare(job: Job, place: Place, manifest: BundleManifest) -> Prepared:
     if order.work.choice is not None:
         train, held = split(train, order.work.choice.holdout, order.work.choice.seed)
     kept = _slices(layout, order.work.keep)
-    start = assemble(order, place.blobs, vectors, layout, kept, job.model, job.gradient)
+    start = assemble(order, place.blobs, vectors, layout, kept, job.kept.model, job.kept.gradient)
     context = None
-    if order.work.select is not None and job.mask is not None and order.context == job.mask:
-        context = vectors.read_mask(job.mask)
+    if (
+        order.work.select is not None
+        and job.kept.mask is not None
+        and order.context == job.kept.mask
+    ):
+        context = vectors.read_mask(job.kept.mask)
     name = None
     if order.work.own_model is not None:
-        name = job.part if order.work.own_model.mixes else job.model
+        name = job.kept.part if order.work.own_model.mixes else job.kept.model
     own = None if name is None else vectors.read(name, layout)
     correction = None
     if order.correction is not None:
@@ -269,28 +274,20 @@ def complete(prepared: Prepared, learned: Learned, seconds: float, place: Place)
         sparse=learned.sparse,
         level=None if learned.picked is None else learned.picked.level,
     )
-    coded = Coded(b"", job.residual, job.mask, job.patch)
+    coded = Coded(b"", job.kept)
     if order.task == TRAIN and order.work.upload:
         coded = code_delta(prepared, learned, vectors)
     update = place.blobs.write(encode_update(report, coded.payload))
-    model, part, gradient = job.model, job.part, job.gradient
+    kept = coded.kept
     if order.task == TRAIN:
         slope = trained.gradient if scores_gradient(order) else None
-        model = vectors.keep(learned.model) if place.keeps_model else None
-        part = None if learned.part is None else vectors.keep(learned.part)
-        gradient = None if slope is None else vectors.keep(slope)
-    return Outcome(
-        order.run,
-        order.round,
-        update,
-        model,
-        coded.residual,
-        report,
-        coded.mask,
-        part,
-        gradient,
-        coded.patch,
-    )
+        kept = msgspec.structs.replace(
+            kept,
+            model=vectors.keep(learned.model) if place.keeps_model else None,
+            part=None if learned.part is None else vectors.keep(learned.part),
+            gradient=None if slope is None else vectors.keep(slope),
+        )
+    return Outcome(order.run, order.round, update, report, kept)
 
 
 def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
@@ -311,14 +308,15 @@ def code_delta(prepared: Prepared, learned: Learned, vectors: Vectors) -> Coded:
     except LocalError as exc:
         where = f"run {order.run}, round {order.round}"
         raise TrainingDiverged(f"{where}: delta: {exc}") from exc
-    residual, mask = None, job.mask
+    residual, mask = None, job.kept.mask
     whole = chosen.indices is None and codec.values is ValueCoding.FP32
     if learned.chosen is None and codec.error_feedback and not whole:
         _take_out(delta, chosen, codec.values)
         residual = vectors.keep(delta)
     if learned.chosen is not None and 0 < chosen.count < chosen.size:
         mask = vectors.keep_mask(mask_bitmap(chosen))
-    return Coded(payload, residual, mask, patch)
+    kept = msgspec.structs.replace(job.kept, residual=residual, mask=mask, patch=patch)
+    return Coded(payload, kept)
 
 
 def base_of(prepared: Prepared, learned: Learned) -> Theta:
@@ -336,8 +334,8 @@ def _change(prepared: Prepared, learned: Learned, vectors: Vectors) -> Theta:
     # Two finite vectors may be too far apart; that is found when it is coded.
     with np.errstate(over="ignore"):
         delta = learned.trained.theta - base_of(prepared, learned)
-        if owes and job.residual is not None:
-            residual = vectors.read(job.residual, prepared.manifest.layout)
+        if owes and job.kept.residual is not None:
+            residual = vectors.read(job.kept.residual, prepared.manifest.layout)
             place = prepared.personal.astype(np.intp)
             own = delta[place]
             delta += residual

@@ -18,7 +18,7 @@ from sedge_edge.rounds.state import (
     RunState,
     TooManyRuns,
 )
-from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.job import Kept, Outcome
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
@@ -66,11 +66,11 @@ def outcome(run: str, number: int) -> Outcome:
         steps=1,
         seconds=1.0,
     )
-    update, own, residual, *others = (
+    update, *kept = (
         blob(f"{kind} {run} {number}")
         for kind in ("update", "own", "residual", "mask", "part", "gradient", "patch")
     )
-    return Outcome(run, number, update, own, residual, report, *others)
+    return Outcome(run, number, update, report, Kept(*kept))
 
 
 @pytest.fixture
@@ -109,13 +109,8 @@ def test_every_change_survives(path: Path) -> None:
         "a": RunState(
             blob("bundle"),
             blob("version a 1"),
-            blob("own a 1"),
-            blob("residual a 1"),
             1,
-            blob("mask a 1"),
-            blob("part a 1"),
-            blob("gradient a 1"),
-            blob("patch a 1"),
+            outcome("a", 1).kept,
         )
     }
     now.deliver(now.state.outbox[0])
@@ -242,7 +237,7 @@ def test_a_round_has_one_update(path: Path) -> None:
     now = memory(path)
     now.finish(order("a", 1), outcome("a", 1))
     now.finish(order("a", 2), outcome("a", 2))
-    again = Outcome("a", 1, blob("other"), None, None, outcome("a", 1).report)
+    again = Outcome("a", 1, blob("other"), outcome("a", 1).report)
     now.finish(order("a", 1), again)
     assert now.state.outbox == (
         Pending("a", 2, blob("update a 2")),
@@ -281,7 +276,9 @@ def test_runs_in_turn_lose_nothing_and_one_too_many_is_refused(path: Path) -> No
             now.accept(order("new", number))
         assert (now.state.runs, now.state.orders) == (kept.runs, kept.orders)
         now = memory(path)  # who is in use is known after a power cut
-    assert [known.model for known in now.state.runs.values()] == [blob(f"own {r} 3") for r in MANY]
+    assert [known.kept.model for known in now.state.runs.values()] == [
+        blob(f"own {r} 3") for r in MANY
+    ]
 
 
 def test_a_run_that_seems_to_be_over_makes_room(path: Path) -> None:
@@ -331,7 +328,7 @@ def test_an_evaluation_with_another_bundle_leaves_what_training_left(path: Path)
     known = now.state.runs["a"]
     other = msgspec.structs.replace(order("a", 2), task="evaluate", bundle=describe(b"narrow"))
     now.accept(other)
-    now.finish(other, Outcome("a", 2, blob("metrics"), None, None, outcome("a", 2).report))
+    now.finish(other, Outcome("a", 2, blob("metrics"), outcome("a", 2).report))
     assert now.state.runs == {"a": msgspec.structs.replace(known, round=2)}
     assert now.state.pending("a", 2) == Pending("a", 2, blob("metrics"))
     assert now.state.kept_for(order("a", 3)) == known.kept
@@ -350,47 +347,16 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     kinds = ("version", "update", "own", "residual", "mask", "part", "gradient", "patch")
     names |= {f"{kind} b 1" for kind in kinds}
     assert now.state.blobs() == {blob(name) for name in names}
-    now.finish(order("c", 1), Outcome("c", 1, blob("u"), None, None, outcome("c", 1).report))
+    now.finish(order("c", 1), Outcome("c", 1, blob("u"), outcome("c", 1).report))
     assert None not in now.state.blobs()
 
 
-class OldRun(msgspec.Struct, frozen=True):
-    """A run as agents without versions and masks wrote it."""
-
-    bundle: bytes
-    base: bytes
-    model: bytes | None = None
-    residual: bytes | None = None
-    round: int = 0
-
-
-class OldState(msgspec.Struct, frozen=True):
-    """Their state, as far as it matters here."""
-
-    runs: dict[str, OldRun]
-    incarnation: int = 3
-
-
-def test_a_journal_of_an_older_agent_is_read(path: Path) -> None:
-    old = OldRun(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4)
-    Journal(path, OldState, SCHEMA).commit(OldState({"a": old}))
+def test_a_run_keeps_what_its_outcome_left(path: Path) -> None:
     now = memory(path)
-    known = RunState(blob("bundle"), blob("coded model"), blob("own"), blob("residual"), 4, None)
-    assert now.state == AgentState(incarnation=3, runs={"a": known})
-    assert set(known.kept.values()) == {blob("own"), blob("residual"), None}
-    now.finish(order("a", 5), outcome("a", 5))
-    assert memory(path).state.runs["a"].mask == blob("mask a 5")
-
-
-def test_a_run_keeps_what_its_outcome_left_under_the_names_of_a_job(path: Path) -> None:
-    now = memory(path)
-    done = outcome("a", 1)
-    now.finish(order("a", 1), done)
-    job = Job(order("a", 2), **now.state.runs["a"].kept)
-    assert tuple(now.state.runs["a"].kept.values()) == done.kept
-    left = (done.model, done.residual, done.mask, done.part, done.gradient, done.patch)
-    found = (job.model, job.residual, job.mask, job.part, job.gradient, job.patch)
-    assert found == left == done.kept
+    now.finish(order("a", 1), outcome("a", 1))
+    assert now.state.runs["a"].kept == outcome("a", 1).kept
+    assert now.state.kept_for(order("a", 2)).names() <= now.state.blobs()
+    assert len(now.state.kept_for(order("a", 2)).names()) == 6
 
 
 def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,10 +397,9 @@ def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.Mon
 
 def test_what_is_kept_belongs_to_the_runs_bundle() -> None:
     coming = order("a", 2)
-    run = RunState(coming.bundle.sha256, bytes(32), model=blob("model"), mask=blob("mask"))
+    run = RunState(coming.bundle.sha256, bytes(32), kept=Kept(blob("model"), mask=blob("mask")))
     state = AgentState(runs={"a": run})
     assert state.kept_for(coming) == run.kept
-    assert state.kept_for(coming)["model"] == blob("model")
     other = msgspec.structs.replace(run, bundle=blob("another"))
-    assert AgentState(runs={"a": other}).kept_for(coming) == {}
-    assert AgentState().kept_for(coming) == {}
+    assert AgentState(runs={"a": other}).kept_for(coming) == Kept()
+    assert AgentState().kept_for(coming) == Kept()

@@ -26,6 +26,7 @@ from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
     Coded,
     Job,
+    Kept,
     Outcome,
     OutOfMemory,
     Prepared,
@@ -107,7 +108,7 @@ def patch_of(indices: list[int], values: list[float]) -> bytes:
 def start_of(desk: Desk, order: Order, own: bytes | None = None) -> Theta:
     """Where a job starts (n,), with everything that the coordinator serves on the device."""
     stored(desk)
-    return prepare(Job(order, own), desk.place(), manifest_of(desk)).start
+    return prepare(Job(order, Kept(own)), desk.place(), manifest_of(desk)).start
 
 
 def test_the_start_is_global_then_patch_then_kept_tensors(desk: Desk) -> None:
@@ -156,7 +157,11 @@ def test_a_blob_that_is_not_there_is_a_storage_error(desk: Desk) -> None:
         prepare(Job(desk.order(1)), desk.place(), manifest_of(desk))
     stored(desk)
     with pytest.raises(StorageError):
-        prepare(Job(desk.order(1, keep=("norm.mean",)), bytes(32)), desk.place(), manifest_of(desk))
+        prepare(
+            Job(desk.order(1, keep=("norm.mean",)), Kept(bytes(32))),
+            desk.place(),
+            manifest_of(desk),
+        )
 
 
 @pytest.mark.parametrize(
@@ -190,12 +195,12 @@ def sent(
 ) -> tuple[bytes, bytes | None, bytes | None]:
     """Payload, and the names of residual and mask, after a training from start to trained (n,)."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
-    job = Job(order, None, residual, mask)
+    job = Job(order, Kept(None, residual, mask))
     nothing = np.empty(0, np.uint32)
     prepared = Prepared(job, manifest_of(desk), start, start, nothing, kept, desk.train, context)
     learned = replace(ended(trained), chosen=chosen)
     coded = code_delta(prepared, learned, FolderVectors(desk.blobs()))
-    return coded.payload, coded.residual, coded.mask
+    return coded.payload, coded.kept.residual, coded.kept.mask
 
 
 def ended(trained: Theta) -> Learned:
@@ -277,10 +282,10 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(desk: Desk) -> Non
     old, mask = desk.blobs().write(drift(9).tobytes()), desk.blobs().write(b"mask")
     order = desk.order(upload=False)
     stored(desk)
-    outcome = perform(Job(order, None, old, mask), desk.place())
-    assert (outcome.residual, outcome.mask) == (old, mask)
+    outcome = perform(Job(order, Kept(None, old, mask)), desk.place())
+    assert (outcome.kept.residual, outcome.kept.mask) == (old, mask)
     assert len(decode_update(desk.blobs().read(outcome.update))[1]) == 0
-    assert outcome.model is not None
+    assert outcome.kept.model is not None
 
 
 @pytest.mark.parametrize(
@@ -374,7 +379,7 @@ def test_a_context_is_used_where_both_sides_hold_it(
     mask = desk.blobs().write(bitmap)
     order = desk.order(2, select=SELECT if selects else None, context=mask if named else b"")
     stored(desk)
-    job = Job(order, mask=mask if held else bytes(32))
+    job = Job(order, Kept(mask=mask if held else bytes(32)))
     assert prepare(job, desk.place(), manifest_of(desk)).context == (bitmap if used else None)
 
 
@@ -385,7 +390,7 @@ def test_a_damaged_mask_is_found_before_the_training(desk: Desk) -> None:
     order = desk.order(2, select=SELECT, context=mask)
     stored(desk)
     with pytest.raises(StorageError, match="do not have its sha256"):
-        prepare(Job(order, mask=mask), desk.place(), manifest_of(desk))
+        prepare(Job(order, Kept(mask=mask)), desk.place(), manifest_of(desk))
     assert not desk.blobs().has(mask)
 
 
@@ -406,7 +411,7 @@ def coded_of(
     """What is coded after a training from start (n,), with what the job or the start has besides."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
-    job = Job(order, residual=changes.pop("residual", None))
+    job = Job(order, Kept(residual=changes.pop("residual", None)))
     prepared = Prepared(
         job, manifest_of(desk), start, kept=kept, train=desk.train, **{**plain, **changes}
     )
@@ -424,7 +429,7 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
     order = desk.order(codec=codec, select=SELECT)
     learned = replace(ended(trained), chosen=chosen)
     coded, _ = coded_of(desk, order, learned, start, residual=old)
-    assert coded.residual is None
+    assert coded.kept.residual is None
     found = decode(coded.payload, N)
     assert found.indices is not None
     np.testing.assert_array_equal(found.indices, chosen)
@@ -439,7 +444,7 @@ def test_no_element_or_all_may_be_critical(desk: Desk, count: int) -> None:
     learned = replace(ended(trained), chosen=np.arange(count, dtype=np.uint32))
     coded, _ = coded_of(desk, order, learned, start)
     assert decode(coded.payload, N).count == count
-    assert coded.mask is None
+    assert coded.kept.mask is None
 
 
 def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(desk: Desk) -> None:
@@ -456,8 +461,8 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(desk: Desk
     assert found.indices is not None
     np.testing.assert_array_equal(found.indices, chosen)
     assert report.sparse == Metrics(chosen.size + 4.0, 0.5, 7)
-    assert outcome.mask == hashlib.sha256(mask_bitmap(found)).digest()
-    assert outcome.residual is None
+    assert outcome.kept.mask == hashlib.sha256(mask_bitmap(found)).digest()
+    assert outcome.kept.residual is None
 
 
 # What it remembers.
@@ -474,9 +479,9 @@ def test_what_is_remembered_is_the_coordinators_own_patch(desk: Desk, codec: Cod
     arrived.add_to(theirs)
     values = theirs if arrived.indices is None else theirs[arrived.indices]
     patch = encode(SparseVector(N, arrived.indices, values), ValueCoding.FP32, Compression.NONE)
-    assert coded.patch is not None
-    assert coded.patch == hashlib.sha256(patch).digest()
-    assert FolderVectors(desk.blobs()).read_mask(coded.patch) == patch
+    assert coded.kept.patch is not None
+    assert coded.kept.patch == hashlib.sha256(patch).digest()
+    assert FolderVectors(desk.blobs()).read_mask(coded.kept.patch) == patch
 
 
 def test_nothing_is_remembered_unasked(desk: Desk) -> None:
@@ -484,7 +489,7 @@ def test_nothing_is_remembered_unasked(desk: Desk) -> None:
 
     def left(order: Order) -> bytes | None:
         stored(desk)
-        return perform(Job(order, patch=old), desk.place()).patch
+        return perform(Job(order, Kept(patch=old)), desk.place()).kept.patch
 
     assert left(desk.order(1)) is None
     assert left(desk.order(1, remember=True)) not in (None, old)
@@ -522,11 +527,11 @@ def test_with_own_elements_the_delta_is_counted_from_the_global_model(desk: Desk
 def test_a_device_finds_its_elements_again_from_round_to_round(desk: Desk) -> None:
     order = desk.order(1, scoring=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
     first, blobs = job(desk, order)
-    assert first.gradient is not None
-    np.testing.assert_array_equal(FolderVectors(blobs).read(first.gradient, LAYOUT), -drift(1))
+    assert first.kept.gradient is not None
+    np.testing.assert_array_equal(FolderVectors(blobs).read(first.kept.gradient, LAYOUT), -drift(1))
     second = desk.order(2, scoring=DeviceScoring(0.99, "fisher"), codec=Codec())
     stored(desk)
-    kept = Job(second, first.model, None, None, None, first.gradient)
+    kept = Job(second, Kept(first.kept.model, gradient=first.kept.gradient))
     prepared = prepare(kept, desk.place(), manifest_of(desk))
     own = theta_of(1) + drift(1)
     wanted = own_elements(own, theta_of(2), LAYOUT, DeviceScoring(0.99, "fisher"), drift(1))
@@ -546,16 +551,16 @@ def test_dittos_own_model_is_kept_and_goes_on_where_it_ended(desk: Desk) -> None
     personal = OwnModel(Training(prox=0.5))
     first, blobs = job(desk, desk.order(1, own_model=personal))
     vectors = FolderVectors(blobs)
-    assert first.model is not None
-    assert first.part is None
-    own = vectors.read(first.model, LAYOUT)
+    assert first.kept.model is not None
+    assert first.kept.part is None
+    own = vectors.read(first.kept.model, LAYOUT)
     np.testing.assert_array_equal(own, theta_of(1) + drift(phase_seed(1, 1)))
     again = desk.order(2, own_model=personal)
     stored(desk)
-    second = perform(Job(again, first.model), desk.place())
-    assert second.model is not None
+    second = perform(Job(again, Kept(first.kept.model)), desk.place())
+    assert second.kept.model is not None
     expected = own + drift(phase_seed(2, 1))
-    np.testing.assert_array_equal(vectors.read(second.model, LAYOUT), expected)
+    np.testing.assert_array_equal(vectors.read(second.kept.model, LAYOUT), expected)
     report, payload = decode_update(desk.blobs().read(second.update))
     sent = decode(payload, N).dense()
     np.testing.assert_allclose(sent, drift(2), rtol=0, atol=1e-7)
@@ -567,18 +572,18 @@ def test_apfls_part_is_kept_beside_the_mixture(desk: Desk) -> None:
     personal = OwnModel(mix=0.25, adaptive=True)
     first, blobs = job(desk, desk.order(1, own_model=personal))
     vectors = FolderVectors(blobs)
-    assert first.model is not None
-    assert first.part is not None
-    part = vectors.read(first.part, LAYOUT)
+    assert first.kept.model is not None
+    assert first.kept.part is not None
+    part = vectors.read(first.kept.part, LAYOUT)
     np.testing.assert_array_equal(part, theta_of(1) + 2 * drift(1))
     expected = mixture(0.375, part, theta_of(1) + drift(1))
-    np.testing.assert_array_equal(vectors.read(first.model, LAYOUT), expected)
+    np.testing.assert_array_equal(vectors.read(first.kept.model, LAYOUT), expected)
     assert first.report.mix == 0.375
     again = desk.order(2, own_model=OwnModel(mix=0.375))
     stored(desk)
-    second = perform(Job(again, first.model, part=first.part), desk.place())
-    assert second.part is not None
-    np.testing.assert_array_equal(vectors.read(second.part, LAYOUT), part + 2 * drift(2))
+    second = perform(Job(again, Kept(first.kept.model, part=first.kept.part)), desk.place())
+    assert second.kept.part is not None
+    np.testing.assert_array_equal(vectors.read(second.kept.part, LAYOUT), part + 2 * drift(2))
     assert second.report.mix == 0.375
 
 
@@ -586,8 +591,8 @@ def test_a_model_that_is_of_no_more_use_is_let_go(desk: Desk) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
     names = [desk.blobs().write(theta_of(i).tobytes()) for i in range(6)]
     stored(desk)
-    outcome = perform(Job(desk.order(1), *names), desk.place())
-    assert (outcome.part, outcome.gradient, outcome.patch) == (None, None, None)
+    outcome = perform(Job(desk.order(1), Kept(*names)), desk.place())
+    assert (outcome.kept.part, outcome.kept.gradient, outcome.kept.patch) == (None, None, None)
 
 
 def test_an_order_that_cannot_be_done_is_found_before_the_training(desk: Desk) -> None:
@@ -618,10 +623,10 @@ def test_a_job_leaves_update_model_and_report(desk: Desk) -> None:
     order = desk.order(3, codec=Codec(fraction=0.5))
     outcome, blobs = job(desk, order)
     assert (outcome.run, outcome.round) == ("run", 3)
-    assert outcome.model is not None
-    assert outcome.residual is not None
+    assert outcome.kept.model is not None
+    assert outcome.kept.residual is not None
     np.testing.assert_array_equal(
-        FolderVectors(blobs).read(outcome.model, LAYOUT), theta_of(3) + drift(3)
+        FolderVectors(blobs).read(outcome.kept.model, LAYOUT), theta_of(3) + drift(3)
     )
     report, payload = decode_update(blobs.read(outcome.update))
     assert report == outcome.report
@@ -654,8 +659,8 @@ def test_an_evaluation_leaves_an_update_only(desk: Desk) -> None:
     order = desk.order(3, task="evaluate")
     blobs = stored(desk)
     names = [blobs.write(theta_of(i).tobytes()) for i in range(8, 14)]
-    outcome = perform(Job(order, *names), desk.place())
-    assert outcome.kept == tuple(names)
+    outcome = perform(Job(order, Kept(*names)), desk.place())
+    assert outcome.kept == Kept(*names)
     report, payload = decode_update(blobs.read(outcome.update))
     assert report.task == "evaluate"
     assert len(payload) == 0
@@ -795,8 +800,8 @@ def test_what_is_owed_counts_from_the_start_that_was_picked(desk: Desk, codec: C
     start = theta_of(3)
     start[[5, 9]] = [0.9, 1]
     owed = np.zeros(N, np.float32)
-    if outcome.residual is not None:
-        owed = FolderVectors(blobs).read(outcome.residual, LAYOUT)
+    if outcome.kept.residual is not None:
+        owed = FolderVectors(blobs).read(outcome.kept.residual, LAYOUT)
     np.testing.assert_allclose(
         decode(payload, N).dense() + owed, start + drift(3) - start, rtol=0, atol=1e-7
     )
@@ -805,11 +810,11 @@ def test_what_is_owed_counts_from_the_start_that_was_picked(desk: Desk, codec: C
 def test_what_is_remembered_is_what_was_picked_and_sent(desk: Desk) -> None:
     desk.trainer = Valuing()
     outcome, blobs = job(desk, picking(desk, 3, remember=True))
-    assert outcome.patch is not None
+    assert outcome.kept.patch is not None
     start = theta_of(3)
     start[[5, 9]] = [0.9, 1]
     np.testing.assert_array_equal(
-        decode(blobs.read(outcome.patch), N).dense(), start + (start + drift(3) - start)
+        decode(blobs.read(outcome.kept.patch), N).dense(), start + (start + drift(3) - start)
     )
 
 

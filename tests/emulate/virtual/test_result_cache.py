@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.job import Job, Kept, Outcome
 from sedge_emulate.virtual.result_cache import ResultCache, job_key
 from sedge_emulate.workers.worker import Finished
 from sedge_protocol.errors import StorageError
@@ -22,9 +22,7 @@ REPORT = Report(
     run="r", round=1, task="train", layout_hash=bytes(32), model_hash=bytes(32), num_examples=3,
     before=Metrics(1.0, 0.5, 2), after=Metrics(0.5, 1.0, 2), train_loss=0.25, steps=4, seconds=1.5,
 )  # fmt: skip
-DONE = Finished(
-    Outcome("r", 1, bytes([1]) * 32, bytes([2]) * 32, None, REPORT, None), b"the update"
-)
+DONE = Finished(Outcome("r", 1, bytes([1]) * 32, REPORT, Kept(bytes([2]) * 32)), b"the update")
 KEY = job_key(b"fleet", "device-1", Job(ORDER))
 
 
@@ -42,12 +40,12 @@ def test_a_job_is_what_its_outcome_depends_on() -> None:
         (b"fleet", "device-1", Job(msgspec.structs.replace(ORDER, seed=8))),
         (b"fleet", "device-1", Job(msgspec.structs.replace(ORDER, model_hash=b"m" * 32))),
         (b"fleet", "device-1", Job(msgspec.structs.replace(ORDER, patch=b"p"))),
-        (b"fleet", "device-1", Job(ORDER, model=b"a" * 32)),
-        (b"fleet", "device-1", Job(ORDER, residual=b"a" * 32)),
-        (b"fleet", "device-1", Job(ORDER, mask=b"a" * 32)),
-        (b"fleet", "device-1", Job(ORDER, part=b"a" * 32)),
-        (b"fleet", "device-1", Job(ORDER, gradient=b"a" * 32)),
-        (b"fleet", "device-1", Job(ORDER, patch=b"a" * 32)),
+        (b"fleet", "device-1", Job(ORDER, Kept(model=b"a" * 32))),
+        (b"fleet", "device-1", Job(ORDER, Kept(residual=b"a" * 32))),
+        (b"fleet", "device-1", Job(ORDER, Kept(mask=b"a" * 32))),
+        (b"fleet", "device-1", Job(ORDER, Kept(part=b"a" * 32))),
+        (b"fleet", "device-1", Job(ORDER, Kept(gradient=b"a" * 32))),
+        (b"fleet", "device-1", Job(ORDER, Kept(patch=b"a" * 32))),
     ]
     assert len({job_key(*job) for job in jobs}) == len(jobs)
     later = msgspec.structs.replace(ORDER, deadline_ms=1)

@@ -21,7 +21,7 @@ from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.agent import Identity
-from sedge_edge.training.job import CODECS, Job
+from sedge_edge.training.job import CODECS, Job, Kept
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.config import LinkConfig
 from sedge_emulate.virtual.clock import Clock
@@ -236,7 +236,7 @@ def test_the_job_of_an_order_that_was_cancelled_is_done_for_nothing(
     device = lab.devices[0]
     lab.until(lambda: device._begun is not None)
     begun = device._begun
-    device._begin(Job(begun_order(device), residual=None, mask=bytes(32)))
+    device._begin(Job(begun_order(device), Kept(mask=bytes(32))))
     assert begun is not None and device._begun is not begun
     assert all(lab.disk.has(name) for name in begun.holds[1:])
     theta, summaries = lab.play()
@@ -251,7 +251,7 @@ def test_a_job_that_is_given_up_leaves_no_vector_behind(lab: Lab, others: int) -
     lab.until(lambda: device._begun is not None)
     order = begun_order(device)
     for seed in range(others):
-        device._begin(Job(msgspec.structs.replace(order, seed=seed), residual=None))
+        device._begin(Job(msgspec.structs.replace(order, seed=seed)))
     assert len(device._past) == others
     lab.play()  # checks that what devices hold is there
     assert device._past == []

@@ -15,7 +15,7 @@ from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_bac
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.job import Job, Outcome, Workplace, perform
+from sedge_edge.training.job import Job, Kept, Outcome, Workplace, perform
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers import worker as module
 from sedge_emulate.workers.job_disk import JobVectors
@@ -66,7 +66,7 @@ def worker(request: pytest.FixtureRequest, setup: WorkerSetup) -> Worker:
 
 def request_of(maker: OrderMaker, device: int, order: Order, **own: bytes) -> Request:
     key = hashlib.sha256(f"{device}/{order.round}".encode()).digest()
-    return Request(device, Job(order, **own), maker.home, key, 2.0)
+    return Request(device, Job(order, Kept(**own)), maker.home, key, 2.0)
 
 
 def done(answer: Finished | Failed) -> Finished:
@@ -117,7 +117,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
     mine, theirs = Job(maker.order()), Job(maker.order())
     tensor = maker.layout.tensors[0].name
     for number in (1, 2):
-        context = mine.mask or b""
+        context = mine.kept.mask or b""
         more = ASKED[asked] | (patched(theta.size, number) if "choice" in ASKED[asked] else {})
         order = maker.order(
             number, theta + number, codec=codec, keep=(tensor,), context=context, **more
@@ -130,14 +130,17 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
         found = done(worker.perform([request]).answers[0])
         assert found.update == folder.read(expected.update)
         assert found.outcome.report == expected.report
-        assert (found.outcome.mask, found.outcome.patch) == (expected.mask, expected.patch)
+        assert (found.outcome.kept.mask, found.outcome.kept.patch) == (
+            expected.kept.mask,
+            expected.kept.patch,
+        )
         left = found.outcome
-        assert left.model is not None
+        assert left.kept.model is not None
         for name, twin in (
-            (left.model, expected.model),
-            (left.residual, expected.residual),
-            (left.part, expected.part),
-            (left.gradient, expected.gradient),
+            (left.kept.model, expected.kept.model),
+            (left.kept.residual, expected.kept.residual),
+            (left.kept.part, expected.kept.part),
+            (left.kept.gradient, expected.kept.gradient),
         ):
             assert (name is None) is (twin is None)
             if twin is not None:
@@ -147,15 +150,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
 
 
 def own_of(job: Job, outcome: Outcome) -> Job:
-    return Job(
-        job.order,
-        outcome.model,
-        outcome.residual,
-        outcome.mask,
-        outcome.part,
-        outcome.gradient,
-        outcome.patch,
-    )
+    return Job(job.order, outcome.kept)
 
 
 def test_a_group_gives_the_bytes_that_each_would_give_alone(
@@ -168,9 +163,9 @@ def test_a_group_gives_the_bytes_that_each_would_give_alone(
     assert together.train_s > 0
     assert together.peak_rss > 2**20
     for request, answer in zip(requests, together.answers, strict=True):
-        first = vector(maker, done(answer).outcome.model)
+        first = vector(maker, done(answer).outcome.kept.model)
         assert worker.perform([request]).answers == [answer]
-        assert vector(maker, done(answer).outcome.model).tobytes() == first.tobytes()
+        assert vector(maker, done(answer).outcome.kept.model).tobytes() == first.tobytes()
     updates = {done(answer).update for answer in together.answers}
     assert len(updates) == DEVICES
 
@@ -190,7 +185,7 @@ def test_a_virtual_device_keeps_its_own_model_only_for_what_it_keeps_alone(
     ]
     for changes in (*asking, *without):
         (answer,) = worker.perform([request_of(maker, 0, maker.order(**changes))]).answers
-        assert (done(answer).outcome.model is not None) is (changes in asking)
+        assert (done(answer).outcome.kept.model is not None) is (changes in asking)
 
 
 def test_training_helps(worker: Worker, maker: OrderMaker) -> None:
@@ -240,7 +235,11 @@ def test_an_evaluation_sends_a_report_and_keeps_nothing(worker: Worker, maker: O
     request = request_of(maker, 0, maker.order(task="evaluate", upload=False), model=own)
     files = {path.name for path in maker.disk.vectors.iterdir()}
     found = done(worker.perform([request]).answers[0])
-    assert (found.outcome.model, found.outcome.residual, found.outcome.mask) == (own, None, None)
+    assert (found.outcome.kept.model, found.outcome.kept.residual, found.outcome.kept.mask) == (
+        own,
+        None,
+        None,
+    )
     report, payload = decode_update(found.update)
     assert report == found.outcome.report
     assert (report.task, bytes(payload)) == ("evaluate", b"")
@@ -264,8 +263,8 @@ def test_a_device_with_a_folder_of_its_own(
         folder.write((maker.disk.blobs / manifest.sha256.hex()).read_bytes())
     found = done(worker.perform([Request(0, Job(order), tmp_path / "own")]).answers[0])
     assert folder.read(found.outcome.update) == found.update
-    assert found.outcome.model is not None
-    assert folder.has(found.outcome.model)
+    assert found.outcome.kept.model is not None
+    assert folder.has(found.outcome.kept.model)
     assert list(maker.disk.vectors.iterdir()) == []
 
 

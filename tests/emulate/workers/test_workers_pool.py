@@ -61,7 +61,7 @@ class FakeExecutor:
 
     def answer(self, place: int) -> None:
         """A worker has done a group."""
-        outcome: Any = Outcome("r", 1, b"", None, None, REPORT)
+        outcome: Any = Outcome("r", 1, b"", REPORT)
         done = [Finished(outcome, bytes([device])) for device in self.groups[place]]
         self.answers[place].set_result(Answers(list(done), 0.5, 100 + place % 2, 1000))
 

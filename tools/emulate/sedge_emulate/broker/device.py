@@ -13,17 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from sedge_cloud.store.database import Store
-from sedge_edge.agent import Agent, Identity
-from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import Runtime
+from sedge_edge.agent import Identity
+from sedge_edge.runtime import Runtime, open_agent
 from sedge_edge.training.job import CODECS, Job, Outcome
 from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
 from sedge_protocol.errors import LinkError
-from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.messages import Hello
@@ -63,9 +60,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     )  # fmt: skip
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device
-    journal = Journal(folder / "journal", AgentState, SCHEMA)
-    rng = np.random.default_rng([seed, number])
-    agent = Agent(identity, BlobFolder(folder), journal, rng, int(time.time()))
+    agent = open_agent(identity, folder, np.random.default_rng([seed, number]), int(time.time()))
     # Fleets of different runs share a broker; the client id keeps their sessions apart.
     settings = BrokerSettings(site.url, f"{site.fleet}-{device}")
 

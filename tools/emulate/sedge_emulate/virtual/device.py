@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, Work
@@ -196,7 +197,7 @@ class VirtualDevice:
         self._orders = state.orders
         for order in state.orders.values():
             if all(self._world.disk.bring(manifest.sha256) for manifest in named(order)):
-                self._begin(Job(order, **state.kept_for(order)))
+                self._begin(Job(order, state.kept_for(order)))
                 return
 
     def _work(self, job: Job) -> None:
@@ -233,7 +234,7 @@ class VirtualDevice:
 
     def _require_model(self, order: Order) -> None:
         known = None if self._agent is None else self._agent.state.runs.get(order.run)
-        if order.work.keep and known is not None and known.model is None:
+        if order.work.keep and known is not None and known.kept.model is None:
             raise LocalError(
                 f"round {order.round}: {self.identity.device} is to keep {order.work.keep} of its own "
                 "model, which virtual devices keep only where every order asks for it"
@@ -259,11 +260,10 @@ class VirtualDevice:
             disk.release(name)
         if again or future.cancelled() or future.exception() is not None:
             return
-        outcome = future.result().outcome
         # Not what is named by its content: another job may have found it here and count on it.
-        for vector in (outcome.model, outcome.residual, outcome.part, outcome.gradient):
-            if vector is not None:
-                disk.drop(vector)
+        own = msgspec.structs.replace(future.result().outcome.kept, mask=None, patch=None)
+        for vector in own.names():
+            disk.drop(vector)
 
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
         """The job's time is over: take its result, if the device that began it is still the same.
@@ -294,9 +294,8 @@ class VirtualDevice:
 
     def _keep(self, order: Order, finished: Finished) -> None:
         """What the job has left on the host's disk is the device's now."""
-        outcome = finished.outcome
         self._disk.write(finished.update)
-        for name in (order.model_hash, *outcome.kept):
+        for name in (order.model_hash, *finished.outcome.kept.names()):
             self._disk.take(name)
 
 

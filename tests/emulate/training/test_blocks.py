@@ -58,10 +58,10 @@ def test_data_are_copied_to_a_device_once() -> None:
     resident = Resident(torch.device("meta"))
     first, second = np.zeros((4, 2), np.float32), np.zeros((3, 2), np.float32)
     assert tuple(resident.gather([first, second, first]).shape) == (11, 2)
-    copies = {key: entry[1] for key, entry in resident._held.items()}
+    copies = {key: entry[1] for key, entry in resident._copies.items()}
     resident.gather([second, first])
     assert len(copies) == 2
-    assert all(resident._held[key][1] is copy for key, copy in copies.items())
+    assert all(resident._copies[key][1] is copy for key, copy in copies.items())
     del first
     gc.collect()
-    assert list(resident._held) == [id(second)]
+    assert list(resident._copies) == [id(second)]

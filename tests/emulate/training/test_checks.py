@@ -206,7 +206,7 @@ class Neighbourly(Faulty):
 
 
 def test_company_must_not_show(wanted: References) -> None:
-    with pytest.raises(Wrong, match="depend on the others in its company"):
+    with pytest.raises(Wrong, match="depend on the others in its group"):
         check(Neighbourly(lambda _, end: end), OF, "fp32", wanted)
 
 

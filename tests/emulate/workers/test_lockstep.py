@@ -14,7 +14,7 @@ from sedge_edge.training.local_training import Learned, lesson
 from sedge_edge.training.start_vector import Parts
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
-from sedge_emulate.workers.lockstep import LocalRun, lead
+from sedge_emulate.workers.lockstep import LocalRun, train_together
 from sedge_emulate.workers.worker import Worker, WorkerSetup
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
@@ -104,7 +104,7 @@ def bits(result: Learned | TrainingDiverged) -> tuple[object, ...]:
 def test_equal_lessons_are_answered_together(setup: WorkerSetup) -> None:
     trainer, theta = watched(setup)
     runs = [run_of(setup, ORDERS["plain"], device, theta, None) for device in range(DEVICES)]
-    results = lead(runs, trainer)
+    results = train_together(runs, trainer)
     assert trainer.calls == [("evaluate", 4), ("train", 4), ("evaluate", 4)]
     assert len({bits(result)[0] for result in results}) == DEVICES
 
@@ -112,7 +112,7 @@ def test_equal_lessons_are_answered_together(setup: WorkerSetup) -> None:
 def test_everybody_waits_for_whoever_asks_the_same(setup: WorkerSetup) -> None:
     trainer, theta = watched(setup)
     runs = [run_of(setup, order, 0, theta, None) for order in ORDERS.values()]
-    lead(runs, trainer)
+    train_together(runs, trainer)
     assert trainer.calls[:3] == [("evaluate", 6), ("train", 5), ("mixed", 1)]
     counts = {kind: sum(n for k, n in trainer.calls if k == kind) for kind, _ in trainer.calls}
     assert counts == {"evaluate": 13, "train": 8, "mixed": 1}
@@ -127,9 +127,9 @@ def test_company_changes_no_bit(setup: WorkerSetup, backend: str) -> None:
         for order in ORDERS.values()
         for device in range(2)
     ]
-    together = lead([run_of(setup, o, d, theta, mine) for o, d, mine in cases], trainer)
+    together = train_together([run_of(setup, o, d, theta, mine) for o, d, mine in cases], trainer)
     for (order, device, mine), result in zip(cases, together, strict=True):
-        (alone,) = lead([run_of(setup, order, device, theta, mine)], trainer)
+        (alone,) = train_together([run_of(setup, order, device, theta, mine)], trainer)
         assert bits(alone) == bits(result)
 
 
@@ -139,11 +139,11 @@ def test_one_that_diverges_does_not_touch_the_others(setup: WorkerSetup) -> None
     starts = [(ORDERS["phases"], theta), (wild, theta * 1e5), (ORDERS["plain"], theta * 1e38)]
     starts.append((ORDERS["critical"], theta))
     runs = [run_of(setup, order, 0, start, None) for order, start in starts]
-    first, second, third, last = lead(runs, trainer)
+    first, second, third, last = train_together(runs, trainer)
     assert isinstance(second, TrainingDiverged)
     assert isinstance(third, TrainingDiverged)
     for order, result in (("phases", first), ("critical", last)):
-        (alone,) = lead([run_of(setup, ORDERS[order], 0, theta, None)], trainer)
+        (alone,) = train_together([run_of(setup, ORDERS[order], 0, theta, None)], trainer)
         assert bits(alone) == bits(result)
 
 
@@ -166,10 +166,10 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(setup: WorkerSetup) -
         return found
 
     wild = rng.normal(0, 0.2, (3, theta.size)).astype(np.float32)
-    together = lead(runs(), trainer)
+    together = train_together(runs(), trainer)
     assert trainer.calls[:4] == [("evaluate", 4), ("train", 1), ("evaluate", 4), ("evaluate", 3)]
     for run in runs():
-        alone += lead([run], trainer)
+        alone += train_together([run], trainer)
     assert [bits(one) for one in together] == [bits(one) for one in alone]
     for device, found in enumerate(together[1:]):
         assert isinstance(found, Learned) and found.picked is not None
@@ -183,5 +183,5 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(setup: WorkerSetup) -
 
 def test_no_lessons(setup: WorkerSetup, tmp_path: Path) -> None:
     trainer, _ = watched(setup)
-    assert lead([], trainer) == []
+    assert train_together([], trainer) == []
     assert trainer.calls == []

@@ -191,9 +191,9 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """fleet.toml. ``workers`` train at once (0: one for each processor).
 
-    ``link`` joins devices and coordinator: memory (virtual time, faults of the classes), broker (the
-    first that is found), mosquitto, amqtt, or mqtt://host[:port] of a running one. The devices whose ids
-    are ``real`` join the virtual ones over a broker. Without ``classes`` nothing ever goes wrong.
+    ``link`` joins devices and coordinator: memory (virtual time, faults of the classes), broker (Mosquitto
+    or, where there is none, amqtt), mosquitto, amqtt, or mqtt://host[:port] of a running one. The devices
+    whose ids are ``real`` join the virtual ones over a broker. Without ``classes`` nothing ever goes wrong.
     """
 
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20

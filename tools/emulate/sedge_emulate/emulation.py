@@ -3,7 +3,7 @@
     out/bundle        the exported model            out/models    each strategy's last global model
     out/join          what real devices need        out/state     what --resume goes on from
 
-``out/state`` is gone when everything has ended well; what a strategy goes on from is in its ``runs``. A
+``out/state`` is deleted when everything has ended well; what a strategy goes on from is in its ``runs``. A
 model file is n float32 numbers, little endian.
 """
 
@@ -32,15 +32,15 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load
 
-# In ``out/state``: whose it is. One without it belongs to somebody else, perhaps a coordinator.
+# Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
-# What a job's outcome depends on beside its order: another version may compute other bits.
+# Packages on which a job's outcome depends besides its order: another version may compute other bits.
 VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime", "zstandard")
 
 
 @dataclass(frozen=True)
 class StrategyRun:
-    """One strategy's run, and where it keeps its state; ``resumed`` when some of it may be there.
+    """One strategy's run and the folder of its state; ``resumed`` when some state may be there.
 
     ``narrower`` are the bundles of the model's forms with fewer channels.
     """
@@ -55,7 +55,7 @@ class StrategyRun:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all strategies of an emulation share. Memory does not grow with the number of devices."""
+    """What all strategies of an emulation share. Its memory does not grow with the number of devices."""
 
     config: EmulationConfig
     dataset_name: str
@@ -77,7 +77,7 @@ class Stage:
 
     @property
     def setup(self) -> WorkerSetup:
-        """What worker processes are told."""
+        """What worker processes need."""
         return WorkerSetup(
             self.out / "state" / "data", self.bundle, self.source, self.config.trainer
         )
@@ -110,11 +110,11 @@ class Stage:
 def set_up(
     config: EmulationConfig, base: Path, out: Path, resume: bool, note: Callable[[str], None]
 ) -> Stage:
-    """Data shared out and mapped from disk, the model exported: once, also for a resumed emulation.
+    """Split the data, map it from disk and export the model; a resumed emulation has both already.
 
-    Raises ``ConfigError`` when ``resume`` is asked for another fleet or model than the one in ``out``, for
-    an ``out`` in which there is something else, for labels that make the same file name, and for several
-    strategies where real devices join.
+    Raises ``ConfigError`` when ``resume`` is given with another fleet or model than the one in ``out``, for
+    an ``out`` with foreign files, for labels that make the same file name, and for several strategies where
+    real devices join.
     """
     if config.real and len(config.strategies) > 1:
         expected = (
@@ -146,7 +146,7 @@ def set_up(
 
 
 def described_split(config: EmulationConfig, dataset: Dataset) -> str:
-    """One line on who has what."""
+    """One line on how the data is split."""
     data = config.data
     how = (
         f"Dir({data.alpha:g})"
@@ -157,7 +157,7 @@ def described_split(config: EmulationConfig, dataset: Dataset) -> str:
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
-    """Once all of these have ended well nothing is left to go on from; until then all of it stays."""
+    """Delete the state once all these strategies have ended well; until then all of it stays."""
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
@@ -203,7 +203,7 @@ def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
 
 
 def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:
-    """A strategy has ended: its result and its last global model stay, its state goes."""
+    """Keep the result and the last global model of a strategy that has ended; delete its state."""
     write_whole(theta, stage.out / "models" / f"{slug(strategy_run.title)}.bin")
     write_whole(msgspec.json.encode(result), _result_path(stage, strategy_run))
     shutil.rmtree(strategy_run.folder, ignore_errors=True)
@@ -225,7 +225,7 @@ def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
 
 
 def _require_names(config: EmulationConfig) -> None:
-    """Each strategy has files of its own."""
+    """Raise ``ConfigError`` unless each strategy has files of its own."""
     names = [slug(strategy.title) for strategy in config.strategies]
     for name, strategy in zip(names, config.strategies, strict=True):
         if names.count(name) > 1:
@@ -236,19 +236,19 @@ def _require_names(config: EmulationConfig) -> None:
 
 
 def _what_matters(config: EmulationConfig) -> dict[str, object]:
-    """The description without what may change when an emulation is resumed."""
+    """The description without what may differ when an emulation is resumed."""
     kept = msgspec.structs.replace(
         config,
         workers=0,
         rounds=msgspec.structs.replace(config.rounds, num_rounds=1),
         strategies=config.strategies[:0],
     )
-    found: dict[str, object] = msgspec.to_builtins(kept)
-    return found
+    described: dict[str, object] = msgspec.to_builtins(kept)
+    return described
 
 
 def _require_own(out: Path) -> None:
-    """Raise ``ConfigError`` for folders that an emulation would replace and has not made."""
+    """Raise ``ConfigError`` for folders that an emulation would replace but did not make."""
     state = out / "state"
     with translated("look into", out):
         own = (state / OWN).exists() or (state / "fleet.json").exists()
@@ -261,9 +261,9 @@ def _require_own(out: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Begin anew: the state of an earlier emulation goes, and so do its bundles.
+    """Delete the state and the bundles of an earlier emulation.
 
-    What real devices had of another fleet ends with it; files of the user's own beside it stay.
+    What real devices have kept of its fleet goes too; the user's own files in their folders stay.
     """
     state = out / "state"
     shutil.rmtree(state, ignore_errors=True)

@@ -32,19 +32,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit status."""
     whole = load_emulation(arguments.fleet)
     config = _overridden(whole, arguments)
-    # In virtual time full disks and damaged frames are the plan's doing, and errors only to the device.
+    # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console()
     out: Path = arguments.out
-    with translated("make folder", out):  # here, not after minutes of work
+    with translated("make folder", out):  # now, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         stage, result = _emulate(config, arguments, console)
         write_json(result, out / "result.json")
         write_report(result, out / "report.html")
-        # A start that is resumed may have been one of all strategies, whichever this one is to go on with.
+        # The start that is resumed may have had more strategies than --only names now.
         clear_away(stage, whole.strategies if arguments.resume else config.strategies)
     print_table(result, console, out / "report.html")
     return 0
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
 ) -> tuple[Stage, Result]:
-    """Every strategy to its end."""
+    """Run every strategy to its end."""
     out: Path = arguments.out
     with ExitStack() as stack:
         url, kind = _link(config, stack, out if arguments.resume else None)
@@ -117,9 +117,9 @@ def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emula
 def _link(
     config: EmulationConfig, stack: ExitStack, resumed: Path | None
 ) -> tuple[str | None, str]:
-    """The broker's URL, None in virtual time, and what to call the link.
+    """The broker's URL, None in virtual time, and the name of the link.
 
-    Real devices that have joined the emulation ``resumed`` look for a broker of ours where it was.
+    Real devices of the emulation ``resumed`` look for a broker of our own at its former port.
     """
     if config.link == "memory":
         return None, config.link

@@ -1,4 +1,4 @@
-"""One strategy from its first round to its result, on whichever link joins the fleet."""
+"""One strategy from its first round to its result, in virtual time or over a broker."""
 
 import resource
 import shutil
@@ -42,7 +42,7 @@ def result_of(
     url: str | None,
     progress: Progress,
 ) -> StrategyResult:
-    """One strategy's result, if need be from an earlier start of this emulation (``resume``)."""
+    """One strategy's result; with ``resume`` it may be there from an earlier start of this emulation."""
     strategy_run = strategy_run_of(stage, strategy, resume)
     return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
 
@@ -74,7 +74,7 @@ def run_strategy(
 
 def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
     if url is None:
-        # The cache is what a virtual run goes on from; all else is played again.
+        # A virtual run goes on from its cache; all else is played again.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         plan = Plan(stage.config, stage.config.seed)
         name = stage.name(pool.trainer)
@@ -119,17 +119,19 @@ def _result(
     absent: list[DeviceResult] = []
     for number in range(len(shares)):
         device = shares.name(number)
-        found = by_device.get(device)
+        evaluated = by_device.get(device)
         one = DeviceResult(
             device=device,
             num_train=shares.num_train(number),
             num_test=shares.num_test(number),
-            num_classes=shares.num_classes(number) if found else 0,
-            before=found.before if found else 0.0,
-            after=found.after if found else 0.0,
+            num_classes=shares.num_classes(number) if evaluated else 0,
+            before=evaluated.before if evaluated else 0.0,
+            after=evaluated.after if evaluated else 0.0,
             late=watch.late[device],
         )
-        (devices if found else absent).append(msgspec.structs.replace(one, **fleet.seen(number)))
+        (devices if evaluated else absent).append(
+            msgspec.structs.replace(one, **fleet.seen(number))
+        )
     if not devices:
         why = f"no device answered in round {final.round}"
         raise DataError(

@@ -1,4 +1,4 @@
-"""What has been seen of a run: its rounds as results, who was late, the bytes between."""
+"""A run as the coordinator's events tell it: rounds as results, late devices, bytes between events."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ from sedge_protocol.wire.messages import TRAIN
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes of all devices so far; of these, where it is known, payload and what was ``resent``."""
+    """Bytes of all devices so far and, where they are counted, the payload and ``resent`` among them."""
 
     up: int
     down: int
@@ -27,10 +27,10 @@ class Totals:
 
 
 class Watch:
-    """The coordinator's events, as they come.
+    """Collects the coordinator's events.
 
-    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` the bytes so far. ``failure``
-    says why the run has ended otherwise than it should, and is empty where it has not.
+    ``clock`` gives the run's own seconds from 0, virtual or not; ``totals`` the bytes so far. ``failure``
+    says why the run has failed, and is empty where it has not.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Watch:
         self._late = 0
 
     def playing_back(self, jobs: int) -> None:
-        """So many jobs were done before the emulation was killed: their rounds come again, quickly."""
+        """Note that this many jobs were done before the emulation was killed and are now replayed."""
         if jobs:
             self._progress.note(f"{jobs} jobs are done already; playing back to where it ended")
 
@@ -77,7 +77,7 @@ class Watch:
                 self.ended, self.failure = True, self._failure(event)
 
     def remember(self, summary: Summary) -> None:
-        """A round that had closed before the emulation was killed; its times and bytes are lost."""
+        """Add a round that had closed before the emulation was killed; its times and bytes are lost."""
         self.summaries.append(summary)
         if summary.task == TRAIN:
             self.rounds.append(_result(summary))

@@ -1,6 +1,6 @@
-"""Emulated devices over a real broker: the real agent and its real disk, one of a host's many.
+"""An emulated device over a real broker: the real agent on its own real disk.
 
-Only training is shared: the worker processes of the host do it for all of them.
+Only training is shared: the host's worker processes do it for all devices.
 """
 
 import os
@@ -28,7 +28,7 @@ from sedge_protocol.wire.messages import Hello
 
 @dataclass(frozen=True)
 class Site:
-    """Where the devices of one run live and what they share; ``attack`` says who is hostile."""
+    """What the devices of one run share; ``attack`` says which of them are hostile."""
 
     fleet: str
     folder: Path
@@ -39,20 +39,20 @@ class Site:
 
 
 def enrol(store: Store, shares: Shares) -> list[bytes]:
-    """The devices' secrets: those they were enrolled with, or new ones."""
-    known = {row.device: row.secret for row in store.devices()}
+    """The devices' secrets. Devices that are not enrolled yet get new ones."""
+    enrolled = {row.device: row.secret for row in store.devices()}
     secrets: list[bytes] = []
     for number in range(len(shares)):
         device = shares.name(number)
-        if device not in known:
-            known[device] = os.urandom(SECRET_BYTES)
-            store.add_device(device, known[device])
-        secrets.append(known[device])
+        if device not in enrolled:
+            enrolled[device] = os.urandom(SECRET_BYTES)
+            store.add_device(device, enrolled[device])
+        secrets.append(enrolled[device])
     return secrets
 
 
 def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) -> Runtime:
-    """Bring an enrolled device to life."""
+    """Start an enrolled device."""
     device = shares.name(number)
     hello = Hello(
         bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
@@ -76,8 +76,8 @@ def _outcome(finished: "Future[Finished]") -> "Future[Outcome]":
     outcome: Future[Outcome] = Future()
 
     def settle(done: "Future[Finished]") -> None:
-        # Neither of these is the device's doing, and its coordinator must not hear of it: the pool has
-        # been closed, or has lost a worker, which the fleet sees.
+        # The pool was closed, or has lost a worker. That is not the device's fault, so its coordinator must
+        # not be told; the fleet itself watches the pool.
         if done.cancelled() or isinstance(done.exception(), LinkError):
             return
         if not outcome.set_running_or_notify_cancel():  # the device has been closed

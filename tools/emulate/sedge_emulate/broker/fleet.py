@@ -1,8 +1,8 @@
-"""One strategy over a real broker: the real coordinator, the real agents, in real time.
+"""One strategy over a real broker: the real coordinator and the real agents, in real time.
 
-All of them are stations of one loop in one process; training runs in worker processes. Real devices
-may join: each is enrolled, and finds its edge.toml and its secret in ``out/join``. Resuming is what
-agents and coordinator always do after a crash: they go on from their disks.
+All of them run in one loop in one process; training runs in worker processes. Real devices may join: each
+is enrolled, and its edge.toml and secret are in ``out/join``. Resuming is what agents and coordinator
+always do after a crash: they go on from their disks.
 """
 
 import re
@@ -34,12 +34,12 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings
 
-# Everything is on one host or near it: a request for a blob need not wait long for the other devices'.
+# Everything is on one host or near it: the other devices' requests for a blob come soon.
 GATHER_S = 1.0
 RUN = "run"
 # What a round may last beyond its deadline before the fleet counts as silent.
 SILENT_S = 120.0
-# A broker of our own in a device's edge.toml: its port is another at every start, unless asked for.
+# A broker of our own in a device's edge.toml. Its port changes at every start unless one is wanted.
 _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 
@@ -75,7 +75,7 @@ class BrokerFleet:
         return Totals(sum(c.bytes_sent for c in counters), sum(c.bytes_received for c in counters))
 
     def seen(self, number: int) -> dict[str, str | int]:
-        """What a device went through, as fields of a ``DeviceResult``: sockets tell totals alone."""
+        """Further fields of a ``DeviceResult``: none, as sockets count totals alone."""
         return {}
 
     def cloud_bytes(self) -> tuple[int, int]:
@@ -86,13 +86,13 @@ class BrokerFleet:
         return counters.bytes_sent, counters.bytes_received
 
     def invite(self, device: str, folder: Path) -> None:
-        """Enrol a real device, once; what it needs is in ``folder``, beside files of the user's own.
+        """Enrol a real device, once; its files are in ``folder``, besides the user's own.
 
         Raises ``StorageError``.
         """
         self._invited = True
-        # A folder that is there may hold the device's data: what is new is made aside. Killed here, the
-        # next start goes on with it.
+        # The folder may exist and hold the device's data, so the new files are made in one beside it. The
+        # next start goes on with that one if this one is killed here.
         made = folder.with_name(f"{folder.name}.new")
         if all(row.device != device for row in self.store.devices()):
             shutil.rmtree(made, ignore_errors=True)
@@ -107,10 +107,10 @@ class BrokerFleet:
             _point(folder / "edge.toml", self._url)
 
     def play(self, watch: Watch) -> None:
-        """From the first hello to the end of the run.
+        """Run from the first hello to the end of the run.
 
         Raises ``LinkError`` when nothing has happened for too long, or a worker process has died, and
-        ``ConfigError`` for a run that was begun otherwise.
+        ``ConfigError`` for a run that was begun with other settings.
         """
         if not self.store.runs():
             start_run(self.store, RUN, self._bundle, self._run, self._narrower)
@@ -151,7 +151,7 @@ class BrokerFleet:
         return observe
 
     def _over(self, watch: Watch) -> bool:
-        """Whether the run has ended; a real device may take any time to join."""
+        """Whether the run has ended. A real device may take any time to join."""
         if self._pool.failure is not None:
             raise self._pool.failure
         silent_s = self.clock() - watch.last_event_s
@@ -164,18 +164,18 @@ class BrokerFleet:
 
 
 def invited_port(join: Path, devices: Sequence[str]) -> int | None:
-    """The port of our own broker that these devices were told of, if any was. Raises ``StorageError``."""
+    """The port of our own broker in these devices' edge.toml, if any. Raises ``StorageError``."""
     for device in devices:
         path = join / device / "edge.toml"
         with translated("read", path):
-            told = _OURS.search(path.read_text()) if path.exists() else None
-        if told is not None:
-            return int(told[1])
+            match = _OURS.search(path.read_text()) if path.exists() else None
+        if match is not None:
+            return int(match[1])
     return None
 
 
 def _point(path: Path, url: str) -> None:
-    """Have a device that was told of a broker of ours look for it at ``url``. Raises ``OSError``."""
+    """Replace the address of a broker of our own in edge.toml by ``url``. Raises ``OSError``."""
     text = path.read_text() if path.exists() else ""
     pointed = _OURS.sub(f'url = "{url}"', text, count=1)
     if pointed != text:
@@ -183,7 +183,7 @@ def _point(path: Path, url: str) -> None:
 
 
 def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
-    """A coordinator goes on with the run that it has, whatever is asked for now."""
+    """A coordinator goes on with the run that it has, whatever the present settings are."""
     old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
     changed = sorted(key for key in new if new[key] != old[key])
     if changed:

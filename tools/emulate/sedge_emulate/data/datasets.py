@@ -6,7 +6,7 @@ of float32, four times their raw bytes, and in return every device gathers its b
 
 Nothing is downloaded. Fashion-MNIST (Xiao et al. 2017, arXiv 1708.07747, MIT) is looked for in
 
-    the given folder, else $SEDGE_DATA, and then nowhere else
+    the given folder, otherwise $SEDGE_DATA; where one is named, nowhere else
     /usr/share/datasets/fashion-mnist            apt-get install dataset-fashion-mnist
     ~/.local/share/datasets/fashion-mnist
 
@@ -94,8 +94,8 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
 def find_fashion_mnist(folder: Path | None = None) -> Path | None:
     """The folder that holds Fashion-MNIST, or None where no standard place does.
 
-    A place the user named (``folder``, else $SEDGE_DATA) is the only one looked at, and an empty one is
-    a ``DataError``: training on other data than was asked for would be worse than stopping.
+    A place that the user named (``folder``, otherwise $SEDGE_DATA) is the only one looked at, and an empty
+    one is a ``DataError``: training on other data than requested would be worse than stopping.
     """
     named = folder or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
     if named is not None:
@@ -112,14 +112,14 @@ def fashion_mnist(folder: Path | None = None) -> Dataset:
 
     Raises ``DataError`` where the files are missing, malformed or not of one shape.
     """
-    found = find_fashion_mnist(folder)
-    if found is None:
-        places = ", ".join(str(place) for place in _standard_places())
+    place = find_fashion_mnist(folder)
+    if place is None:
+        places = ", ".join(map(str, _standard_places()))
         raise DataError(
             f"Fashion-MNIST: not in {places}; install Debian's dataset-fashion-mnist, or put its four "
             f"{FILES[0][0]}, ... into a folder and name it in ${DATA_VARIABLE}"
         )
-    parts = [_read_pair(found / images, found / labels) for images, labels in FILES]
+    parts = [_read_pair(place / images, place / labels) for images, labels in FILES]
     count = sum(len(labels) for _, labels in parts)
     inputs = np.empty((count, 1, 28, 28), np.float32)
     start = 0
@@ -160,9 +160,9 @@ def read_idx(path: Path, num_dims: int) -> NDArray[np.uint8]:
 
 def _parse_idx(file: BinaryIO, path: Path, num_dims: int) -> NDArray[np.uint8]:
     magic = bytes((0, 0, _UNSIGNED_BYTE, num_dims))
-    found = file.read(4)
-    if found != magic:
-        raise DataError(f"{path}: magic {found.hex() or 'absent'}, expected {magic.hex()}")
+    start = file.read(4)
+    if start != magic:
+        raise DataError(f"{path}: magic {start.hex() or 'absent'}, expected {magic.hex()}")
     extents = file.read(4 * num_dims)
     if len(extents) != 4 * num_dims:
         raise DataError(f"{path}: header of {4 + len(extents)} bytes, expected {4 + 4 * num_dims}")

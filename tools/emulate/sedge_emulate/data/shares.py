@@ -1,7 +1,7 @@
-"""Who holds which examples: one data set in memory or mapped from disk, and indices into it.
+"""Which device holds which examples: one data set, in memory or mapped from disk, and indices into it.
 
-A device's examples are gathered when it trains and forgotten afterwards, so memory does not grow with
-the fleet. N = examples, d = devices.
+A device's examples are copied when it trains and dropped afterwards, so memory does not grow with the
+fleet. N = examples, d = devices.
 """
 
 from dataclasses import dataclass

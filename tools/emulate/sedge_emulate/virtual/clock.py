@@ -1,13 +1,13 @@
-"""Virtual time: what is to happen, and when. Nothing here waits.
+"""Virtual time: the queue of coming events. Nothing here waits.
 
-Events at the same time happen in the order in which they were asked for, so a run repeats exactly.
+Events of one time happen in the order in which they were scheduled, so a run repeats exactly.
 """
 
 import heapq
 import itertools
 from collections.abc import Callable
 
-# An actor that is due at once acts a moment later: what else happens in that moment is then taken together.
+# An actor that is due at once acts this much later, together with all else that happens until then.
 MOMENT_S = 0.001
 
 
@@ -20,7 +20,7 @@ class Clock:
         self._numbers = itertools.count()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a time; at once where that has passed."""
+        """Schedule an action; at once where the time has passed."""
         heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
 
     def step(self) -> bool:
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Alarm:
-    """One actor's next wake-up. It may ring early, never late."""
+    """One actor's next wake-up, which may come early but never late."""
 
     def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Alarm:
         self._due: float | None = None
 
     def set(self, when: float | None) -> None:
-        """Ring at a time, or not at all; one that is set already and is due earlier stays."""
+        """Ring at a time, or not at all; an earlier one that is already set stays."""
         if when is None or (self._due is not None and self._due <= when):
             return
         self._due = max(when, self._clock.now + MOMENT_S)

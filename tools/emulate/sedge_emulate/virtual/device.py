@@ -3,10 +3,10 @@
     plan ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
     agent ── Send, Subscribe ──> MemoryBroker       agent ── Work ──> WorkerPool
 
-Without power nothing of the device is left but what its agent had committed. A job ends when the plan
-says so in virtual time, whatever this host needs for it; its result is waited for only then. It follows
-from the order and from what the device keeps, so workers begin it as soon as the device has its order:
-they train while the model is still on its way.
+Without power only what its agent had committed is left of the device. A job ends when the plan says so in
+virtual time, however long this host needs for it; only then is its result waited for. A job follows from
+the order and from what the device keeps, so workers begin it as soon as the device has its order: they
+train while the model is still being transferred.
 """
 
 import logging
@@ -44,7 +44,7 @@ CONNECT_S = 0.2
 
 
 class MemoryRecord:
-    """What an agent has committed, in memory: it outlives the device's power, not this process."""
+    """What an agent has committed, in memory: it survives a power cut of the device, not this process."""
 
     def __init__(self) -> None:
         self._value: AgentState | None = None
@@ -63,7 +63,7 @@ class World:
     """What all virtual devices of a fleet share.
 
     ``name`` stands for data, trainer and versions in the names of jobs; ``steps`` gives the number of
-    training steps of a device's order. ``attack`` says who is hostile.
+    training steps of a device's order. ``attack`` says which devices are hostile.
     """
 
     clock: Clock
@@ -78,7 +78,7 @@ class World:
 
 
 class VirtualDevice:
-    """A device of the fleet, from its first power-on to its leaving."""
+    """A device of the fleet, from its first power-on until it leaves."""
 
     def __init__(self, number: int, identity: Identity, plan: DevicePlan, world: World) -> None:
         self.number = number
@@ -94,8 +94,8 @@ class VirtualDevice:
         self._agent: Agent | None = None
         self._covered = True
         self._life = 0
-        self._begun: _Begun | None = None
-        self._past: list[_Begun] = []
+        self._begun: _StartedJob | None = None
+        self._past: list[_StartedJob] = []
         self._at_work = False
         self._orders: dict[str, Order] = {}
         self._alarm = Alarm(world.clock, self._poll)
@@ -188,9 +188,9 @@ class VirtualDevice:
             self._alarm.set(self._agent.timer())
 
     def _look_ahead(self, state: AgentState) -> None:
-        """Begin the job of an order that has just come, where this host can bring what it needs.
+        """Begin the job of an order that has just come, where this host can get what it needs.
 
-        Should the device come to ask for another job after all, this one was done for nothing.
+        If the device asks for another job after all, this one was done for nothing.
         """
         if self._at_work or state.orders is self._orders:
             return
@@ -206,8 +206,8 @@ class VirtualDevice:
         self._at_work = True
         world.clock.at(world.clock.now + begun.seconds, finish)
 
-    def _begin(self, job: Job) -> "_Begun":
-        """The job, unless it was begun already, be it before the power went: no job is done twice."""
+    def _begin(self, job: Job) -> "_StartedJob":
+        """The job, begun now unless it was already, even before a power cut: no job is done twice."""
         world, order = self._world, job.order
         attack = world.attack.of(self.number)
         key = job_key(world.name, self.identity.device, job, attack)
@@ -216,34 +216,34 @@ class VirtualDevice:
         self._require_model(order)
         steps = world.steps(self.number, order)
         seconds = self.plan.job_s(order.run, order.round, steps)
-        # The worker may find all of this on the host's disk: it stays until the device takes it.
+        # The worker reads all of this from the host's disk: it stays until the device takes it.
         holds = (order.model_hash, *(manifest.sha256 for manifest in named(order)))
         for name in holds:
             world.disk.hold(name)
-        known = world.cache.find(key)
-        if known is None:
+        cached = world.cache.find(key)
+        if cached is None:
             future = world.pool.submit(
                 Request(self.number, job, world.home, key, seconds, attack), steps
             )
         else:
             future = Future()
-            future.set_result(known)
-        begun = _Begun(key, future, seconds, holds)
+            future.set_result(cached)
+        begun = _StartedJob(key, future, seconds, holds)
         self._let_go(begun)
         return begun
 
     def _require_model(self, order: Order) -> None:
-        known = None if self._agent is None else self._agent.state.runs.get(order.run)
-        if order.work.keep and known is not None and known.kept.model is None:
+        state = None if self._agent is None else self._agent.state.runs.get(order.run)
+        if order.work.keep and state is not None and state.kept.model is None:
             raise LocalError(
                 f"round {order.round}: {self.identity.device} is to keep {order.work.keep} of its own "
                 "model, which virtual devices keep only where every order asks for it"
             )
 
-    def _let_go(self, coming: "_Begun | None" = None) -> None:
-        """Another job, or none, takes the place of the one that was begun: what was for that alone goes.
+    def _let_go(self, coming: "_StartedJob | None" = None) -> None:
+        """Replace the job that was begun by another one or none, and release the files held for it alone.
 
-        A worker may still be at it: it then goes with a later one, once the worker has written its last.
+        Where a worker is still at it, they are released with a later job, once the worker has ended.
         """
         past = self._past if self._begun is None else [*self._past, self._begun]
         self._begun = coming
@@ -253,22 +253,22 @@ class VirtualDevice:
             if begun.future.done():
                 self._clear(begun, begun.key in busy)
 
-    def _clear(self, begun: "_Begun", again: bool) -> None:
-        """Let go of a job's files; not of those that it wrote where it is being done ``again``."""
+    def _clear(self, begun: "_StartedJob", again: bool) -> None:
+        """Release a job's files; not those that it wrote, where it is being done ``again``."""
         disk, future = self._world.disk, begun.future
         for name in begun.holds:
             disk.release(name)
         if again or future.cancelled() or future.exception() is not None:
             return
-        # Not what is named by its content: another job may have found it here and count on it.
+        # Not what is named by its content: another job may have found it here and rely on it.
         own = msgspec.structs.replace(future.result().outcome.kept, mask=None, patch=None)
         for vector in own.names():
             disk.drop(vector)
 
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
-        """The job's time is over: take its result, if the device that began it is still the same.
+        """The job's time is over: take its result, unless the device has restarted since.
 
-        Raises what is this host's fault: its disk, its processes, our own code.
+        Raises errors of this host: of its disk, its processes, our own code.
         """
         if life != self._life or self._agent is None:
             return
@@ -293,15 +293,15 @@ class VirtualDevice:
         self._do(self._agent.finished(finished.outcome, now))
 
     def _keep(self, order: Order, finished: Finished) -> None:
-        """What the job has left on the host's disk is the device's now."""
+        """Make what the job left on the host's disk the device's own."""
         self._disk.write(finished.update)
         for name in (order.model_hash, *finished.outcome.kept.names()):
             self._disk.take(name)
 
 
 @dataclass(frozen=True)
-class _Begun:
-    """A job that is being done or is done; ``holds`` are the files that stay for it."""
+class _StartedJob:
+    """A job under way or done; ``holds`` are the files that are held for it."""
 
     key: bytes
     future: "Future[Finished]"

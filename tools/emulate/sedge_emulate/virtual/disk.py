@@ -1,23 +1,23 @@
-"""The disk that all virtual devices of one host share: what several of them hold lies there once.
+"""The disk that all virtual devices of one host share: a file that several of them hold is stored once.
 
-Each device sees its own part of it (``DeviceDisk``, in the agent's place of a blob folder): it holds
-exactly the blobs that it has fetched, even in part, or made itself. Three kinds of files:
+A device sees its own part (``DeviceDisk``, where an agent has its blob folder): exactly the blobs that it
+has fetched, even in part, or made itself. Three kinds of files:
 
-    blobs/<hash>      what travels, named by its SHA-256: bundles, models, deltas, patches
-    vectors/<name>    what one device keeps and never travels: its own model, its residual
-    shared/<hash>     what never travels and several devices may have: versions of the global, masks
+    blobs/<hash>      what is transferred, named by its SHA-256: bundles, models, deltas, patches
+    vectors/<name>    what one device keeps for itself: its own model, its residual
+    shared/<hash>     what several devices may keep for themselves: versions of the global model, masks
 
-A file goes when the last device that held it lets go. A vector's then waits in spare/ to be written over:
-that takes a sixteenth of the time of a new file. What is shared does not: nothing of it is ever written
-over another, and spare/ would grow without end. Updates wait for their receipts in memory: they are
-small. Worker processes read and write the same folders (workers/job_disk.py).
+A file is deleted when the last device releases it. A vector's file instead waits in spare/ to be
+overwritten, which takes a sixteenth of the time of a new file. Shared files do not: none of them is ever
+written over another one, and spare/ would grow without end. Updates wait for their receipts in memory, as
+they are small. Worker processes read and write the same folders (workers/job_disk.py).
 
-Workers may begin a job before its device has fetched what it needs: a blob is then brought here from
-``source``, the coordinator's own, and the device fetches what this host has already.
+Workers may begin a job before its device has fetched what it needs. The blob is then copied from
+``source``, the coordinator's store, and the device later fetches what this host has already.
 
-While a run is played again up to where it was killed, no job writes anything anew, so no file may go
-either: one that was let go of and then made again would be missing. ``go_live`` ends that. Updates come
-from the cache then, and go as ever: all of a run together do not fit into memory.
+While a run is replayed up to where it was killed, no job writes its files again, so no file may be deleted
+either: one that was released and later needed again would be missing. ``go_live`` ends that. Updates come
+from the cache meanwhile and are released as ever: all updates of a run do not fit into memory.
 """
 
 import contextlib
@@ -54,18 +54,18 @@ class HostDisk:
         self._parts: dict[bytes, dict[int, bytes]] = {}
 
     def hold(self, name: bytes) -> None:
-        """One more device holds this."""
+        """Count one more device that holds this."""
         self._holders[name] += 1
         self._released.discard(name)
 
     def go_live(self) -> None:
-        """From now on files go."""
+        """From now on released files are deleted."""
         self._live = True
         while self._released:
             self._remove(self._released.pop())
 
     def release(self, name: bytes) -> None:
-        """One device less holds this; the last one takes the file with it."""
+        """Count one device less that holds this; the file goes with the last one."""
         self._holders[name] -= 1
         if self._holders[name] > 0:
             return
@@ -76,7 +76,7 @@ class HostDisk:
             self._released.add(name)
 
     def drop(self, name: bytes) -> None:
-        """Nobody is going to take what a job has left here; whoever has taken it keeps it."""
+        """Delete a file that a job has left here, unless a device has taken it."""
         self.hold(name)
         self.release(name)
 
@@ -115,7 +115,7 @@ class HostDisk:
         return name in self._memory or name in self._files
 
     def bring(self, name: bytes) -> bool:
-        """Have a blob here that nobody has fetched yet. False when the source does not have it."""
+        """Get a blob that no device has fetched yet. False when the source does not have it."""
         if self.has(name):
             return True
         if self._source is None or not self._source.has(name):
@@ -207,7 +207,7 @@ class DeviceDisk:
         return whole
 
     def collect(self, keep: Set[bytes], min_age_s: float) -> int:
-        """Let go of everything that is not in ``keep``; the bytes freed are not counted."""
+        """Release everything that is not in ``keep``; the bytes freed are not counted."""
         for name in sorted(self._names - keep):
             self._names.remove(name)
             self.host.release(name)

@@ -1,7 +1,7 @@
 """One strategy on a fleet in virtual time: real cores, an in-memory broker, worker processes that train.
 
-The whole run is a function of its description. It keeps nothing of its own: killed anywhere and played
-again, it finds the finished jobs in the cache and comes to the same bytes.
+The whole run is a function of its description and keeps no state of its own. Killed anywhere and played
+again, it finds the finished jobs in the cache and ends with the same bytes.
 """
 
 import gc
@@ -42,12 +42,12 @@ from sedge_protocol.wire.messages import Hello, Order
 GATHER_S = 0.5
 # Chunks that the coordinator may send at once; devices' links have rates of their own.
 ROOM = 1024
-# A run in which nothing has happened for so many deadlines never ends.
+# A run in which nothing happens for this many deadlines never ends.
 SILENT_DEADLINES = 100
 
 
 class VirtualCloud:
-    """The coordinator core on the virtual clock. ``observe`` is told every event."""
+    """The coordinator core on the virtual clock. ``observe`` is called with every event."""
 
     def __init__(self, clock: Clock, core: Coordinator, observe: Callable[[Event], None]) -> None:
         self.core = core
@@ -118,11 +118,11 @@ class VirtualFleet:
         self._cloud: VirtualCloud | None = None
 
     def play(self, watch: Watch) -> None:
-        """From the first power-on to the end of the run.
+        """Run from the first power-on to the end of the run.
 
-        Raises ``LinkError`` when nothing happens any more, ``StorageError`` when that is this host's disk.
+        Raises ``LinkError`` when nothing happens any more, ``StorageError`` when this host's disk is full.
         """
-        gc.freeze()  # torch's modules are here to stay: a collection would look through all of them
+        gc.freeze()  # torch's modules stay: otherwise each collection would walk through all of them
         start_run(self.store, "run", self._bundle, self._run, self._strategy_run.narrower)
         identities = [self._identity(number) for number in range(len(self._shares))]
         core = Coordinator("emulated", self.store, GATHER_S, 1, self._draw)
@@ -156,9 +156,9 @@ class VirtualFleet:
             device.close()
 
     def _cache_name(self) -> str:
-        """Other settings have a cache of their own: what nobody asks for again is never caught up with.
+        """The cache of these settings: with another run's results in it, it would never be caught up.
 
-        A run that is to have more rounds goes on from what it has.
+        The number of rounds is left out, so that a run that gets more rounds goes on from its results.
         """
         settings = msgspec.json.encode(msgspec.structs.replace(self._run, num_rounds=1))
         return hashlib.sha256(self._name + settings).hexdigest()
@@ -168,7 +168,7 @@ class VirtualFleet:
         return self._clock.now
 
     def seen(self, number: int) -> dict[str, str | int]:
-        """What a device went through, as fields of a ``DeviceResult``."""
+        """A device's traffic, reboots and cuts, as fields of a ``DeviceResult``."""
         device = self._devices[number]
         up, down = device.meter.up, device.meter.down
         return {
@@ -184,7 +184,7 @@ class VirtualFleet:
         }
 
     def cloud_bytes(self) -> tuple[int, int]:
-        """Bytes that the coordinator has sent and received, frames alone."""
+        """Bytes that the coordinator has sent and received, counting frames alone."""
         if self._cloud is None:
             return 0, 0
         return self._cloud.broker.cloud_sent, self._cloud.broker.cloud_received
@@ -205,7 +205,7 @@ class VirtualFleet:
         self.store.close()
 
     def _identity(self, number: int) -> Identity:
-        """A device's name and keys; they keep nobody out, so the secret may follow from the name."""
+        """A device's name and keys. They protect nothing here, so the secret follows from the name."""
         device = self._shares.name(number)
         secret = hashlib.sha256(f"emulated/{device}".encode()).digest()
         self.store.add_device(device, secret)
@@ -218,9 +218,9 @@ class VirtualFleet:
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)
 
     def _steps(self, number: int, order: Order) -> int:
-        """How many steps a device's order takes, a last partial batch of an epoch counting as one.
+        """How many steps a device's order takes; the last, partial batch of an epoch counts as one.
 
-        Those of a narrower model count for less, by its parameters.
+        Steps of a narrower model count for less, in proportion to its parameters.
         """
         examples = self._shares.num_train(number)
         if order.work.choice is not None:

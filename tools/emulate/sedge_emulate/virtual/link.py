@@ -1,8 +1,8 @@
 """The broker of a virtual fleet: routes frames between agents and coordinator under virtual time.
 
-It keeps what MQTT gives while a connection lives, order and one copy for each subscriber, and what the
-plan takes away: loss, damage, doubles, delays, rates, cuts. What is on its way to or from a device when
-its link breaks is lost. Nothing is kept for a device that is away: Sedge asks for no more of a broker.
+It gives what MQTT gives while a connection lives: order, and one copy for each subscriber. The plan adds
+loss, damage, duplicates, delays, rates and cuts. Frames to or from a device are lost when its link breaks.
+Nothing is kept for a device that is away: Sedge requires no more of a broker.
 """
 
 from collections.abc import Callable
@@ -43,24 +43,24 @@ class Port:
     )
 
     def opened(self) -> None:
-        """A new connection: it waits for nothing that the one before had on its way."""
+        """Begin a new connection, which does not wait for frames of the one before."""
         self.session += 1
         self.up = True
         self.queue = Queue()
         self._latest = {Direction.UP: 0.0, Direction.DOWN: 0.0}
 
     def arrivals(self, frame: bytes, way: Direction, now: float) -> list[tuple[float, bytes]]:
-        """When copies of a frame arrive, and as what; never before one that was sent earlier."""
+        """When copies of a frame arrive, and their bytes; never before a frame that was sent earlier."""
         self._number[way] += 1
         number = self._number[way]
         transit = self.plan.transit(number, len(frame), way, now, self.queue)
-        found: list[tuple[float, bytes]] = []
+        copies: list[tuple[float, bytes]] = []
         for delay_s in transit.copies:
             self._latest[way] = max(self._latest[way], now + delay_s)
-            found.append(
+            copies.append(
                 (self._latest[way], _damaged(frame, number) if transit.corrupted else frame)
             )
-        return found
+        return copies
 
 
 class MemoryBroker:
@@ -156,8 +156,8 @@ class MemoryBroker:
 
 
 class _Shared(bytes):
-    """A frame for many devices. What one of them has cut out of it the others get, the same object:
-    nothing is copied, nor hashed (``Manifest.matches``), once for each of them."""
+    """A frame for many devices, which all get the same object for the same slice of it: nothing is copied,
+    nor hashed (``Manifest.matches``), once for each of them."""
 
     def __init__(self, frame: bytes) -> None:
         self._cuts: dict[tuple[int | None, int | None, int | None], bytes] = {}
@@ -178,7 +178,7 @@ class _Shared(bytes):
 
 
 def _damaged(frame: bytes, number: int) -> bytes:
-    """The frame with one bit turned over; which one follows from its number."""
+    """The frame with one bit flipped; which one follows from its number."""
     damaged = bytearray(frame)
     damaged[number * 7919 % len(frame)] ^= 1 << number % 8
     return bytes(damaged)

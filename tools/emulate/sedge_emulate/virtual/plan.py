@@ -1,12 +1,12 @@
-"""What happens to every emulated device, and when: a function of a seed, without clock or state.
+"""What happens to each emulated device, and when: a function of a seed, without clock or state.
 
     Plan ─ device(number) ─ DevicePlan ─ job_s(run, round, steps)   how long a job takes
                                        ├ events()                  power, cuts, full disks, leaving
                                        └ link   LinkPlan.transit() what becomes of one message
 
-Every answer depends on the seed, the device's number and the arguments alone, never on what was asked
-before: each draw hashes what it is about. So a plan costs a device a few hundred bytes however long it
-runs, and the order in which a world asks changes nothing. Times are virtual seconds, from 0.
+Every answer depends on the seed, the device's number and the arguments alone, never on earlier calls: each
+draw is a hash of its name. So a plan costs a device a few hundred bytes however long it runs, and the
+order of the calls changes nothing. Times are virtual seconds, from 0.
 """
 
 import math
@@ -32,7 +32,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class EventKind(Enum):
-    """What a device meets with. On LEAVE it is gone for good, whether it had power or not."""
+    """What may happen to a device. After LEAVE it is gone for good, whether it had power or not."""
 
     POWER_ON = auto()
     POWER_OFF = auto()
@@ -58,8 +58,10 @@ class Direction(Enum):
 
 
 class Transit(NamedTuple):
-    """What becomes of one message: a delay in seconds for each copy that arrives, none where it is
-    lost; ``corrupted`` says that the copies are damaged."""
+    """The fate of one message: a delay in seconds for each copy that arrives, none where it is lost.
+
+    ``corrupted`` says that the copies are damaged.
+    """
 
     copies: tuple[float, ...]
     corrupted: bool
@@ -71,14 +73,13 @@ _LOST = Transit((), False)
 
 @dataclass(slots=True)
 class Queue:
-    """Until when a device's link is busy in each direction; the world holds one for each device and
-    makes a new one after a cut."""
+    """Until when a device's link is busy in each direction. A new connection has a new queue."""
 
     up_s: float = 0.0
     down_s: float = 0.0
 
     def take(self, direction: Direction, needed_s: float, now: float) -> float:
-        """Send for ``needed_s`` after what is still being sent; returns the seconds until it is out."""
+        """Send for ``needed_s`` after what is still being sent; returns the seconds until that is done."""
         if direction is Direction.UP:
             self.up_s = max(self.up_s, now) + needed_s
             return self.up_s - now
@@ -108,10 +109,10 @@ class LinkPlan:
     def transit(
         self, number: int, size_bytes: int, direction: Direction, now: float, queue: Queue
     ) -> Transit:
-        """What becomes of the ``number``-th message of that direction, sent now.
+        """The fate of the ``number``-th message of that direction, sent now.
 
-        ``size_bytes`` matters only where the link has a rate; then ``queue`` is what makes messages wait
-        for each other. A lost message takes its time on the link, a second copy takes none.
+        ``size_bytes`` matters only where the link has a rate; then messages wait for each other in
+        ``queue``. A lost message takes its time on the link, a second copy takes none.
         """
         link = self.config
         if link == _PERFECT_LINK:
@@ -159,10 +160,10 @@ class DevicePlan:
         return seconds * math.exp(kind.jitter * normal)
 
     def events(self) -> Iterator[PlanEvent]:
-        """What happens to the device, in order of time; without end where there are faults.
+        """The device's events in order of time; endless where there are faults.
 
-        The first event is POWER_ON. Power, link and disk alternate, each on its own: a cut or a full disk
-        may begin and end without power, and at POWER_ON the link is up unless a cut is on.
+        The first event is POWER_ON. Power, link and disk alternate independently: a cut or a full disk may
+        begin and end without power, and at POWER_ON the link is up unless there is a cut.
         """
         power = self._power()
         first = next(power)
@@ -210,7 +211,7 @@ class DevicePlan:
     def _intervals(
         self, name: str, every_s: float, lasting_s: float, from_s: float
     ) -> Iterator[Interval]:
-        """When something begins and ends, again and again; never where ``every_s`` is 0."""
+        """Endless intervals of the named fault; none where ``every_s`` is 0."""
         end_s = from_s
         for number in count() if every_s else ():
             wait, length, *_ = self._draws(f"{name}/{number}")
@@ -237,19 +238,19 @@ class Plan:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing goes wrong: no message is lost, damaged or doubled, no disk fills up, and every
-        device is there from the start to the end. Slow links and slow jobs may remain."""
+        """Whether there are no faults: no message is lost, damaged or doubled, no disk fills up, and every
+        device is online from start to end. Links and jobs may still be slow."""
         steady = self._churn == ChurnConfig()
         return steady and not any(_is_faulty(kind) for kind in self._classes)
 
     @property
     def away_s(self) -> float:
-        """How long all devices may be away without anything wrong: until they join, and by their hours."""
+        """How long all devices may be away without a fault: until they join, and outside their hours."""
         periods = (kind.duty.period_s for kind in self._classes if kind.duty)
         return self._churn.join_within_s + max(periods, default=0.0)
 
     def _class_of(self, number: int) -> ClassConfig:
-        """Spread evenly over the numbers, so that small fleets have their share of each class, too."""
+        """Classes are spread evenly over the numbers, so that small fleets have a share of each."""
         at = (self._offset + number * _GOLDEN) % 1 * self._total
         for kind in self._classes:
             at -= kind.share

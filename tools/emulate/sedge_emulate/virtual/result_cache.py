@@ -1,9 +1,9 @@
-"""What virtual devices have already worked out, so that a killed emulation goes on where it was.
+"""The results of finished jobs, from which a killed emulation goes on.
 
-A virtual run is a pure function of its description: played again from the beginning it asks for the
-same jobs in the same order. Training is all that costs time, so its outcomes are kept, one file each,
-written whole before anybody acts on them. Playing again then takes the finished jobs from here, reaches
-the place where it was killed within seconds, and continues to the same bytes.
+A virtual run is a pure function of its description: played again from the beginning it asks for the same
+jobs in the same order. Only training costs time, so its outcomes are kept, one file each, written whole
+before anything depends on them. A replay takes the finished jobs from here, is where the run was killed
+within seconds, and continues to the same bytes.
 
 A job is named by the hash of everything that its outcome depends on. Files are MessagePack, written and
 read by this program alone.
@@ -34,11 +34,7 @@ def job_key(fleet: bytes, device: str, job: Job, attack: AttackConfig | None = N
 
 
 class ResultCache:
-    """Outcomes below ``folder``.
-
-    ``caught_up`` says whether the run has come to where it was killed: whether every outcome that was
-    here at the beginning has been kept again.
-    """
+    """Outcomes below ``folder``. A replay keeps each again, and so knows when it has caught up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,11 +50,11 @@ class ResultCache:
 
     @property
     def caught_up(self) -> bool:
-        """Whether no outcome is left of an earlier start."""
+        """Whether the run is where it was killed: all outcomes of an earlier start were kept again."""
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:
-        """The outcome of a job, or None; a damaged one is gone, and the job is done again.
+        """The outcome of a job, or None; a damaged one is deleted, and the job is done again.
 
         Raises ``StorageError`` for a file that cannot be read.
         """

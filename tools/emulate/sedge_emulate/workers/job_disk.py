@@ -13,7 +13,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
 
-# Decoded globals kept in a worker: the round's, and those that stragglers still start from.
+# Decoded global models kept in a worker: the round's, and those that stragglers still start from.
 KEPT_VERSIONS = 4
 
 
@@ -46,9 +46,9 @@ class JobBlobs:
 class JobVectors:
     """One job's view of the host's vectors.
 
-    What only its device keeps is named by the job and not by content: the same job makes the same
-    vectors, and a hash of each would take as long as coding the update. ``versions`` are this process's
-    decoded globals.
+    A vector that only its device keeps is named by the job and not by its content: the same job makes the
+    same vectors, and hashing each would take as long as coding the update. ``versions`` are the global
+    models that this process has decoded.
     """
 
     def __init__(self, home: Path, key: bytes, versions: dict[bytes, Theta]) -> None:
@@ -92,7 +92,7 @@ class JobVectors:
         return name
 
     def _take_spare(self, path: Path) -> None:
-        """Give a file that nobody needs any more this name; nothing where there is none."""
+        """Rename a file that nobody needs any more to this path; do nothing where there is none."""
         with os.scandir(self._spare) as spares:
             for spare in spares:
                 try:
@@ -125,7 +125,7 @@ class JobVectors:
         return own if own.exists() else self._shared / name.hex()
 
     def _share(self, name: bytes, data: memoryview) -> None:
-        """Write what several jobs may name; each writes a whole file, and either is right."""
+        """Write what several jobs may name. Each writes a whole file of the same content."""
         path = self._shared / name.hex()
         if path.exists():
             return

@@ -1,8 +1,8 @@
-"""Many lessons at once: where they ask the same kind of question, all of them are answered together.
+"""The local trainings of many devices side by side: equal requests go to the trainer as one batch.
 
-A lesson (``sedge_edge.training.local_training``) is what one device does with one order.
-The trainers of the emulator are fastest with many devices, so the lessons of a group wait for each other
-at every evaluation and training. A lesson has the same result whichever others it is led together with.
+What a device does with one order is a generator of requests (``sedge_edge.training.local_training``).
+The emulator's trainers are fastest with many devices, so the generators of a group wait for each other at
+every evaluation and every training. A device's result does not depend on the others in its group.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +24,9 @@ from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 
 
 class LocalRun:
-    """A lesson on its way, over a device's examples: what it asks for now, or what came of it.
+    """One device's local training under way: its present ``request``, or its ``result``.
 
-    ``held`` are the examples that the device holds out, where it picks its start.
+    ``held`` are the examples that a device holds out to pick its start by.
     """
 
     def __init__(
@@ -34,25 +34,27 @@ class LocalRun:
     ) -> None:
         self._lesson = lesson
         self.train, self.test, self.held = train, test, held
-        self.asks: Request | None = next(lesson)
+        self.request: Request | None = next(lesson)
         self.result: Learned | TrainingDiverged | None = None
 
-    def hear(self, answer: Answer | TrainingDiverged) -> None:
-        """Go on with the answer, up to the next question or the end."""
-        self.asks = None
+    def resume(self, answer: Answer | TrainingDiverged) -> None:
+        """Go on with the answer, up to the next request or the end."""
+        self.request = None
         if isinstance(answer, TrainingDiverged):
             self.result = answer
             return
         try:
-            self.asks = self._lesson.send(answer)
+            self.request = self._lesson.send(answer)
         except StopIteration as end:
             self.result = end.value
         except TrainingDiverged as exc:
             self.result = exc
 
 
-def lead(runs: Sequence[LocalRun], trainer: FleetTrainer) -> list[Learned | TrainingDiverged]:
-    """What came of each lesson, in order; one that diverges does not touch the others."""
+def train_together(
+    runs: Sequence[LocalRun], trainer: FleetTrainer
+) -> list[Learned | TrainingDiverged]:
+    """The result of each run, in order; one that diverges does not affect the others."""
 
     def evaluate(asked: "_Asked[Evaluate]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.evaluate([
@@ -72,7 +74,7 @@ def lead(runs: Sequence[LocalRun], trainer: FleetTrainer) -> list[Learned | Trai
             for run, r in asked
         ])  # fmt: skip
 
-    while any(run.asks is not None for run in runs):
+    while any(run.request is not None for run in runs):
         _answer(runs, Evaluate, evaluate)
         _answer(runs, Train, train)
         _answer(runs, TrainMixed, train_mixed)
@@ -88,8 +90,8 @@ def _answer(
     kind: type[Q],
     answer: Callable[[_Asked[Q]], Sequence[Answer | TrainingDiverged]],
 ) -> None:
-    """Answer everyone who now asks a question of this kind."""
-    asked = [(run, run.asks) for run in runs if isinstance(run.asks, kind)]
+    """Answer all present requests of this kind."""
+    asked = [(run, run.request) for run in runs if isinstance(run.request, kind)]
     if asked:
         for (run, _), answered in zip(asked, answer(asked), strict=True):
-            run.hear(answered)
+            run.resume(answered)

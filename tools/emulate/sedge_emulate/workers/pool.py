@@ -1,10 +1,10 @@
-"""The worker processes that train for virtual devices, one for each core, and what they are asked to do.
+"""The worker processes that train for virtual devices, one for each core, and the queue of their jobs.
 
 Jobs wait here until a worker is free. The largest goes first, so that no worker is left alone with it at
-the end. In virtual time (``hold``) that holds for those far above the average and for the last few: of
-the others the smallest goes first, as its device ends first in virtual time, and what becomes of its
-update is worked out while the next ones train. Jobs of one size so stand together, as trainers that work
-on several devices at once like it.
+the end. In virtual time (``hold``) that holds only for jobs far above the average and for the last few.
+Of the others the smallest goes first: its device ends first in virtual time, and its update is processed
+while the next jobs train. So jobs of one size are next to each other, which suits trainers that work on
+several devices at once.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from sedge_protocol.errors import (
     StorageError,
 )
 
-# A job that goes first in virtual time, too, is so many times as large as the average one that waits.
+# In virtual time too, a job this many times as large as the average waiting one goes first.
 LARGE = 2.0
 # Each worker computes on one core; more threads would only wait for each other.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -45,10 +45,10 @@ _ERRORS: dict[str, type[SedgeError]] = {
 
 
 class WorkerPool:
-    """``workers`` processes, each given its share of the jobs that wait, at most what the trainer likes.
+    """``workers`` processes. Each gets its share of the waiting jobs, at most the trainer's width.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``.
-    ``failure`` is what every job raises from the moment on when a worker has died.
+    ``failure`` is what every job raises once a worker has died.
 
     Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
     """
@@ -78,13 +78,13 @@ class WorkerPool:
             self._describe(workers)
         except BrokenProcessPool as exc:
             self.close()
-            raise self._known(exc) from exc
+            raise self._shown(exc) from exc
         except BaseException:
             self.close()
             raise
 
     def _describe(self, times: int) -> tuple[str, int]:
-        """The trainer's name and width, asked for so many times at once; all workers answer, or one."""
+        """The trainer's name and width, requested this many times at once: of one worker, or of all."""
         with _shielded():
             described = [self._executor.submit(worker.describe, times > 1) for _ in range(times)]
         answers = [one.result() for one in described]
@@ -96,7 +96,7 @@ class WorkerPool:
         return sum(self._peaks.values())
 
     def submit(self, request: Request, size: int) -> Future[Finished]:
-        """Have a job done; ``size`` is its number of steps. The future raises what the job raises."""
+        """Queue a job; ``size`` is its number of steps. The future raises what the job raises."""
         future: Future[Finished] = Future()
         with self._lock:
             insort(self._waiting, _Waiting(size, next(self._numbers), request, future))
@@ -105,13 +105,13 @@ class WorkerPool:
         return future
 
     def flush(self) -> None:
-        """Do not wait for groups to fill up until all that wait now have been given out."""
+        """Hand out all jobs that wait now, without waiting for groups to fill up."""
         with self._lock:
             self._draining = True
         self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give waiting jobs to whoever is free."""
+        """Give waiting jobs to free workers."""
         while group := self._next_group():
             requests = [waiting.request for waiting in group]
             try:
@@ -123,7 +123,7 @@ class WorkerPool:
                 done.add_done_callback(partial(self._take, group))
 
     def close(self) -> None:
-        """End the workers. What they are at is given up, and so are the jobs that wait."""
+        """End the workers. Running and waiting jobs are cancelled."""
         with self._lock:
             self._closed = True
             group, self._waiting = self._waiting, []
@@ -134,8 +134,8 @@ class WorkerPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _next_group(self) -> list["_Waiting"]:
-        """The jobs that are next, for a worker that is free; one more group than workers lies ready, so
-        that none waits for this process."""
+        """The next jobs for a free worker. One group more than there are workers is handed out ahead, so
+        that no worker waits for this process."""
         with self._lock:
             self._draining = self._draining and bool(self._waiting)
             enough = 1 if self._draining or not self._hold else self._width
@@ -148,7 +148,7 @@ class WorkerPool:
             return [take() for _ in range(count)]
 
     def _share(self) -> int:
-        """How many of the jobs that wait are one worker's, divided among the idle or, if none is, all."""
+        """One worker's part of the waiting jobs: divided among the idle workers, or all if none is idle."""
         idle = self.workers - self._busy
         return math.ceil(len(self._waiting) / (idle if idle > 0 else self.workers))
 
@@ -190,10 +190,10 @@ class WorkerPool:
                 waiting.future.set_result(answer)
 
     def _give_up(self, group: list["_Waiting"], error: BaseException) -> None:
-        """A group that no worker will do; nor any that waits, where there is no worker left."""
+        """Fail a group that no worker will do, and all that wait where no worker is left."""
         with self._lock:
             self._busy -= 1
-            shown = self._known(error)
+            shown = self._shown(error)
             if self.failure is not None:
                 group = [*group, *self._waiting]
                 self._waiting, self._steps = [], 0
@@ -203,8 +203,8 @@ class WorkerPool:
             else:
                 waiting.future.set_exception(shown)
 
-    def _known(self, error: BaseException) -> BaseException:
-        """The error as it is shown: that of the pool does not say what to do."""
+    def _shown(self, error: BaseException) -> BaseException:
+        """The error as it is shown: that of the executor does not say what to do."""
         if not isinstance(error, BrokenProcessPool):
             return error
         if self.failure is None:
@@ -217,7 +217,7 @@ class WorkerPool:
 
 @dataclass(frozen=True, order=True)
 class _Waiting:
-    """A job that waits, in the order of size, equals as they came."""
+    """A waiting job; ordered by size, and equals by arrival."""
 
     size: int
     number: int
@@ -227,7 +227,7 @@ class _Waiting:
 
 @contextmanager
 def _shielded() -> Generator[None]:
-    """A process that is started meanwhile never gets SIGINT: Ctrl-C is this process's to handle."""
+    """A process started in this context never gets SIGINT: Ctrl-C is for this process to handle."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

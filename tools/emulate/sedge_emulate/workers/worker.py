@@ -1,9 +1,8 @@
-"""A worker process: it does the devices' jobs, several at once where the trainer likes company.
+"""A worker process: it does the devices' jobs, several at once where the trainer works on several.
 
-What a device does is the agent's own code (``sedge_edge.training.job``), and so is the course of its
-training (``sedge_edge.training.local_training``); but where the lessons of a group ask the same kind of
-question, all of them are answered together. All of this runs in the worker process; ``pool.py`` is the
-other side.
+A job is the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests to the
+trainer are batched over the jobs of a group (``lockstep.py``). All of this runs in the worker process;
+``pool.py`` is the side that starts it.
 """
 
 import multiprocessing
@@ -33,21 +32,21 @@ from sedge_emulate.model import ModelSource
 from sedge_emulate.training.choice import open_trainer
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
-from sedge_emulate.workers.lockstep import LocalRun, lead
+from sedge_emulate.workers.lockstep import LocalRun, train_together
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, load, unpack
 
-# How long a process that shall end has to finish its answer.
+# How long a process that was asked to exit may take to finish its answer.
 LEAVE_S = 2.0
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker is told once: where shares and exported bundle lie, and how to train.
+    """What every worker needs: where shares and exported bundle lie, and how to train.
 
-    ``shuffles`` replaces the order of a device's examples, to repeat somebody else's run.
+    ``shuffles`` replaces the order of a device's examples, to repeat a published run.
     """
 
     data: Path
@@ -59,10 +58,10 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Request:
-    """One device's job. ``home`` is its own folder, or with a ``key`` the disk of the whole host.
+    """One device's job. ``home`` is its own folder or, with a ``key``, the disk of the whole host.
 
-    ``seconds`` is how long the training takes in virtual time; None for as long as it takes. ``attack`` is
-    what a hostile device makes of it.
+    ``seconds`` is the duration to report, in virtual time; None reports the real one. ``attack`` is what a
+    hostile device does to its update.
     """
 
     device: int
@@ -91,9 +90,9 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answers:
-    """What became of a group, in its order.
+    """The results of a group, in its order.
 
-    ``train_s`` is what training and evaluation took for all of it, ``peak_rss`` the most memory that
+    ``train_s`` is the time that the group's training and evaluation took, ``peak_rss`` the most memory that
     the process ``pid`` ever had, in bytes.
     """
 
@@ -116,13 +115,13 @@ class Worker:
 
     def perform(self, requests: Sequence[Request]) -> Answers:
         """Do the jobs of a group together."""
-        found: dict[int, Finished | Failed] = {}
+        answers: dict[int, Finished | Failed] = {}
         ready: list[_Ready] = []
         for place, request in enumerate(requests):
             try:
                 ready.append(self._ready(place, request))
             except SedgeError as exc:
-                found[place] = _failed(exc)
+                answers[place] = _failed(exc)
         began = time.perf_counter()
         results = self._train(ready)
         train_s = time.perf_counter() - began
@@ -133,17 +132,18 @@ class Worker:
                     raise result
                 took = train_s / len(ready) if seconds is None else seconds
                 outcome = _completed(one, result, took)
-                found[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
+                answers[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
             except SedgeError as exc:
-                found[one.place] = _failed(exc)
+                answers[one.place] = _failed(exc)
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return Answers([found[place] for place in range(len(requests))], train_s, os.getpid(), peak)
+        in_order = [answers[place] for place in range(len(requests))]
+        return Answers(in_order, train_s, os.getpid(), peak)
 
     def _ready(self, place: int, request: Request) -> "_Ready":
-        train, test = self._held_examples(request.device)
+        train, test = self._examples_of(request.device)
         blobs, vectors = self._disk(request)
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
-        # Nobody asks a virtual device for predictions: its own model serves its next order alone.
+        # A virtual device predicts nothing, so its own model is kept only where the next order needs it.
         order = request.job.order
         personal = order.work.own_model is not None and not order.work.own_model.mixes
         needed = (
@@ -156,8 +156,8 @@ class Worker:
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
 
-    def _held_examples(self, device: int) -> tuple[Examples, Examples]:
-        """A device's examples. Where a GPU may train they stay, as the trainer's copies live as long."""
+    def _examples_of(self, device: int) -> tuple[Examples, Examples]:
+        """A device's examples. For a GPU they stay here: the trainer's copies live as long as they do."""
         if self.setup.trainer.device == "cpu":
             return self._shares.examples(device)
         if device not in self._examples:
@@ -171,7 +171,7 @@ class Worker:
         return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
 
     def _train(self, ready: list["_Ready"]) -> list[Learned | TrainingDiverged]:
-        """Lead everyone's lesson; one bundle after another, all its devices together."""
+        """Train all jobs: one bundle after another, all devices of a bundle together."""
         results: dict[int, Learned | TrainingDiverged] = {}
         for bundle in dict.fromkeys(one.bundle for one in ready):
             group = [one for one in ready if one.bundle == bundle]
@@ -179,8 +179,8 @@ class Worker:
                 LocalRun(o.prepared.lesson, o.prepared.train, o.there.test, o.prepared.held)
                 for o in group
             ]
-            found = lead(runs, self.trainer(self._bundles[bundle]))
-            for one, result in zip(group, found, strict=True):
+            ended = train_together(runs, self.trainer(self._bundles[bundle]))
+            for one, result in zip(group, ended, strict=True):
                 results[one.place] = result
         return [results[one.place] for one in ready]
 
@@ -212,10 +212,10 @@ class _Ready:
 
 
 def _within_reach(job: Job, blobs: Shelf) -> Job:
-    """The job without steps whose deltas are not on this host.
+    """The job without the steps whose deltas are not on this host.
 
-    The version that a step builds on may be here because another device holds it; one that does not
-    has fetched the whole model instead.
+    This host may have the version that a step builds on because another device holds it. A device that
+    does not hold it has fetched the whole model instead, and not the delta.
     """
     steps = job.order.steps
     missing = [place for place, step in enumerate(steps) if not blobs.has(step.blob.sha256)]
@@ -247,7 +247,7 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
 
 
 def _completed(one: _Ready, learned: Learned, took: float) -> Outcome:
-    """A lesson's outcome: the agent's own or, from a hostile device, what it makes of that."""
+    """The outcome of a training: the agent's own or, on a hostile device, the falsified one."""
     attack = one.request.attack
     if attack is not None:
         learned = turned(learned, base_of(one.prepared, learned), attack.scale)
@@ -270,9 +270,9 @@ _ending = False
 
 
 def start(setup: WorkerSetup, everyone: Barrier) -> None:
-    """Begin a worker process. It ends with the process that started it, however that ends.
+    """Begin a worker process, which ends when the process that started it does, however that ends.
 
-    All workers of a pool meet at ``everyone``.
+    ``everyone`` is the barrier of all workers of a pool.
     """
     global _worker, _everyone
     signal.signal(signal.SIGTERM, _end)
@@ -281,9 +281,9 @@ def start(setup: WorkerSetup, everyone: Barrier) -> None:
 
 
 def describe(together: bool = False) -> tuple[str, int]:
-    """The trainer that this process would use: its name, and how many devices it likes at once.
+    """The trainer of this process: its name, and how many devices it trains at once.
 
-    With ``together`` it answers when all workers do, so that none is asked in another's place.
+    With ``together`` it answers once all workers were asked, so that no worker answers twice.
     """
     with _stoppable():
         bundle, _ = load(_this().setup.bundle)
@@ -301,7 +301,7 @@ def perform(requests: Sequence[Request]) -> Answers:
 
 @contextmanager
 def _stoppable() -> Generator[None]:
-    """Where SIGTERM ends the work at hand. Elsewhere it must not: half an answer would block the pool."""
+    """SIGTERM interrupts work in this context. Elsewhere half an answer would block the pool."""
     global _busy
     _busy = True
     try:
@@ -313,10 +313,10 @@ def _stoppable() -> Generator[None]:
 
 
 def _end(number: int, frame: object) -> None:
-    """SIGTERM: leave the job at hand, begin no other, and go."""
+    """SIGTERM: abandon the job at hand, begin no other, and exit."""
     global _ending
     _ending = True
-    # Whoever asks may be unable to tell this process that it may go: SIGALRM then ends it.
+    # The pool may be unable to tell this process to exit: SIGALRM then ends it.
     signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
     if _busy:
         raise KeyboardInterrupt

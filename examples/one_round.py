@@ -3,8 +3,6 @@
 python examples/one_round.py
 """
 
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,97 +10,86 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import RunConfig, TrainingConfig
+from sedge_cloud import RunConfig, Store, start_run
+from sedge_cloud.config import TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
-from sedge_cloud.store.database import Store
-from sedge_edge.agent import Agent, Identity, StartJob
-from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import OpenBundles
-from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import WorkerContext, run_job
-from sedge_emulate.data import digits
+from sedge_edge import (
+    Examples,
+    Identity,
+    OpenBundles,
+    StartJob,
+    local_context,
+    open_agent,
+    run_job,
+    split,
+)
+from sedge_emulate.data.datasets import digits
 from sedge_export import export
 from sedge_export.models import mlp
-from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
-BUNDLES = OpenBundles("auto", threads=1)
+TRAINING = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
+OPTIONS = {"quantile": 0.99}
+RUN = RunConfig(strategy="fedobp", options=OPTIONS, num_rounds=1, training=TRAINING)
 
 
-def make_device(
-    name: str, secret: bytes, folder: Path, labels: range
-) -> tuple[Agent, WorkerContext]:
-    """A device that has only the digits in ``labels``."""
-    dataset = digits()
-    mine = np.isin(dataset.targets, labels)
-    train, test = split(Examples(dataset.inputs[mine], dataset.targets[mine]), 0.25, seed=0)
-    hello = Hello(bytes(16), "example", ("onnxruntime",), ("zstd",), num_train=len(train.targets))
-    identity = Identity(name, "home", DeviceKeys.of(secret), hello)
-    blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
-    agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
-    context = WorkerContext(
-        blobs,
-        agent.vectors,
-        train,
-        test,
-        lambda sha256: BUNDLES.open(blobs, sha256),
-        lambda: False,
-        time.monotonic,
-    )
-    return agent, context
+class Device:
+    """An agent that knows only the digits in ``labels`` and works at once, without a thread."""
 
+    def __init__(self, name: str, secret: bytes, folder: Path, labels: range) -> None:
+        data = digits()
+        mine = np.isin(data.targets, labels)
+        examples = split(Examples(data.inputs[mine], data.targets[mine]), 0.25, seed=0)
+        hello = Hello(
+            bytes(16), "example", ("onnxruntime",), ("zstd",), (), len(examples[0].targets)
+        )
+        identity = Identity(name, "home", DeviceKeys.of(secret), hello)
+        self.agent = open_agent(identity, folder, np.random.default_rng(0), 1)
+        self.place = local_context(self.agent, examples, OpenBundles("auto", threads=1))
 
-def act(
-    agent: Agent, context: WorkerContext, effects: Sequence[object], now: float
-) -> Iterator[Send]:
-    """What an agent sends. Jobs run right here; a real device runs them in a worker thread."""
-    for effect in effects:
-        if isinstance(effect, StartJob):
-            yield from act(agent, context, agent.finished(run_job(effect.job, context), now), now)
-        elif isinstance(effect, Send):
-            yield effect
+    def frames(self, effects: Sequence[object], now: float) -> Iterator[Send]:
+        """The frames that the agent sends, the work that it asks for being done."""
+        for effect in effects:
+            if isinstance(effect, StartJob):
+                outcome = run_job(effect.job, self.place)
+                yield from self.frames(self.agent.finished(outcome, now), now)
+            elif isinstance(effect, Send):
+                yield effect
 
 
 def main(folder: Path) -> None:
-    """Export a model, enrol two devices, and deliver frames until the run has ended."""
-    model, sample = mlp(64, 32, 10), torch.randn(16, 1, 8, 8)
-    export(model, sample, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
-    store, options = Store(folder / "cloud"), {"quantile": 0.99}
-    training = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
-    config = RunConfig(strategy="fedobp", options=options, num_rounds=1, training=training)
-    start_run(store, "run", folder / "bundle", config)
-    devices: dict[str, tuple[Agent, WorkerContext]] = {}
+    """Export a model, enrol two devices, and pass frames on until the run has ended."""
+    model, sample, bundle = mlp(64, 32, 10), torch.randn(16, 1, 8, 8), folder / "bundle"
+    export(model, sample, batch_size=16, name="digits", num_classes=10, folder=bundle)
+    store, now, devices = Store(folder / "cloud"), 0.0, dict[str, Device]()
+    start_run(store, "run", bundle, RUN)
     for name, labels in (("left", range(5)), ("right", range(5, 10))):
-        secret = name.encode().ljust(32)
-        store.add_device(name, secret)
-        devices[name] = make_device(name, secret, folder / name, labels)
+        store.add_device(name, name.encode().ljust(32))
+        devices[name] = Device(name, name.encode().ljust(32), folder / name, labels)
     cloud = Coordinator("home", store, gather_s=0.0, incarnation=1)
-    now, wire = 0.0, deque[object](cloud.load(0.0))
-    for agent, context in devices.values():
-        agent.will()
-        wire += act(agent, context, agent.connected(now, max_packet_bytes=400_000), now)
+    wire: list[object] = [*cloud.load(now)]
+    for device in devices.values():
+        device.agent.will()
+        wire += device.frames(device.agent.connected(now, max_packet_bytes=400_000), now)
     while cloud.runs["run"].status == "running":
         now += 0.1
         wire += cloud.poll(now, room=16)
         while wire:
-            effect = wire.popleft()
-            if isinstance(effect, RoundClosed):
-                s = effect.summary
-                print(f"{s.task}: accuracy {s.before:.2f} before, {s.after:.2f} after training")
-                print(f"  {len(s.devices)} updates of {s.update_bytes} bytes in all")
-            elif isinstance(effect, Send) and effect.topic.endswith("/up"):
-                wire += cloud.receive(effect.topic, effect.payload, now)
-            elif isinstance(effect, Send):
-                for name, (agent, context) in devices.items():
-                    if "/blob/" in effect.topic or f"/{name}/" in effect.topic:
-                        wire += act(
-                            agent, context, agent.receive(effect.topic, effect.payload, now), now
-                        )
+            match wire.pop(0):
+                case RoundClosed(summary=s):
+                    print(f"{s.task}: accuracy {s.before:.2f} before, {s.after:.2f} after training")
+                    print(f"  {len(s.devices)} updates of {s.update_bytes} bytes in all")
+                case Send(topic=topic, payload=frame) if topic.endswith("/up"):
+                    wire += cloud.receive(topic, frame, now)
+                case Send(topic=topic, payload=frame):
+                    for name, device in devices.items():
+                        if "/blob/" in topic or f"/{name}/" in topic:
+                            wire += device.frames(device.agent.receive(topic, frame, now), now)
+                case _:
+                    pass
     store.close()
 
 

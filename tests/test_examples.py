@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sedge_emulate.__main__ import main as emulate
-from sedge_emulate.data import find_fashion_mnist
+from sedge_emulate.data.datasets import find_fashion_mnist
 from sedge_emulate.result import Result, read_json
 
 pytestmark = pytest.mark.fleet

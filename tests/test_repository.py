@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 CLOUD_CORE = (
     "sedge_cloud.store sedge_cloud.rounds sedge_cloud.devices sedge_cloud.admin sedge_protocol.host"
 )
+EMULATION = "sedge_emulate.virtual sedge_emulate.broker sedge_emulate.run"
 FORBIDDEN: dict[str, str] = {
     "sedge_protocol.codec": "sedge_protocol.wire sedge_protocol.host outside",
     "sedge_protocol.wire": "sedge_protocol.host outside",
@@ -48,6 +49,11 @@ FORBIDDEN: dict[str, str] = {
     "sedge_edge.training": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
     "sedge_edge.rounds": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
     "sedge_edge.agent": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
+    "sedge_emulate.data": EMULATION,
+    "sedge_emulate.training": f"{EMULATION} sedge_emulate.data sedge_cloud",
+    "sedge_emulate.workers": EMULATION,
+    "sedge_emulate.virtual": "sedge_emulate.broker sedge_emulate.run",
+    "sedge_emulate.broker": "sedge_emulate.virtual sedge_emulate.run",
 }
 # The outside: what a result could depend on besides the arguments, by module and by call.
 OUTSIDE = {
@@ -117,7 +123,8 @@ PUBLIC = {
     "sedge_cloud": "Assignment ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
     "PatchChoice RunConfig SparseVector State Store Strategy StrategyError Theta Training Update "
     "UpdateSelection Work average_change start_run",
-    "sedge_edge": "VERSION Agent Examples PersonalModel Trainer personal_model predict_file",
+    "sedge_edge": "VERSION Agent Examples Identity OpenBundles PersonalModel StartJob Trainer "
+    "local_context open_agent personal_model predict_file run_job split",
     "sedge_emulate": "Result read_json",
     "sedge_export": "cross_entropy export squared_error",
 }
@@ -326,9 +333,8 @@ def test_a_coordinator_needs_no_torch(module: str) -> None:
 
 def test_of(module: str) -> list[str]:
     """The names that a module's test file may have."""
-    package, _, name = module.partition(".")
-    name = name.replace("__main__", "main").rpartition(".")[2]
-    return [f"test_{name}.py", f"test_{package.removeprefix('sedge_')}_{name}.py"]
+    *folders, name = module.removeprefix("sedge_").replace("__main__", "main").split(".")
+    return [f"test_{name}.py", *(f"test_{folder}_{name}.py" for folder in folders)]
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]

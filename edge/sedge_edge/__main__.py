@@ -21,7 +21,7 @@ from sedge_edge.doctor import examine, installed_backends
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.runtime import OpenBundles, pooled_runtime
+from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -134,9 +134,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
-    journal = Journal(folder / "journal", AgentState, SCHEMA)
-    blobs = BlobFolder(folder)
-    agent = Agent(identity, blobs, journal, np.random.default_rng(), int(time.time()))
+    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()))
     programs = OpenBundles(config.backend.name, config.backend.threads)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
@@ -159,9 +157,9 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"device {config.device} of fleet {config.fleet}: has never run")
         return 0
     print(f"device {config.device} of fleet {config.fleet}: incarnation {state.incarnation}")
-    for run, kept in state.runs.items():
-        model = "has a personal model" if kept.model else "has no personal model"
-        print(f"run {run}: last round {kept.round}, {model}")
+    for run, entry in state.runs.items():
+        model = "has a personal model" if entry.kept.model else "has no personal model"
+        print(f"run {run}: last round {entry.round}, {model}")
     for order in state.orders.values():
         print(f"run {order.run}: working on round {order.round} ({order.task})")
     blobs = BlobFolder(folder)

@@ -376,13 +376,13 @@ class Agent:
         """Start the order with what the device has kept of its run."""
         effects: list[AgentEffect] = []
         kept = self.state.kept_for(order)
-        for what, name in kept.items():
+        for what, name in msgspec.structs.asdict(kept).items():
             # A vector that fails its hash on reading is set aside, and is no longer here afterwards.
             if name is not None and not self.vectors.has(name):
-                kept[what] = None
+                kept = msgspec.structs.replace(kept, **{what: None})
                 text = f"run {order.run}: the device's own {what} is damaged; going on without it"
                 effects.append(Note(logging.ERROR, text))
-        return [*effects, StartJob(Job(order, **kept))]
+        return [*effects, StartJob(Job(order, kept))]
 
     def _back_off(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused a job's outcome or input: the job was wasted, so retry it ever more rarely."""

@@ -34,15 +34,15 @@ class PersonalModel:
 def personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
     """The model of a run, or of the newest one. Raises ``ConfigError`` when there is none."""
     state = Journal(config.state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
-    with_model = {name: kept for name, kept in state.runs.items() if kept.model is not None}
+    with_model = {name: entry for name, entry in state.runs.items() if entry.kept.model is not None}
     name = run if run is not None else next(reversed(with_model), None)
-    kept = with_model.get(name) if name is not None else None
-    if kept is None or kept.model is None:
+    entry = with_model.get(name) if name is not None else None
+    if entry is None or entry.kept.model is None:
         runs = ", ".join(with_model) or "no run with a model yet"
         raise ConfigError("run", run or "newest", f"one of: {runs}", str(config.state_dir))
     blobs = BlobFolder(config.state_dir)
-    bundle = unpack(blobs.read(kept.bundle))
-    theta = FolderVectors(blobs).read(kept.model, bundle.manifest.layout).copy()
+    bundle = unpack(blobs.read(entry.bundle))
+    theta = FolderVectors(blobs).read(entry.kept.model, bundle.manifest.layout).copy()
     return PersonalModel(bundle, theta)
 
 

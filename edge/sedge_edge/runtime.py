@@ -5,15 +5,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Lock
 
-from sedge_edge.agent import Agent, AgentEffect, StartJob
+import numpy as np
+
+from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import open_trainer
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Job, Outcome, WorkerContext, run_job
 from sedge_edge.training.trainer import Trainer, TrainingStopped
 from sedge_protocol.errors import LocalError, SedgeError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.effects import Note, Send, Subscribe
@@ -142,6 +148,29 @@ class Runtime:
                     self.link.unsubscribe(effect.topic)
 
 
+def open_agent(identity: Identity, folder: Path, rng: np.random.Generator, clock_s: int) -> Agent:
+    """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``."""
+    journal = Journal(folder / "journal", AgentState, SCHEMA)
+    return Agent(identity, BlobFolder(folder), journal, rng, clock_s)
+
+
+def local_context(
+    agent: Agent,
+    examples: tuple[Examples, Examples],
+    programs: OpenBundles,
+    stopped: Callable[[], bool] = lambda: False,
+) -> WorkerContext:
+    """What an agent's jobs need in this process: its disk, its train and test examples, its programs."""
+    return WorkerContext(
+        agent.blobs,
+        agent.vectors,
+        *examples,
+        lambda sha256: programs.open(agent.blobs, sha256),
+        stopped,
+        time.monotonic,
+    )
+
+
 def pooled_runtime(
     agent: Agent,
     settings: BrokerSettings,
@@ -152,14 +181,7 @@ def pooled_runtime(
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``."""
     stopping = Event()
-    context = WorkerContext(
-        agent.blobs,
-        agent.vectors,
-        *examples,
-        lambda sha256: programs.open(agent.blobs, sha256),
-        stopping.is_set,
-        time.monotonic,
-    )
+    context = local_context(agent, examples, programs, stopping.is_set)
 
     def work(job: Job) -> Future[Outcome]:
         return pool.submit(run_job, job, context)

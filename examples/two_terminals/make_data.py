@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from sedge_emulate.data import fashion_mnist
+from sedge_emulate.data.datasets import fashion_mnist
 
 dataset = fashion_mnist()
 halves = np.array_split(np.arange(dataset.num_classes), len(sys.argv) - 1)

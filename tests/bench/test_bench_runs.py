@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tools.bench import broker, flood, frameworks, train_step
 
-from sedge_emulate.broker import find_mosquitto
+from sedge_emulate.broker.brokers import find_mosquitto
 
 
 @pytest.mark.skipif(

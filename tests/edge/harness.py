@@ -449,13 +449,13 @@ class Harness:
 
     def own(self, run: str = "run") -> Theta:
         """The device's own model (n,), as its disk has it."""
-        model = self.on_disk().runs[run].model
+        model = self.on_disk().runs[run].kept.model
         assert model is not None
         return self.stored(model)
 
     def residual(self, run: str = "run") -> Theta | None:
         """What the device still owes (n,), as its disk has it."""
-        residual = self.on_disk().runs[run].residual
+        residual = self.on_disk().runs[run].kept.residual
         return None if residual is None else self.stored(residual)
 
     def stored(self, sha256: bytes) -> Theta:

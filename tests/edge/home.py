@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.training.job import Kept
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.host.blobs import BlobFolder
@@ -58,5 +59,5 @@ def put_models(config: Path, bundle: bytes, models: dict[str, Theta | None]) -> 
     runs: dict[str, RunState] = {}
     for run, theta in models.items():
         model = None if theta is None else blobs.write(theta.astype("<f4").tobytes())
-        runs[run] = RunState(name, bytes(32), model, None, 3)
+        runs[run] = RunState(name, bytes(32), 3, Kept(model))
     Journal(state_dir / "journal", AgentState, SCHEMA).commit(AgentState(incarnation=12, runs=runs))

@@ -138,7 +138,7 @@ def test_a_round_from_order_to_receipt(device: Harness) -> None:
     assert (state.orders, state.outbox) == ({}, ())
     known = state.runs["run"]
     assert (known.bundle, known.base) == (order.bundle.sha256, order.model_hash)
-    assert (known.round, known.residual) == (1, None)
+    assert (known.round, known.kept.residual) == (1, None)
     np.testing.assert_array_equal(device.own(), theta_of(1) + drift(1))
     report = device.report()
     assert (report.run, report.round, report.task, report.steps) == ("run", 1, "train", 3)
@@ -147,7 +147,7 @@ def test_a_round_from_order_to_receipt(device: Harness) -> None:
     assert not device.topics
     # What no state names any more is gone: the update, and every part.
     assert device.blob_files() == {
-        h.hex() for h in (known.bundle, known.base, known.model) if h is not None
+        h.hex() for h in (known.bundle, known.base, known.kept.model) if h is not None
     }
 
 
@@ -193,7 +193,10 @@ def test_a_job_whose_order_was_replaced_comes_late(device: Harness) -> None:
     assert new.job.order == second
     state = device.on_disk()
     assert (state.orders, [p.round for p in state.outbox]) == ({"run": second}, [1])
-    assert state.runs["run"].round == 1 and new.job.model == state.runs["run"].model is not None
+    assert (
+        state.runs["run"].round == 1
+        and new.job.kept.model == state.runs["run"].kept.model is not None
+    )
     device.pump(effects)
     assert list(device.updates) == [("run", 1), ("run", 2)]
     assert device.on_disk().outbox == () and device.on_disk().runs["run"].round == 2
@@ -396,10 +399,10 @@ def test_an_evaluation_changes_nothing_but_the_outbox(device: Harness) -> None:
     codec = msgspec.structs.replace(device.order().codec, fraction=0.1)
     device.give(device.order(1, codec=codec))
     before = device.on_disk().runs["run"]
-    assert before.residual is not None
+    assert before.kept.residual is not None
     device.give(device.order(2, task="evaluate", codec=codec))
     after = device.on_disk().runs["run"]
-    assert (after.model, after.residual) == (before.model, before.residual)
+    assert (after.kept.model, after.kept.residual) == (before.kept.model, before.kept.residual)
     assert device.report(2).task == "evaluate"
     assert len(decode_update(device.updates["run", 2])[1]) == 0
     device.give(device.order(3, codec=codec))
@@ -440,7 +443,9 @@ def test_a_run_too_many_is_declined_and_the_log_says_so(device: Harness) -> None
         "run r0 is forgotten, with its model: none of the last 16 orders was its"
     )
     assert list(device.on_disk().runs) == [*runs[1:], "new"]
-    models = {k.model.hex() for k in device.on_disk().runs.values() if k.model is not None}
+    models = {
+        k.kept.model.hex() for k in device.on_disk().runs.values() if k.kept.model is not None
+    }
     assert models <= device.blob_files()
     assert len(device.blob_files()) <= 1 + 2 * MAX_RUNS  # the bundle, globals and models
 

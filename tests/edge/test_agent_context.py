@@ -48,7 +48,7 @@ def bitmap(vector: SparseVector) -> tuple[bytes, bytes]:
 
 def kept(device: Harness) -> bytes | None:
     """The name of the mask that the device's disk has."""
-    return device.on_disk().runs["run"].mask
+    return device.on_disk().runs["run"].kept.mask
 
 
 def given(device: Harness, number: int, context: bytes) -> Order:

@@ -77,7 +77,7 @@ def play(folder: Path, full: FullDisk, monkeypatch: pytest.MonkeyPatch) -> Harne
         select = UpdateSelection(0.3)
         for order in device.chain(1, 2):  # the second from the version and the mask of the first
             known = device.on_disk().runs.get("run")
-            mask = b"" if known is None else known.mask or b""
+            mask = b"" if known is None else known.kept.mask or b""
             given = changed(order, keep=("norm.mean",), select=select, context=mask)
             device.give(given)
             device.settle(100_000.0)
@@ -321,10 +321,12 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(device: Harness, na
         coded = {"select": UpdateSelection(0.1)}
     device.give(device.order(1, keep=keep, **coded))
     known = device.on_disk().runs["run"]
-    victim = {"model": known.model, "residual": known.residual, "mask": known.mask}[name]
+    victim = {"model": known.kept.model, "residual": known.kept.residual, "mask": known.kept.mask}[
+        name
+    ]
     assert victim is not None
     damage(device, victim)
-    device.give(device.order(2, keep=keep, context=known.mask or b"", **coded))
+    device.give(device.order(2, keep=keep, context=known.kept.mask or b"", **coded))
     device.settle()
     assert f"run run: the device's own {name} is damaged; going on without it" in device.notes
     place = LAYOUT.by_name["norm.mean"].slice

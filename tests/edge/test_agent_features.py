@@ -67,7 +67,7 @@ def test_apfls_mixture_is_what_the_device_predicts_with(device: Harness) -> None
         given(device, number, own_model=OwnModel(mix=mix, adaptive=True))
         part, mix = part + 2 * drift(number), mix + 0.125
         assert device.report(number).mix == mix
-        kept = run_of(device).part
+        kept = run_of(device).kept.part
         assert kept is not None
         np.testing.assert_array_equal(device.stored(kept), part)
         expected = mixture(mix, part, theta_of(number) + drift(number))
@@ -89,7 +89,7 @@ def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
     given(device, 1, **SELECTS)
     patch = patch_after(device, 1)
     name = hashlib.sha256(patch).digest()
-    assert run_of(device).patch == name
+    assert run_of(device).kept.patch == name
     model = device.order(2).model
     before = device.chunks_sent
     order = given(device, 2, patch_blob=device.serve(patch), patch_hash=name, **SELECTS)
@@ -100,7 +100,7 @@ def test_the_devices_own_patch_needs_no_transfer(device: Harness) -> None:
     sent = decode(decode_update(device.updates["run", 2])[1], N)
     assert sent.indices is not None
     np.testing.assert_allclose(sent.values, (start + drift(2) - start)[sent.indices], rtol=2**-8)
-    assert run_of(device).patch not in (None, name)
+    assert run_of(device).kept.patch not in (None, name)
     assert name.hex() not in device.blob_files()  # only the newest stays
     assert order.patch_blob is not None
 
@@ -111,13 +111,13 @@ def test_a_remembered_patch_survives_a_power_cut_and_an_evaluation(device: Harne
     name = hashlib.sha256(patch).digest()
     given(device, 2, task="evaluate")
     device.pump(device.reboot())
-    assert run_of(device).patch == name
+    assert run_of(device).kept.patch == name
     assert device.blobs().read(name) == patch
     model = device.order(3).model
     before = device.chunks_sent
     given(device, 3, patch_blob=device.serve(patch), patch_hash=name)
     assert device.chunks_sent - before == model.count
-    assert run_of(device).patch is None
+    assert run_of(device).kept.patch is None
     assert name.hex() not in device.blob_files()
 
 
@@ -144,7 +144,7 @@ def test_a_patch_against_the_devices_own_mask(device: Harness) -> None:
     assert sent.indices is not None
     bitmap = mask_bitmap(sent)
     name = hashlib.sha256(bitmap).digest()
-    assert run_of(device).mask == name
+    assert run_of(device).kept.mask == name
     for number, lost in ((2, False), (3, True)):
         values = drift(number)[sent.indices]
         patch = encode(SparseVector(N, sent.indices, values), ValueCoding.BF16, context=bitmap)
@@ -177,11 +177,17 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     given(device, 1, select=UpdateSelection(0.1))
     given(device, 2, codec=codec, own_model=OwnModel(mix=0.5), remember=True)
     before = run_of(device)
-    assert None not in (before.model, before.residual, before.mask, before.part, before.patch)
+    assert len(before.kept.names()) == 5
+        before.kept.model,
+        before.kept.residual,
+        before.kept.mask,
+        before.kept.part,
+        before.kept.patch,
+    )
     narrow = np.random.default_rng(3).normal(0, 0.1, NARROW.size).astype(np.float32)
     device.bundle = device.serve(make_bundle(1, NARROW))
     order = device.order(
-        3, keep=("norm.mean",), codec=codec, context=before.mask, own_model=OwnModel(mix=0.5)
+        3, keep=("norm.mean",), codec=codec, context=before.kept.mask, own_model=OwnModel(mix=0.5)
     )
     blob = device.serve(coded(narrow))
     device.give(replace(order, model=blob, model_hash=hash_of(narrow)))
@@ -191,7 +197,13 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     assert decode(payload, NARROW.size).count == round(0.1 * NARROW.size)
     after = run_of(device)
     assert after.bundle != before.bundle
-    for old in (before.model, before.residual, before.mask, before.part, before.patch):
+    for old in (
+        before.kept.model,
+        before.kept.residual,
+        before.kept.mask,
+        before.kept.part,
+        before.kept.patch,
+    ):
         assert old is not None
         assert old.hex() not in device.blob_files()
     # And back to the whole model: again from nothing.

@@ -69,17 +69,17 @@ def test_a_version_goes_when_the_next_order_is_done_and_not_before(
 ) -> None:
     device.give(orders[0])
     first = device.on_disk().runs["run"]
-    assert first.model is not None
+    assert first.kept.model is not None
     order = orders[1]
-    assert files(device) == {device.bundle.sha256, order.steps[0].base_hash, first.model}
+    assert files(device) == {device.bundle.sha256, order.steps[0].base_hash, first.kept.model}
     device.tell(order)
     (work,) = only(device.feed(order.steps[0].blob), StartJob)
     device.agent.poll(device.now)
     assert order.steps[0].base_hash in files(device)
     device.pump(device.work(work.job))
     second = device.on_disk().runs["run"]
-    assert second.model is not None
-    assert files(device) == {device.bundle.sha256, order.model_hash, second.model}
+    assert second.kept.model is not None
+    assert files(device) == {device.bundle.sha256, order.model_hash, second.kept.model}
 
 
 def test_a_version_is_not_built_twice(device: Harness, orders: list[Order]) -> None:
@@ -191,7 +191,7 @@ def test_a_base_that_is_lost_while_its_steps_are_fetched(
     assert device.report(4).model_hash == order.model_hash
     assert not device.topics
     known = device.on_disk().runs["run"]
-    assert files(device) == {known.bundle, known.base, known.model}
+    assert files(device) == {known.bundle, known.base, known.kept.model}
 
 
 # Power cuts at every write.
@@ -241,7 +241,7 @@ def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Har
             patched.setattr(os, name, cutting.wrap(getattr(os, name)))
         for order, coded in zip(orders, CODED, strict=True):
             known = device.on_disk().runs.get("run")
-            mask = b"" if known is None else known.mask or b""
+            mask = b"" if known is None else known.kept.mask or b""
             given = changed(order, keep=("norm.mean",), context=mask, **coded)
             for act in (lambda g=given: device.give(g), device.settle):
                 try:

@@ -13,7 +13,7 @@ from tests.edge.home import make_home
 
 from sedge_edge import doctor
 from sedge_edge.doctor import examine, installed_backends
-from sedge_emulate.broker import Broker
+from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host.mqtt import BrokerSettings
 

@@ -50,7 +50,8 @@ def test_a_mixture_predicts_and_not_its_own_part(
     state = journal.load()
     assert state is not None
     part = BlobFolder(config.state_dir, 0).write((5 * theta).astype("<f4").tobytes())
-    newer = msgspec.structs.replace(state.runs["newer"], part=part, gradient=part)
+    kept = msgspec.structs.replace(state.runs["newer"].kept, part=part, gradient=part)
+    newer = msgspec.structs.replace(state.runs["newer"], kept=kept)
     journal.commit(msgspec.structs.replace(state, runs={**state.runs, "newer": newer}))
     np.testing.assert_array_equal(personal_model(config, "newer").theta, 2 * theta)
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.emulate.shop import Desk, make_shop, with_backend
+from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
 from sedge_edge.training.job import Job
 from sedge_emulate.attack import AttackConfig
-from sedge_emulate.memo import job_key
-from sedge_emulate.worker import Finished, Request, Worker
+from sedge_emulate.virtual.result_cache import job_key
+from sedge_emulate.workers.worker import Finished, Request, Worker
 from sedge_protocol.codec import decode
 from sedge_protocol.wire.update import Report, decode_update
 
@@ -25,17 +25,17 @@ def test_who_is_hostile_and_claims_what() -> None:
 
 def test_it_sends_what_it_likes(tmp_path: Path) -> None:
     """Another change and another number; its accuracies and its own model are the honest device's."""
-    shop = with_backend(make_shop(tmp_path / "shop", devices=2), "onnx")
-    desk, worker = Desk(shop, tmp_path / "disk"), Worker(shop)
-    job = Job(desk.order())
+    setup = with_backend(make_setup(tmp_path / "setup", devices=2), "onnx")
+    maker, worker = OrderMaker(setup, tmp_path / "disk"), Worker(setup)
+    job = Job(maker.order())
 
     def sent(attack: AttackConfig | None) -> tuple[Report, np.ndarray]:
         key = job_key(b"", "device-0", job, attack)
-        (answer,) = worker.perform([Request(0, job, desk.home, key, 1.0, attack)]).answers
+        (answer,) = worker.perform([Request(0, job, maker.home, key, 1.0, attack)]).answers
         assert isinstance(answer, Finished), answer
         report, payload = decode_update(answer.update)
         assert report == answer.outcome.report
-        delta = decode(bytes(payload), len(desk.theta))
+        delta = decode(bytes(payload), len(maker.theta))
         assert delta.indices is None
         return report, delta.values
 

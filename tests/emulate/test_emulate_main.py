@@ -21,10 +21,10 @@ import pytest
 
 from sedge_emulate.__main__ import main
 from sedge_emulate.config import StrategyConfig
-from sedge_emulate.course import one_course
-from sedge_emulate.data import digits
+from sedge_emulate.data.datasets import digits
 from sedge_emulate.emulation import Stage
 from sedge_emulate.result import Result, StrategyResult, read_json
+from sedge_emulate.strategy_run import result_of
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load, pack
@@ -370,12 +370,12 @@ def test_what_another_strategy_goes_on_from_is_not_cleared_away(
     ) -> StrategyResult:
         if strategy.label == "B":
             raise KeyboardInterrupt
-        return one_course(stage, strategy, resume, *arguments)
+        return result_of(stage, strategy, resume, *arguments)
 
     (tmp_path / "fleet.toml").write_text(TWO)
     words = ["run", str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
-        patch.setattr("sedge_emulate.run.one_course", killed)
+        patch.setattr("sedge_emulate.run.result_of", killed)
         assert main(words) == 130
     emulate(tmp_path, "--resume", "--only", "FedOBP", text=TWO)
     result = emulate(tmp_path, "--resume", text=TWO).result

@@ -19,20 +19,20 @@ from sedge_emulate.config import (
     StrategyConfig,
     TrainerConfig,
 )
+from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import (
-    Course,
     Stage,
+    StrategyRun,
     clear_away,
-    course_of,
     described_split,
     finished,
     keep,
     locked,
     set_up,
     slug,
+    strategy_run_of,
 )
 from sedge_emulate.result import Spread, StrategyResult, Traffic
-from sedge_emulate.shares import Shares
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.wire.bundle import load
 
@@ -116,9 +116,9 @@ def test_data_and_model_are_there_and_described(begun: tuple[Stage, list[str]]) 
     assert load(stage.bundle)[1].size == 2003
     assert sum(stage.shares.num_train(i) + stage.shares.num_test(i) for i in range(3)) == 90
     assert isinstance(stage.shares.inputs, np.memmap)
-    shop = stage.shop
-    assert (shop.bundle, shop.trainer) == (stage.out / "bundle", CONFIG.trainer)
-    assert len(Shares.open(shop.data)) == 3
+    setup = stage.setup
+    assert (setup.bundle, setup.trainer) == (stage.out / "bundle", CONFIG.trainer)
+    assert len(Shares.open(setup.data)) == 3
 
 
 def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
     assert stage.narrower == (tmp_path / "bundle-0.25", tmp_path / "bundle-0.5")
     rates = [load(folder)[0].manifest.dropped for folder in (stage.bundle, *stage.narrower)]
     assert rates == [0.0, 0.25, 0.5]
-    assert course_of(stage, FEDAVG, resume=False).narrower == stage.narrower
+    assert strategy_run_of(stage, FEDAVG, resume=False).narrower == stage.narrower
     names = {stage.name("onnx")}
     fewer = changed(model=ModelConfig(batch_size=8, widths=(0.0, 0.5)))
     stage = set_up(fewer, base, tmp_path, resume=False, note=ignore)
@@ -327,21 +327,21 @@ def test_titles_become_names(title: str, expected: str) -> None:
 
 
 @pytest.fixture
-def course(base: Path, out: Path) -> tuple[Stage, Course]:
+def strategy_run(base: Path, out: Path) -> tuple[Stage, StrategyRun]:
     stage = resumed(CONFIG, base, out)
-    return stage, course_of(stage, FEDAVG, resume=True)
+    return stage, strategy_run_of(stage, FEDAVG, resume=True)
 
 
-def test_a_strategy_has_a_run_and_a_folder(course: tuple[Stage, Course]) -> None:
-    stage, one = course
+def test_a_strategy_has_a_run_and_a_folder(strategy_run: tuple[Stage, StrategyRun]) -> None:
+    stage, one = strategy_run
     assert (one.title, one.folder) == ("Fed Avg!", stage.out / "state" / "runs" / "fed-avg")
-    assert one.run == CONFIG.run(FEDAVG)
-    assert isinstance(one.run, RunConfig)
+    assert one.config == CONFIG.run(FEDAVG)
+    assert isinstance(one.config, RunConfig)
 
 
-def test_what_has_ended_is_kept_and_its_state_goes(course: tuple[Stage, Course]) -> None:
-    stage, one = course
-    (one.folder / "memo").mkdir(parents=True)
+def test_what_has_ended_is_kept_and_its_state_goes(strategy_run: tuple[Stage, StrategyRun]) -> None:
+    stage, one = strategy_run
+    (one.folder / "cache").mkdir(parents=True)
     assert finished(stage, one) is None
     result = result_of("Fed Avg!")
     keep(stage, one, result, b"theta")
@@ -351,17 +351,17 @@ def test_what_has_ended_is_kept_and_its_state_goes(course: tuple[Stage, Course])
     assert finished(stage, replace(one, resumed=False)) is None
 
 
-def test_a_result_is_that_of_its_run_alone(course: tuple[Stage, Course]) -> None:
+def test_a_result_is_that_of_its_run_alone(strategy_run: tuple[Stage, StrategyRun]) -> None:
     """Resumed with more rounds, or other options under the same title, it is another run."""
-    stage, one = course
+    stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
-    longer = replace(one, run=msgspec.structs.replace(one.run, num_rounds=99))
+    longer = replace(one, config=msgspec.structs.replace(one.config, num_rounds=99))
     assert finished(stage, longer) is None
-    assert finished(stage, course_of(stage, LOCAL, resume=True)) is None
+    assert finished(stage, strategy_run_of(stage, LOCAL, resume=True)) is None
 
 
-def test_a_damaged_result_is_named(course: tuple[Stage, Course]) -> None:
-    stage, one = course
+def test_a_damaged_result_is_named(strategy_run: tuple[Stage, StrategyRun]) -> None:
+    stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
     (path,) = (stage.out / "state" / "finished").iterdir()
     path.write_bytes(path.read_bytes()[:-5])
@@ -370,20 +370,22 @@ def test_a_damaged_result_is_named(course: tuple[Stage, Course]) -> None:
     assert path.name in str(caught.value)
 
 
-def test_in_the_end_only_results_are_left(course: tuple[Stage, Course]) -> None:
-    stage, one = course
+def test_in_the_end_only_results_are_left(strategy_run: tuple[Stage, StrategyRun]) -> None:
+    stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
     clear_away(stage, [FEDAVG])
     assert {path.name for path in stage.out.iterdir()} == {"bundle", "models"}
 
 
-def test_state_stays_while_a_strategy_has_not_ended(course: tuple[Stage, Course]) -> None:
-    stage, one = course
+def test_state_stays_while_a_strategy_has_not_ended(
+    strategy_run: tuple[Stage, StrategyRun],
+) -> None:
+    stage, one = strategy_run
     keep(stage, one, result_of("Fed Avg!"), b"theta")
     before = files(stage.out)
     clear_away(stage, [FEDAVG, LOCAL])
     assert files(stage.out) == before
-    keep(stage, course_of(stage, LOCAL, resume=True), result_of("local_only"), b"theta")
+    keep(stage, strategy_run_of(stage, LOCAL, resume=True), result_of("local_only"), b"theta")
     clear_away(stage, [FEDAVG, LOCAL])
     assert not (stage.out / "state").exists()
 
@@ -392,11 +394,11 @@ def test_state_stays_while_a_strategy_has_not_ended(course: tuple[Stage, Course]
 def test_a_label_may_be_the_name_of_a_folder_of_ours(base: Path, out: Path, label: str) -> None:
     strategy = StrategyConfig(name="fedavg", label=label)
     stage = resumed(changed(strategies=(strategy,)), base, out)
-    one = course_of(stage, strategy, resume=True)
-    (one.folder / "memo").mkdir(parents=True)
+    one = strategy_run_of(stage, strategy, resume=True)
+    (one.folder / "cache").mkdir(parents=True)
     keep(stage, one, result_of(label), b"theta")
     assert finished(stage, one) == result_of(label)
-    assert len(Shares.open(stage.shop.data)) == 3
+    assert len(Shares.open(stage.setup.data)) == 3
 
 
 def test_one_emulation_for_one_folder(tmp_path: Path) -> None:

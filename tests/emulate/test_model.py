@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset
+from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.model import ModelSource, export_model
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import load

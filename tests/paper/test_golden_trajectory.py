@@ -20,16 +20,16 @@ from tools.reproduce.released import DEVICES, Released, name, partition
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.events import Event, UpdateReceived
 from sedge_emulate.config import EmulationConfig, ModelConfig, StrategyConfig, TrainerConfig
-from sedge_emulate.crew import Crew
-from sedge_emulate.data import fashion_mnist
-from sedge_emulate.emulation import Course
+from sedge_emulate.data.datasets import fashion_mnist
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.emulation import StrategyRun
 from sedge_emulate.model import ModelSource, export_model
-from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
-from sedge_emulate.shares import Shares
-from sedge_emulate.virtual_fleet import VirtualFleet
+from sedge_emulate.virtual.fleet import VirtualFleet
+from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Totals, Watch
-from sedge_emulate.worker import Shop
+from sedge_emulate.workers.pool import WorkerPool
+from sedge_emulate.workers.worker import WorkerSetup
 from sedge_protocol.wire.update import Report
 
 SEED = 42
@@ -97,16 +97,16 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
         robust=ROBUST,
     )
     released = Released(SEED, ROUNDS, evaluate_every=0)
-    shop = Shop(
+    setup = WorkerSetup(
         tmp_path / "data", tmp_path / "bundle", source, TrainerConfig(backend="autograd"),
         released,
     )  # fmt: skip
     plan = Plan(EmulationConfig(strategies=(StrategyConfig("fedobp"),)), SEED)
-    course = Course("golden", run, tmp_path / "golden", resumed=False)
+    strategy_run = StrategyRun("golden", run, tmp_path / "golden", resumed=False)
     log = Log()
-    with closing(Crew(shop, 2, hold=True)) as crew:
+    with closing(WorkerPool(setup, 2, hold=True)) as pool:
         fleet = VirtualFleet(
-            course, tmp_path / "bundle", shares, plan, crew, bytes(32), released.draw
+            strategy_run, tmp_path / "bundle", shares, plan, pool, bytes(32), released.draw
         )
         with closing(fleet):
             fleet.play(log)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sedge_emulate.broker import Broker, find_mosquitto
+from sedge_emulate.broker.brokers import Broker, find_mosquitto
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,9 @@ from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
 
 from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.templates import ACL, MOSQUITTO
-from sedge_emulate import broker as broker_module
-from sedge_emulate.broker import Broker, find_mosquitto
+from sedge_emulate.broker import brokers as broker_module
+from sedge_emulate.broker.brokers import Broker, find_mosquitto
+from sedge_emulate.broker.ports import LOOPBACK, on_free_port
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
@@ -116,8 +117,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         add_password(folder / "broker-passwords", name, DeviceKeys.of(secret).password)
     (folder / "broker-acl").write_text(ACL.format(user=COORDINATOR, fleet=FLEET))
     with pytest.MonkeyPatch.context() as patch:
-        tls = broker_module.on_free_port(lambda port: None)
-        port = f"{{port}} {broker_module.LOOPBACK}"
+        tls = on_free_port(lambda port: None)
+        port = f"{{port}} {LOOPBACK}"
         text = MOSQUITTO.format(port=port, root=folder, user=getpass.getuser())
         text += TLS_LISTENER.format(folder=folder, tls=tls)
         patch.setattr(broker_module, "_SETTINGS", text)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, settings, settle
 
-from sedge_emulate.broker import Broker
+from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.loop import Loop

@@ -10,9 +10,9 @@ from tools.reproduce.play import Trial, play
 from tools.reproduce.sized import DEVICES, DROPPED, SizedSetting
 
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset, digits
+from sedge_emulate.data.datasets import Dataset, digits
+from sedge_emulate.data.split import Indices
 from sedge_emulate.progress import Progress
-from sedge_emulate.split import Indices
 
 TABLE = TABLES["subflot-dir01"]
 

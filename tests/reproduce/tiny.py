@@ -10,8 +10,8 @@ from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset, digits
-from sedge_emulate.split import Indices
+from sedge_emulate.data.datasets import Dataset, digits
+from sedge_emulate.data.split import Indices
 
 
 @dataclass(frozen=True)

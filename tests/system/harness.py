@@ -14,8 +14,8 @@ import numpy as np
 
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
-from sedge_emulate.broker import find_mosquitto
-from sedge_emulate.data import digits
+from sedge_emulate.broker.brokers import find_mosquitto
+from sedge_emulate.data.datasets import digits
 
 # One thread each: several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

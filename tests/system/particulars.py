@@ -277,7 +277,7 @@ def fedobp_on_the_device(course: Course, others: Others) -> None:
 
 def fedobp_by_gradient(course: Course, _: Others) -> None:
     require_scored_by_devices(course, FedOBP(0.95, "fisher", scoring="device"))
-    gradients = {course.kept[device].entry.gradient for device in DEVICES}
+    gradients = {course.kept[device].entry.kept.gradient for device in DEVICES}
     assert len(gradients) == len(DEVICES) and None not in gradients
 
 
@@ -339,7 +339,7 @@ def fedpurin_alone(course: Course, _: Others) -> None:
     assert not course.context.groups
     for device in DEVICES:
         order, entry = course.last_orders[device], course.kept[device].entry
-        assert order.patch_blob == entry.patch is not None and not order.patch
+        assert order.patch_blob == entry.kept.patch is not None and not order.patch
         indices, values = course.start(device)
         np.testing.assert_array_equal(values, sparse(course, device)[indices])
 

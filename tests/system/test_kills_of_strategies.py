@@ -103,9 +103,9 @@ def test_a_disturbed_run_ends_as_a_calm_one(strategy: str, trio: Trio, bundles: 
     assert disturbed.run.state.model_hash == calm.run.state.model_hash
     for device in DEVICES:
         entry = calm.kept[device].entry  # of names, each the hash of what it names
-        assert None not in [entry.kept[what] for what in ("model", *kept)]
+        assert None not in [getattr(entry.kept, what) for what in ("model", *kept)]
         assert disturbed.kept[device].entry == entry, device
     if strategy == "fedpurin":
         assert any(order.patch_context for order in calm.orders(3).values())
         for device, order in calm.last_orders.items():
-            assert order.patch_blob == calm.kept[device].entry.patch
+            assert order.patch_blob == calm.kept[device].entry.kept.patch

@@ -11,7 +11,7 @@ import pytest
 from tests.system.harness import accepts, free_port, wait_until
 
 from sedge_cloud.admin.templates import MOSQUITTO_LIMITS
-from sedge_emulate.broker import find_mosquitto
+from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.host.probe import probe

@@ -21,7 +21,7 @@ from sedge_cloud.store.runs import Run
 from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
-from sedge_edge.training.job import CODECS, Job, Outcome, WorkerContext, prepare, run_job
+from sedge_edge.training.job import CODECS, Job, Kept, Outcome, WorkerContext, prepare, run_job
 from sedge_edge.training.trainer import Mixed, Trained
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered
@@ -125,8 +125,7 @@ class Device:
         """Fetch what is missing, do the job and keep what it leaves; the update."""
         for manifest in needed_blobs(order, self.place.blobs.has):
             self.place.blobs.write(cloud.store.blobs.read(manifest.sha256))
-        kept = ("model", "residual", "mask", "part", "gradient", "patch")
-        job = Job(order, **{name: getattr(self.outcome, name, None) for name in kept})
+        job = Job(order, Kept() if self.outcome is None else self.outcome.kept)
         bundle, _ = bundles.load(cloud.folder / "own")
         start = prepare(job, self.place, bundle.manifest).start
         shared = self.place.vectors.read(order.model_hash, LAYOUT)
@@ -134,14 +133,14 @@ class Device:
         self.starts.append((shared, start))
         self.outcome = run_job(job, self.place)
         self.reports.append(self.outcome.report)
-        if self.outcome.gradient is not None:
-            self.slopes.append(self.place.vectors.read(self.outcome.gradient, LAYOUT))
+        if self.outcome.kept.gradient is not None:
+            self.slopes.append(self.place.vectors.read(self.outcome.kept.gradient, LAYOUT))
         return self.place.blobs.read(self.outcome.update)
 
     @property
     def model(self) -> Theta:
-        assert self.outcome is not None and self.outcome.model is not None
-        return self.place.vectors.read(self.outcome.model, LAYOUT)
+        assert self.outcome is not None and self.outcome.kept.model is not None
+        return self.place.vectors.read(self.outcome.kept.model, LAYOUT)
 
 
 def play(

@@ -31,7 +31,7 @@ from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.job import Job, Outcome, WorkerContext, prepare, run_job
-from sedge_emulate.data import load
+from sedge_emulate.data.datasets import load
 from sedge_export import export
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
 from sedge_protocol.host.blobs import BlobFolder
@@ -259,8 +259,8 @@ def test_the_device_trains_as_torch_does(
     twin = Twin(made.model, made.layout, made.theta)
     before = twin.accuracy(test)
     twin.train(train, training, seed=11, safe=not statistics.any(), correction=added)
-    assert outcome.model is not None
-    found = FolderVectors(blobs).read(outcome.model, made.layout)
+    assert outcome.kept.model is not None
+    found = FolderVectors(blobs).read(outcome.kept.model, made.layout)
     check_close(found, twin, made.theta)
     assert (found[statistics] != made.theta[statistics]).all()
     report, count = outcome.report, len(train.targets)
@@ -370,8 +370,8 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         assert known is not None
         assert known.tobytes() == (start + delta).tobytes()
 
-        assert outcome.model is not None
-        trained = FolderVectors(blobs).read(outcome.model, made.layout)
+        assert outcome.kept.model is not None
+        trained = FolderVectors(blobs).read(outcome.kept.model, made.layout)
         if codec.fraction == 1.0 and codec.values is ValueCoding.FP32:
             # fl(start + fl(trained - start)) is trained up to its last bit.
             np.testing.assert_allclose(seen.trained, trained, rtol=3e-7, atol=1e-8)

@@ -188,7 +188,7 @@ class Course:
         vectors = FolderVectors(BlobFolder(home))
         model, part = (
             None if name is None else vectors.read(name, layout)
-            for name in (entry.model, entry.part)
+            for name in (entry.kept.model, entry.kept.part)
         )
         return Kept(entry, model, part)
 

@@ -39,7 +39,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sedge_emulate.broker import Broker
+from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import WINDOW, BrokerSettings, Connected, MqttLink, Received
 from sedge_protocol.wire import topics

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sedge_emulate.data import Dataset, load
-from sedge_emulate.split import dirichlet
+from sedge_emulate.data.datasets import Dataset, load
+from sedge_emulate.data.split import dirichlet
 from sedge_export.models import avgcnn
 from sedge_protocol.layout import Theta
 

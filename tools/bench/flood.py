@@ -43,7 +43,8 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RunConfig, load_cloud
 from sedge_cloud.store.database import Store
-from sedge_emulate.broker import LOOPBACK, find_mosquitto, on_free_port, wait_until_accepting
+from sedge_emulate.broker.brokers import find_mosquitto
+from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received

@@ -31,9 +31,9 @@ from statistics import median
 
 import numpy as np
 
-from sedge_emulate.data import load
+from sedge_emulate.data.datasets import load
+from sedge_emulate.data.split import pathological
 from sedge_emulate.result import read_json
-from sedge_emulate.split import pathological
 
 HERE = Path(__file__).parent
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10

@@ -9,7 +9,7 @@ from tools.reproduce.outcome import Size
 from sedge_cloud.store.runs import Run
 from sedge_emulate.emulation import Stage
 from sedge_emulate.model import ModelSource
-from sedge_emulate.virtual_fleet import VirtualFleet
+from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.watch import Watch
 
 

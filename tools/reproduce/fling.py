@@ -14,8 +14,8 @@ from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import FASHION_MEAN, FASHION_STD, Dataset, fashion_mnist
-from sedge_emulate.split import Indices
+from sedge_emulate.data.datasets import FASHION_MEAN, FASHION_STD, Dataset, fashion_mnist
+from sedge_emulate.data.split import Indices
 
 DEVICES = 20
 TRAIN, TEST = 500, 100

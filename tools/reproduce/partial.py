@@ -15,8 +15,8 @@ from sedge_cloud.config import TrainingConfig
 from sedge_cloud.store.runs import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset, fashion_mnist
-from sedge_emulate.split import Indices, dirichlet, train_test
+from sedge_emulate.data.datasets import Dataset, fashion_mnist
+from sedge_emulate.data.split import Indices, dirichlet, train_test
 from sedge_protocol.wire.messages import TRAIN
 
 EXAMPLES = 20_000

@@ -17,15 +17,15 @@ from tools.reproduce.outcome import Checkpoint, Outcome, Point, file_name
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
 from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
-from sedge_emulate.crew import Crew
-from sedge_emulate.emulation import VERSIONS, Course, Stage, export_forms
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.emulation import VERSIONS, Stage, StrategyRun, export_forms
 from sedge_emulate.model import ModelSource
-from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import Model, spread
-from sedge_emulate.shares import Shares
-from sedge_emulate.virtual_fleet import VirtualFleet
+from sedge_emulate.virtual.fleet import VirtualFleet
+from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import TRAIN
@@ -96,22 +96,26 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     began = time.monotonic()
     stage = _stage(trial, home)
     streams = trial.table.setting.streams(trial.seed, trial.rounds)
-    shop = replace(stage.shop, shuffles=streams.shuffles)
-    folder = home / "state" / "course"
-    course = Course(trial.cell.name, _run(trial), folder, resumed=True, narrower=stage.narrower)
+    setup = replace(stage.setup, shuffles=streams.shuffles)
+    folder = home / "state" / "strategy_run"
+    strategy_run = StrategyRun(
+        trial.cell.name, _run(trial), folder, resumed=True, narrower=stage.narrower
+    )
     progress.strategy(trial.title, trial.rounds)
-    with closing(Crew(shop, workers, hold=True)) as crew:
+    with closing(WorkerPool(setup, workers, hold=True)) as pool:
         # Only the jobs that a killed start has computed are kept; the coordinator begins anew.
-        shutil.rmtree(course.folder / "cloud", ignore_errors=True)
-        jobs, plan = stage.name(crew.trainer), Plan(stage.config, trial.seed)
-        fleet = VirtualFleet(course, stage.bundle, stage.shares, plan, crew, jobs, streams.draw)
+        shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
+        jobs, plan = stage.name(pool.trainer), Plan(stage.config, trial.seed)
+        fleet = VirtualFleet(
+            strategy_run, stage.bundle, stage.shares, plan, pool, jobs, streams.draw
+        )
         with closing(fleet):
             log = Log(progress, fleet)
             fleet.play(log)
             if log.failure:
                 raise DataError(f"{trial.title}: {log.failure}")
             totals, found = fleet.totals(), sizes(stage, fleet, log)
-        trainer = crew.trainer
+        trainer = pool.trainer
     shutil.rmtree(home, ignore_errors=True)
     return Outcome(
         table=trial.table.name,

@@ -20,8 +20,8 @@ from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.store.runs import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset, fashion_mnist
-from sedge_emulate.split import Indices
+from sedge_emulate.data.datasets import Dataset, fashion_mnist
+from sedge_emulate.data.split import Indices
 
 DEVICES = 100
 PARTICIPANTS = 10

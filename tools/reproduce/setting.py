@@ -8,8 +8,8 @@ from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import Draw
 from sedge_edge.training.batches import Permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset
-from sedge_emulate.split import Indices
+from sedge_emulate.data.datasets import Dataset
+from sedge_emulate.data.split import Indices
 
 
 @dataclass(frozen=True)

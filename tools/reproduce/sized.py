@@ -13,7 +13,7 @@ from tools.reproduce.setting import Streams
 from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.split import Indices
+from sedge_emulate.data.split import Indices
 
 DEVICES = 20
 DROPPED = (0.0, 0.25, 0.5, 0.75)

@@ -14,7 +14,7 @@ import msgspec
 
 from sedge_edge.rounds.global_model import base_versions, named_blobs
 from sedge_edge.rounds.storage import DurableValue
-from sedge_edge.training.job import Outcome
+from sedge_edge.training.job import Kept, Outcome
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order
@@ -41,32 +41,12 @@ class TooManyStarts(SedgeError):
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """What the device keeps of one run: the names of its bundle and of the vectors of its last order.
-
-    ``base`` is the decoded global model; ``Job`` (job.py) explains the others.
-    """
+    """One run on the device: its bundle, the decoded global model ``base``, and what the device keeps."""
 
     bundle: bytes
     base: bytes
-    model: bytes | None = None
-    residual: bytes | None = None
     round: int = 0
-    mask: bytes | None = None
-    part: bytes | None = None
-    gradient: bytes | None = None
-    patch: bytes | None = None
-
-    @property
-    def kept(self) -> dict[str, bytes | None]:
-        """What the device keeps for the run's next order, by field of ``Job``."""
-        return {
-            "model": self.model,
-            "residual": self.residual,
-            "mask": self.mask,
-            "part": self.part,
-            "gradient": self.gradient,
-            "patch": self.patch,
-        }
+    kept: Kept = Kept()
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -109,12 +89,10 @@ class AgentState(msgspec.Struct, frozen=True):
         """The update of a round that still awaits its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
-    def kept_for(self, order: Order) -> dict[str, bytes | None]:
-        """What the device keeps of the order's run, by field of ``Job``; empty for another bundle."""
+    def kept_for(self, order: Order) -> Kept:
+        """What the device keeps of the order's run; nothing for another bundle."""
         run = self.runs.get(order.run)
-        if run is None or run.bundle != order.bundle.sha256:
-            return {}
-        return run.kept
+        return Kept() if run is None or run.bundle != order.bundle.sha256 else run.kept
 
     def still_wants(self, order: Order) -> bool:
         """Whether the outcome of an order's job is still of use, if only as a late update.
@@ -153,7 +131,7 @@ class AgentState(msgspec.Struct, frozen=True):
             names.update(base_versions(order))
         for run in self.runs.values():
             names.update((run.bundle, run.base))
-            names.update(name for name in run.kept.values() if name is not None)
+            names |= run.kept.names()
         return names
 
 
@@ -232,22 +210,12 @@ class StateStore:
 
         An evaluation with another bundle keeps the run's state, which is of the last training's bundle.
         """
-        kept = self.state.runs.get(order.run)
-        if order.task == EVALUATE and kept is not None and kept.bundle != order.bundle.sha256:
-            kept = msgspec.structs.replace(kept, round=order.round)
+        entry = self.state.runs.get(order.run)
+        if order.task == EVALUATE and entry is not None and entry.bundle != order.bundle.sha256:
+            entry = msgspec.structs.replace(entry, round=order.round)
         else:
-            kept = RunState(
-                order.bundle.sha256,
-                order.model_hash,
-                outcome.model,
-                outcome.residual,
-                order.round,
-                outcome.mask,
-                outcome.part,
-                outcome.gradient,
-                outcome.patch,
-            )
-        runs = {**_without(self.state.runs, order.run), order.run: kept}
+            entry = RunState(order.bundle.sha256, order.model_hash, order.round, outcome.kept)
+        runs = {**_without(self.state.runs, order.run), order.run: entry}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]
         done = (order.run, order.round)

@@ -11,6 +11,7 @@ An emulator that trains many devices at once prepares and completes each, and ba
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,16 +59,14 @@ class OutOfMemory(SedgeError):
     """A job needs more memory than the device has."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """An order whose blobs are all here, and the names of what the device keeps of its run.
+class Kept(msgspec.Struct, frozen=True):
+    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
 
     ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
     it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
     update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
     """
 
-    order: Order
     model: bytes | None = None
     residual: bytes | None = None
     mask: bytes | None = None
@@ -75,27 +74,31 @@ class Job:
     gradient: bytes | None = None
     patch: bytes | None = None
 
+    def names(self) -> set[bytes]:
+        """The names of all that is kept."""
+        return {name for name in msgspec.structs.astuple(self) if name is not None}
+
+
+NOTHING = Kept()
+
+
+@dataclass(frozen=True)
+class Job:
+    """An order whose blobs are all here, and what the device has kept of its run."""
+
+    order: Order
+    kept: Kept = NOTHING
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job leaves: the update, a blob, and the vectors that the device keeps, as in ``Job``."""
+    """What a job leaves: the update, a blob, and what the device keeps from now on."""
 
     run: str
     round: int
     update: bytes
-    model: bytes | None
-    residual: bytes | None
     report: Report
-    mask: bytes | None = None
-    part: bytes | None = None
-    gradient: bytes | None = None
-    patch: bytes | None = None
-
-    @property
-    def kept(self) -> tuple[bytes, ...]:
-        """The names of everything that the device keeps for its next order of the run."""
-        names = (self.model, self.residual, self.mask, self.part, self.gradient, self.patch)
-        return tuple(name for name in names if name is not None)
+    kept: Kept = NOTHING
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class EncodedDelta:
-    """An encoded delta, and the names of what it leaves for the next round (see ``Job``)."""
+    """An encoded delta, and what the device keeps once it is sent."""
 
     payload: bytes
-    residual: bytes | None
-    mask: bytes | None
-    patch: bytes | None
+    kept: Kept
 
 
 def run_job(job: Job, context: WorkerContext) -> Outcome:
@@ -222,14 +223,14 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
     train, held_out = context.train, None
     if order.work.choice is not None:
         train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
-    kept = tensor_slices(layout, order.work.keep, "keep")
-    start = assemble(order, context.blobs, vectors, layout, kept, job.model, job.gradient)
+    slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
+    start = assemble(order, context.blobs, vectors, layout, slices, kept.model, kept.gradient)
     mask_context = None
-    if order.work.select is not None and job.mask is not None and order.context == job.mask:
-        mask_context = vectors.read_mask(job.mask)
+    if order.work.select is not None and kept.mask is not None and order.context == kept.mask:
+        mask_context = vectors.read_mask(kept.mask)
     own_name = None
     if order.work.own_model is not None:
-        own_name = job.part if order.work.own_model.mixes else job.model
+        own_name = kept.part if order.work.own_model.mixes else kept.model
     own = None if own_name is None else vectors.read(own_name, layout)
     correction = None
     if order.correction is not None:
@@ -240,7 +241,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
         start.theta,
         start.base,
         start.personal,
-        kept,
+        slices,
         train,
         mask_context,
         own,
@@ -276,28 +277,20 @@ def complete(
         sparse=result.sparse,
         level=None if result.picked is None else result.picked.level,
     )
-    encoded = EncodedDelta(b"", job.residual, job.mask, job.patch)
+    encoded = EncodedDelta(b"", job.kept)
     if order.task == TRAIN and order.work.upload:
         encoded = encode_delta(prepared, result, vectors)
     update = context.blobs.write(encode_update(report, encoded.payload))
-    model, part, gradient = job.model, job.part, job.gradient
+    kept = encoded.kept
     if order.task == TRAIN:
-        model = vectors.keep(result.model) if context.keeps_model else None
-        part = None if result.part is None else vectors.keep(result.part)
         last = trained.gradient if scores_gradient(order) else None
-        gradient = None if last is None else vectors.keep(last)
-    return Outcome(
-        order.run,
-        order.round,
-        update,
-        model,
-        encoded.residual,
-        report,
-        encoded.mask,
-        part,
-        gradient,
-        encoded.patch,
-    )
+        kept = msgspec.structs.replace(
+            kept,
+            model=vectors.keep(result.model) if context.keeps_model else None,
+            part=None if result.part is None else vectors.keep(result.part),
+            gradient=None if last is None else vectors.keep(last),
+        )
+    return Outcome(order.run, order.round, update, report, kept)
 
 
 def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:
@@ -318,14 +311,15 @@ def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> E
     except Unencodable as exc:
         where = f"run {order.run}, round {order.round}"
         raise TrainingDiverged(f"{where}: delta: {exc}") from exc
-    residual, mask = None, job.mask
+    residual, mask = None, job.kept.mask
     whole = chosen.indices is None and codec.values is ValueCoding.FP32
     if result.chosen is None and codec.error_feedback and not whole:
         _subtract_sent(delta, chosen, codec.values)
         residual = vectors.keep(delta)
     if result.chosen is not None and 0 < chosen.count < chosen.size:
         mask = vectors.keep_mask(mask_bitmap(chosen))
-    return EncodedDelta(payload, residual, mask, patch)
+    kept = msgspec.structs.replace(job.kept, residual=residual, mask=mask, patch=patch)
+    return EncodedDelta(payload, kept)
 
 
 def update_base(prepared: Prepared, result: LocalResult) -> Theta:
@@ -343,8 +337,8 @@ def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
     # The difference of two finite vectors may overflow; the encoder rejects it.
     with np.errstate(over="ignore"):
         delta = result.trained.theta - update_base(prepared, result)
-        if feeds_back and job.residual is not None:
-            residual = vectors.read(job.residual, prepared.manifest.layout)
+        if feeds_back and job.kept.residual is not None:
+            residual = vectors.read(job.kept.residual, prepared.manifest.layout)
             personal = prepared.personal.astype(np.intp)
             without = delta[personal]
             delta += residual

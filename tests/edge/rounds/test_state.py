@@ -16,7 +16,7 @@ from sedge_edge.rounds.state import (
     StateStore,
     TooManyRuns,
 )
-from sedge_edge.training.job import Outcome
+from sedge_edge.training.job import Kept, Outcome
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
@@ -64,11 +64,11 @@ def outcome(run: str, number: int) -> Outcome:
         steps=1,
         seconds=1.0,
     )
-    update, own, residual, *others = (
+    update, *kept = (
         blob(f"{kind} {run} {number}")
         for kind in ("update", "own", "residual", "mask", "part", "gradient", "patch")
     )
-    return Outcome(run, number, update, own, residual, report, *others)
+    return Outcome(run, number, update, report, Kept(*kept))
 
 
 @pytest.fixture
@@ -102,13 +102,8 @@ def test_every_change_survives(path: Path) -> None:
         "a": RunState(
             blob("bundle"),
             blob("version a 1"),
-            blob("own a 1"),
-            blob("residual a 1"),
             1,
-            blob("mask a 1"),
-            blob("part a 1"),
-            blob("gradient a 1"),
-            blob("patch a 1"),
+            outcome("a", 1).kept,
         )
     }
     now.remove_update(now.state.outbox[0])
@@ -179,7 +174,7 @@ def test_a_round_has_one_update(path: Path) -> None:
     now = memory(path)
     now.finish(order("a", 1), outcome("a", 1))
     now.finish(order("a", 2), outcome("a", 2))
-    again = Outcome("a", 1, blob("other"), None, None, outcome("a", 1).report)
+    again = Outcome("a", 1, blob("other"), outcome("a", 1).report)
     now.finish(order("a", 1), again)
     assert now.state.outbox == (Pending("a", 2, blob("update a 2")), Pending("a", 1, blob("other")))
     assert now.state.pending("a", 1) == now.state.outbox[1]
@@ -247,7 +242,7 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     kinds = ("version", "update", "own", "residual", "mask", "part", "gradient", "patch")
     names |= {f"{kind} b 1" for kind in kinds}
     assert now.state.blobs() == {blob(name) for name in names}
-    now.finish(order("c", 1), Outcome("c", 1, blob("u"), None, None, outcome("c", 1).report))
+    now.finish(order("c", 1), Outcome("c", 1, blob("u"), outcome("c", 1).report))
     assert None not in now.state.blobs()
 
 

@@ -17,6 +17,7 @@ from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
     EncodedDelta,
     Job,
+    Kept,
     Outcome,
     OutOfMemory,
     Prepared,
@@ -96,7 +97,7 @@ def patch_of(indices: list[int], values: list[float]) -> bytes:
 def start_of(device: Harness, order: Order, own: bytes | None = None) -> Theta:
     """Where a job starts (n,), with everything that the coordinator serves on the device."""
     stored(device)
-    return prepare(Job(order, own), device.place(), manifest_of(device)).start
+    return prepare(Job(order, Kept(own)), device.place(), manifest_of(device)).start
 
 
 def test_the_start_is_global_then_patch_then_kept_tensors(device: Harness) -> None:
@@ -146,14 +147,14 @@ def sent(
 ) -> tuple[bytes, bytes | None, bytes | None]:
     """Payload, and the names of residual and mask, after a training from start to trained (n,)."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
-    job = Job(order, None, residual, mask)
+    job = Job(order, Kept(None, residual, mask))
     nothing = np.empty(0, np.uint32)
     prepared = Prepared(
         job, manifest_of(device), start, start, nothing, kept, device.train, context
     )
     learned = replace(ended(trained), chosen=chosen)
     coded = encode_delta(prepared, learned, FolderVectors(device.blobs()))
-    return coded.payload, coded.residual, coded.mask
+    return coded.payload, coded.kept.residual, coded.kept.mask
 
 
 def ended(trained: Theta) -> LocalResult:
@@ -235,10 +236,10 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(device: Harness) -
     old, mask = device.blobs().write(drift(9).tobytes()), device.blobs().write(b"mask")
     order = device.order(upload=False)
     stored(device)
-    outcome = run_job(Job(order, None, old, mask), device.place())
-    assert (outcome.residual, outcome.mask) == (old, mask)
+    outcome = run_job(Job(order, Kept(residual=old, mask=mask)), device.place())
+    assert (outcome.kept.residual, outcome.kept.mask) == (old, mask)
     assert len(decode_update(device.blobs().read(outcome.update))[1]) == 0
-    assert outcome.model is not None
+    assert outcome.kept.model is not None
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_a_context_is_used_where_both_sides_hold_it(
     mask = device.blobs().write(bitmap)
     order = device.order(2, select=SELECT if selects else None, context=mask if named else b"")
     stored(device)
-    job = Job(order, mask=mask if held else bytes(32))
+    job = Job(order, Kept(mask=mask if held else bytes(32)))
     assert prepare(job, device.place(), manifest_of(device)).mask_context == (
         bitmap if used else None
     )
@@ -308,7 +309,7 @@ def coded_of(
     """What is coded after a training from start (n,), with what the job or the start has besides."""
     kept = [LAYOUT.by_name[name].slice for name in order.work.keep]
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
-    job = Job(order, residual=changes.pop("residual", None))
+    job = Job(order, Kept(residual=changes.pop("residual", None)))
     prepared = Prepared(
         job, manifest_of(device), start, kept=kept, train=device.train, **{**plain, **changes}
     )
@@ -326,7 +327,7 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
     order = device.order(codec=codec, select=SELECT)
     learned = replace(ended(trained), chosen=chosen)
     coded, _ = coded_of(device, order, learned, start, residual=old)
-    assert coded.residual is None
+    assert coded.kept.residual is None
     found = decode(coded.payload, N)
     assert found.indices is not None
     np.testing.assert_array_equal(found.indices, chosen)
@@ -341,7 +342,7 @@ def test_no_element_or_all_may_be_critical(device: Harness, count: int) -> None:
     learned = replace(ended(trained), chosen=np.arange(count, dtype=np.uint32))
     coded, _ = coded_of(device, order, learned, start)
     assert decode(coded.payload, N).count == count
-    assert coded.mask is None
+    assert coded.kept.mask is None
 
 
 def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Harness) -> None:
@@ -358,8 +359,8 @@ def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Ha
     assert found.indices is not None
     np.testing.assert_array_equal(found.indices, chosen)
     assert report.sparse == Metrics(chosen.size + 4.0, 0.5, 7)
-    assert outcome.mask == hashlib.sha256(mask_bitmap(found)).digest()
-    assert outcome.residual is None
+    assert outcome.kept.mask == hashlib.sha256(mask_bitmap(found)).digest()
+    assert outcome.kept.residual is None
 
 
 # What it remembers.
@@ -376,9 +377,9 @@ def test_what_is_remembered_is_the_coordinators_own_patch(device: Harness, codec
     arrived.add_to(theirs)
     values = theirs if arrived.indices is None else theirs[arrived.indices]
     patch = encode(SparseVector(N, arrived.indices, values), ValueCoding.FP32, Compression.NONE)
-    assert coded.patch is not None
-    assert coded.patch == hashlib.sha256(patch).digest()
-    assert FolderVectors(device.blobs()).read_mask(coded.patch) == patch
+    assert coded.kept.patch is not None
+    assert coded.kept.patch == hashlib.sha256(patch).digest()
+    assert FolderVectors(device.blobs()).read_mask(coded.kept.patch) == patch
 
 
 def test_nothing_is_remembered_unasked(device: Harness) -> None:
@@ -386,7 +387,7 @@ def test_nothing_is_remembered_unasked(device: Harness) -> None:
 
     def left(order: Order) -> bytes | None:
         stored(device)
-        return run_job(Job(order, patch=old), device.place()).patch
+        return run_job(Job(order, Kept(patch=old)), device.place()).kept.patch
 
     assert left(device.order(1)) is None
     assert left(device.order(1, remember=True)) not in (None, old)
@@ -424,11 +425,11 @@ def test_with_own_elements_the_delta_is_counted_from_the_global_model(device: Ha
 def test_a_device_finds_its_elements_again_from_round_to_round(device: Harness) -> None:
     order = device.order(1, scoring=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
     first, blobs = job(device, order)
-    assert first.gradient is not None
-    np.testing.assert_array_equal(FolderVectors(blobs).read(first.gradient, LAYOUT), -drift(1))
+    assert first.kept.gradient is not None
+    np.testing.assert_array_equal(FolderVectors(blobs).read(first.kept.gradient, LAYOUT), -drift(1))
     second = device.order(2, scoring=DeviceScoring(0.99, "fisher"), codec=Codec())
     stored(device)
-    kept = Job(second, first.model, None, None, None, first.gradient)
+    kept = Job(second, Kept(first.kept.model, gradient=first.kept.gradient))
     prepared = prepare(kept, device.place(), manifest_of(device))
     own = theta_of(1) + drift(1)
     wanted = own_elements(own, theta_of(2), LAYOUT, DeviceScoring(0.99, "fisher"), drift(1))
@@ -448,8 +449,8 @@ def test_a_model_that_is_of_no_more_use_is_let_go(device: Harness) -> None:
     """A run whose orders ask for less than they did leaves nothing behind."""
     names = [device.blobs().write(theta_of(i).tobytes()) for i in range(6)]
     stored(device)
-    outcome = run_job(Job(device.order(1), *names), device.place())
-    assert (outcome.part, outcome.gradient, outcome.patch) == (None, None, None)
+    outcome = run_job(Job(device.order(1), Kept(*names)), device.place())
+    assert (outcome.kept.part, outcome.kept.gradient, outcome.kept.patch) == (None, None, None)
 
 
 # The whole job.
@@ -473,10 +474,10 @@ def test_a_job_leaves_update_model_and_report(device: Harness) -> None:
     order = device.order(3, codec=Codec(fraction=0.5))
     outcome, blobs = job(device, order)
     assert (outcome.run, outcome.round) == ("run", 3)
-    assert outcome.model is not None
-    assert outcome.residual is not None
+    assert outcome.kept.model is not None
+    assert outcome.kept.residual is not None
     np.testing.assert_array_equal(
-        FolderVectors(blobs).read(outcome.model, LAYOUT), theta_of(3) + drift(3)
+        FolderVectors(blobs).read(outcome.kept.model, LAYOUT), theta_of(3) + drift(3)
     )
     report, payload = decode_update(blobs.read(outcome.update))
     assert report == outcome.report
@@ -509,8 +510,8 @@ def test_an_evaluation_leaves_an_update_only(device: Harness) -> None:
     order = device.order(3, task="evaluate")
     blobs = stored(device)
     names = [blobs.write(theta_of(i).tobytes()) for i in range(8, 14)]
-    outcome = run_job(Job(order, *names), device.place())
-    assert outcome.kept == tuple(names)
+    outcome = run_job(Job(order, Kept(*names)), device.place())
+    assert outcome.kept == Kept(*names)
     report, payload = decode_update(blobs.read(outcome.update))
     assert report.task == "evaluate"
     assert len(payload) == 0
@@ -611,8 +612,8 @@ def test_what_is_owed_counts_from_the_start_that_was_picked(device: Harness, cod
     start = theta_of(3)
     start[[5, 9]] = [0.9, 1]
     owed = np.zeros(N, np.float32)
-    if outcome.residual is not None:
-        owed = FolderVectors(blobs).read(outcome.residual, LAYOUT)
+    if outcome.kept.residual is not None:
+        owed = FolderVectors(blobs).read(outcome.kept.residual, LAYOUT)
     np.testing.assert_allclose(
         decode(payload, N).dense() + owed, start + drift(3) - start, rtol=0, atol=1e-7
     )

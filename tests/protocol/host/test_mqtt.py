@@ -11,8 +11,7 @@ import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 from tests.protocol.driven import V5, V311, Driven, connected, drive, fresh, settings, settle, wait
 
-from sedge_emulate.amqtt_broker import AmqttBroker
-from sedge_emulate.broker import Broker, find_mosquitto
+from sedge_emulate.broker.brokers import AmqttBroker, Broker, find_mosquitto
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import DEFAULT_MAX_PACKET, MqttLink, Received
 

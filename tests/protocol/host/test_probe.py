@@ -3,7 +3,7 @@
 import pytest
 from tests.protocol.driven import connected, fresh, settings
 
-from sedge_emulate.broker import Broker
+from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host.probe import probe
 

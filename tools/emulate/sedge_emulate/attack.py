@@ -1,6 +1,6 @@
-"""What hostile devices of an emulated fleet do: they train as all others, and lie about what came of it.
+"""Hostile devices of an emulated fleet: they train like all others and falsify their updates.
 
-They are devices like any other: their updates are made, coded and sent by the agent's own code.
+Otherwise they are devices like any other: the agent's own code makes, codes and sends their updates.
 """
 
 from dataclasses import replace
@@ -20,8 +20,8 @@ from sedge_protocol.wire.update import decode_update, encode_update
 class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[attack]: the first ``devices`` of the fleet are hostile.
 
-    They send ``scale`` times what they learned (-1: turned around) and claim to hold ``claim`` examples,
-    also when they say hello; 0 is the truth.
+    They send ``scale`` times their change (-1 reverses it) and claim to hold ``claim`` examples, also in
+    their HELLO; 0 states the true number.
     """
 
     devices: Annotated[int, Meta(ge=0, le=100_000)] = 0
@@ -29,11 +29,11 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     claim: Annotated[int, Meta(ge=0, lt=2**53)] = 0
 
     def of(self, number: int) -> "AttackConfig | None":
-        """What the ``number``-th device does, counted from 0; None for an honest one."""
+        """The attack of the ``number``-th device, counted from 0; None for an honest one."""
         return self if number < self.devices else None
 
     def claimed(self, number: int, held: int) -> int:
-        """How many examples a device that holds so many says that it holds."""
+        """How many examples a device that has ``held`` of them claims."""
         return self.claim if number < self.devices and self.claim else held
 
 
@@ -41,7 +41,7 @@ NOBODY = AttackConfig()
 
 
 def turned(learned: LocalResult, base: Theta, scale: float) -> LocalResult:
-    """What a device learned, its way from base (n,) multiplied with ``scale``."""
+    """What a device learned, with its change from base (n,) multiplied by ``scale``."""
     with np.errstate(over="ignore"):  # found when it is coded
         theta = base + np.float32(scale) * (learned.trained.theta - base)
     return replace(learned, trained=replace(learned.trained, theta=theta))

@@ -30,7 +30,7 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
-# The names of virtual devices (see devices.py); a real one must not take one.
+# The names of virtual devices (see data/shares.py); a real one must not take one.
 VIRTUAL = re.compile(r"device-\d+")
 # Events that are closer would only keep the emulation busy.
 SHORTEST_MEAN_S = 1.0
@@ -191,9 +191,9 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """fleet.toml. ``workers`` train at once (0: one for each processor).
 
-    ``link`` joins devices and coordinator: memory (virtual time, faults of the classes), broker (the
-    first that is found), mosquitto, amqtt, or mqtt://host[:port] of a running one. The devices whose ids
-    are ``real`` join the virtual ones over a broker. Without ``classes`` nothing ever goes wrong.
+    ``link`` joins devices and coordinator: memory (virtual time, faults of the classes), broker (Mosquitto
+    or, where there is none, amqtt), mosquitto, amqtt, or mqtt://host[:port] of a running one. The devices
+    whose ids are ``real`` join the virtual ones over a broker. Without ``classes`` nothing ever goes wrong.
     """
 
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20

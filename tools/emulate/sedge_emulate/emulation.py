@@ -3,7 +3,7 @@
     out/bundle        the exported model            out/models    each strategy's last global model
     out/join          what real devices need        out/state     what --resume goes on from
 
-``out/state`` is gone when everything has ended well; what a strategy goes on from is in its ``runs``. A
+``out/state`` is deleted when everything has ended well; what a strategy goes on from is in its ``runs``. A
 model file is n float32 numbers, little endian.
 """
 
@@ -22,31 +22,31 @@ import msgspec
 from sedge_cloud.config import RunConfig
 from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.config import EmulationConfig, StrategyConfig
-from sedge_emulate.data import Dataset
+from sedge_emulate.data.datasets import Dataset
+from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.result import Model, StrategyResult, write_whole
-from sedge_emulate.shares import Shares, share_out
-from sedge_emulate.worker import Shop
+from sedge_emulate.workers.worker import WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load
 
-# In ``out/state``: whose it is. One without it belongs to somebody else, perhaps a coordinator.
+# Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
-# What a job's outcome depends on beside its order: another version may compute other bits.
+# Packages on which a job's outcome depends besides its order: another version may compute other bits.
 VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime", "zstandard")
 
 
 @dataclass(frozen=True)
-class Course:
-    """One strategy's run, and where it keeps its state; ``resumed`` when some of it may be there.
+class StrategyRun:
+    """One strategy's run and the folder of its state; ``resumed`` when some state may be there.
 
     ``narrower`` are the bundles of the model's forms with fewer channels.
     """
 
     title: str
-    run: RunConfig
+    config: RunConfig
     folder: Path
     resumed: bool
     narrower: tuple[Path, ...] = ()
@@ -55,7 +55,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all strategies of an emulation share. Memory does not grow with the number of devices."""
+    """What all strategies of an emulation share. Its memory does not grow with the number of devices."""
 
     config: EmulationConfig
     dataset_name: str
@@ -76,9 +76,11 @@ class Stage:
         return narrower(self.config, self.out)
 
     @property
-    def shop(self) -> Shop:
-        """What worker processes are told."""
-        return Shop(self.out / "state" / "data", self.bundle, self.source, self.config.trainer)
+    def setup(self) -> WorkerSetup:
+        """What worker processes need."""
+        return WorkerSetup(
+            self.out / "state" / "data", self.bundle, self.source, self.config.trainer
+        )
 
     @property
     def workers(self) -> int:
@@ -108,11 +110,11 @@ class Stage:
 def set_up(
     config: EmulationConfig, base: Path, out: Path, resume: bool, note: Callable[[str], None]
 ) -> Stage:
-    """Data shared out and mapped from disk, the model exported: once, also for a resumed emulation.
+    """Split the data, map it from disk and export the model; a resumed emulation has both already.
 
-    Raises ``ConfigError`` when ``resume`` is asked for another fleet or model than the one in ``out``, for
-    an ``out`` in which there is something else, for labels that make the same file name, and for several
-    strategies where real devices join.
+    Raises ``ConfigError`` when ``resume`` is given with another fleet or model than the one in ``out``, for
+    an ``out`` with foreign files, for labels that make the same file name, and for several strategies where
+    real devices join.
     """
     if config.real and len(config.strategies) > 1:
         expected = (
@@ -144,7 +146,7 @@ def set_up(
 
 
 def described_split(config: EmulationConfig, dataset: Dataset) -> str:
-    """One line on who has what."""
+    """One line on how the data is split."""
     data = config.data
     how = (
         f"Dir({data.alpha:g})"
@@ -155,9 +157,9 @@ def described_split(config: EmulationConfig, dataset: Dataset) -> str:
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
-    """Once all of these have ended well nothing is left to go on from; until then all of it stays."""
-    courses = (course_of(stage, strategy, resume=True) for strategy in strategies)
-    if all(finished(stage, course) is not None for course in courses):
+    """Delete the state once all these strategies have ended well; until then all of it stays."""
+    strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
+    if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
 
 
@@ -189,10 +191,10 @@ def slug(title: str) -> str:
     return f"{name[:33]}-{digest}".lstrip("-")
 
 
-def finished(stage: Stage, course: Course) -> StrategyResult | None:
+def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
     """The result of a strategy that had ended before the emulation was killed."""
-    path = _result_path(stage, course)
-    if not course.resumed or not path.exists():
+    path = _result_path(stage, strategy_run)
+    if not strategy_run.resumed or not path.exists():
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=StrategyResult)
@@ -200,28 +202,30 @@ def finished(stage: Stage, course: Course) -> StrategyResult | None:
         raise StorageError(f"{path}: {exc}; start without --resume") from exc
 
 
-def keep(stage: Stage, course: Course, result: StrategyResult, theta: bytes) -> None:
-    """A strategy has ended: its result and its last global model stay, its state goes."""
-    write_whole(theta, stage.out / "models" / f"{slug(course.title)}.bin")
-    write_whole(msgspec.json.encode(result), _result_path(stage, course))
-    shutil.rmtree(course.folder, ignore_errors=True)
+def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:
+    """Keep the result and the last global model of a strategy that has ended; delete its state."""
+    write_whole(theta, stage.out / "models" / f"{slug(strategy_run.title)}.bin")
+    write_whole(msgspec.json.encode(result), _result_path(stage, strategy_run))
+    shutil.rmtree(strategy_run.folder, ignore_errors=True)
 
 
-def course_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Course:
+def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> StrategyRun:
     """A strategy's run and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
     config = stage.config
     attack = config.attack_under(strategy)
-    return Course(strategy.title, config.run(strategy), folder, resume, stage.narrower, attack)
+    return StrategyRun(strategy.title, config.run(strategy), folder, resume, stage.narrower, attack)
 
 
-def _result_path(stage: Stage, course: Course) -> Path:
-    run = hashlib.sha256(msgspec.json.encode((course.run, course.attack))).hexdigest()[:16]
-    return stage.out / "state" / "finished" / f"{slug(course.title)}-{run}.json"
+def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
+    run = hashlib.sha256(
+        msgspec.json.encode((strategy_run.config, strategy_run.attack))
+    ).hexdigest()[:16]
+    return stage.out / "state" / "finished" / f"{slug(strategy_run.title)}-{run}.json"
 
 
 def _require_names(config: EmulationConfig) -> None:
-    """Each strategy has files of its own."""
+    """Raise ``ConfigError`` unless each strategy has files of its own."""
     names = [slug(strategy.title) for strategy in config.strategies]
     for name, strategy in zip(names, config.strategies, strict=True):
         if names.count(name) > 1:
@@ -232,19 +236,19 @@ def _require_names(config: EmulationConfig) -> None:
 
 
 def _what_matters(config: EmulationConfig) -> dict[str, object]:
-    """The description without what may change when an emulation is resumed."""
+    """The description without what may differ when an emulation is resumed."""
     kept = msgspec.structs.replace(
         config,
         workers=0,
         rounds=msgspec.structs.replace(config.rounds, num_rounds=1),
         strategies=config.strategies[:0],
     )
-    found: dict[str, object] = msgspec.to_builtins(kept)
-    return found
+    described: dict[str, object] = msgspec.to_builtins(kept)
+    return described
 
 
 def _require_own(out: Path) -> None:
-    """Raise ``ConfigError`` for folders that an emulation would replace and has not made."""
+    """Raise ``ConfigError`` for folders that an emulation would replace but did not make."""
     state = out / "state"
     with translated("look into", out):
         own = (state / OWN).exists() or (state / "fleet.json").exists()
@@ -257,9 +261,9 @@ def _require_own(out: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Begin anew: the state of an earlier emulation goes, and so do its bundles.
+    """Delete the state and the bundles of an earlier emulation.
 
-    What real devices had of another fleet ends with it; files of the user's own beside it stay.
+    What real devices have kept of its fleet goes too; the user's own files in their folders stay.
     """
     state = out / "state"
     shutil.rmtree(state, ignore_errors=True)

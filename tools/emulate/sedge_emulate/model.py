@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data import Dataset
+from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,24 +44,24 @@ class ModelSource:
 
     @property
     def code(self) -> str:
-        """What tells the user's own code from another: a hash of its file, empty without one."""
+        """A hash of the file with the user's own code; empty without one."""
         if not self.factory:
             return ""
         sys.path.insert(0, str(self.base))
         try:
-            found = importlib.util.find_spec(self.factory.partition(":")[0])
-        except (ImportError, ValueError):  # told when the model is built
+            spec = importlib.util.find_spec(self.factory.partition(":")[0])
+        except (ImportError, ValueError):  # reported when the model is built
             return ""
         finally:
             sys.path.remove(str(self.base))
-        if found is None or found.origin is None or not Path(found.origin).is_file():
+        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             return ""
-        return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
     def build(self, seed: int, dropped: float = 0.0) -> "nn.Module":
-        """The model with its first weights, or its form that lacks the share ``dropped`` of the channels.
+        """The model with its initial weights, or its form without the share ``dropped`` of the channels.
 
-        Raises ``ConfigError`` when the user's cannot be had.
+        Raises ``ConfigError`` where the user's own model cannot be built.
         """
         import torch
 
@@ -102,17 +102,17 @@ class ModelSource:
             raise ConfigError("model.factory", self.factory, expected)
         sys.path.insert(0, str(self.base))
         try:
-            found: object = getattr(importlib.import_module(module), function)()
+            made: object = getattr(importlib.import_module(module), function)()
         except (Exception, SystemExit) as exc:  # whatever the user's own code raises
             why = f"{expected} ({type(exc).__name__}: {exc})"
             raise ConfigError("model.factory", self.factory, why) from exc
         finally:
             sys.path.remove(str(self.base))
-        if not isinstance(found, nn.Module):
+        if not isinstance(made, nn.Module):
             raise ConfigError(
-                "model.factory", self.factory, f"{expected}, not {type(found).__name__}"
+                "model.factory", self.factory, f"{expected}, not {type(made).__name__}"
             )
-        return found
+        return made
 
 
 def export_model(

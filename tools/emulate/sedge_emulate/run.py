@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sedge_emulate.broker import open_broker
-from sedge_emulate.broker_fleet import invited_port
+from sedge_emulate.broker.brokers import open_broker
+from sedge_emulate.broker.fleet import invited_port
 from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
-from sedge_emulate.course import one_course
-from sedge_emulate.crew import Crew
 from sedge_emulate.emulation import Stage, clear_away, locked, set_up
 from sedge_emulate.progress import Progress
 from sedge_emulate.report.page import write_report
 from sedge_emulate.report.terminal import print_table
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
+from sedge_emulate.strategy_run import result_of
+from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 
@@ -33,19 +33,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit status."""
     whole = load_emulation(arguments.fleet)
     config = _overridden(whole, arguments)
-    # In virtual time full disks and damaged frames are the plan's doing, and errors only to the device.
+    # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console()
     out: Path = arguments.out
-    with translated("make folder", out):  # here, not after minutes of work
+    with translated("make folder", out):  # now, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         stage, result = _emulate(config, arguments, console)
         write_json(result, out / "result.json")
         write_report(result, out / "report.html")
-        # A start that is resumed may have been one of all strategies, whichever this one is to go on with.
+        # The start that is resumed may have had more strategies than --only names now.
         clear_away(stage, whole.strategies if arguments.resume else config.strategies)
     print_table(result, console, out / "report.html")
     return 0
@@ -54,16 +54,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
 ) -> tuple[Stage, Result]:
-    """Every strategy to its end."""
+    """Run every strategy to its end."""
     out: Path = arguments.out
     with ExitStack() as stack:
         url, kind = _link(config, stack, out if arguments.resume else None)
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note)
-        crew = stack.enter_context(closing(Crew(stage.shop, stage.workers, hold=url is None)))
+        pool = stack.enter_context(
+            closing(WorkerPool(stage.setup, stage.workers, hold=url is None))
+        )
         results = [
-            one_course(stage, strategy, arguments.resume, crew, url, progress)
+            result_of(stage, strategy, arguments.resume, pool, url, progress)
             for strategy in config.strategies
         ]
         progress.finished()
@@ -116,9 +118,9 @@ def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emula
 def _link(
     config: EmulationConfig, stack: ExitStack, resumed: Path | None
 ) -> tuple[str | None, str]:
-    """The broker's URL, None in virtual time, and what to call the link.
+    """The broker's URL, None in virtual time, and the name of the link.
 
-    Real devices that have joined the emulation ``resumed`` look for a broker of ours where it was.
+    Real devices of the emulation ``resumed`` look for a broker of our own at its former port.
     """
     if config.link == "memory":
         return None, config.link

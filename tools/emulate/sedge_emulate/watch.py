@@ -75,7 +75,7 @@ class Watch:
         self._late = 0
 
     def playing_back(self, jobs: int) -> None:
-        """So many jobs were done before the emulation was killed: their rounds come again, quickly."""
+        """Note that this many jobs were done before the emulation was killed and are now replayed."""
         if jobs:
             self._progress.note(f"{jobs} jobs are done already; playing back to where it ended")
 
@@ -102,7 +102,7 @@ class Watch:
                 self.ended, self.failure = True, self._failure(event)
 
     def remember(self, summary: Summary) -> None:
-        """A round that had closed before the emulation was killed; its times and bytes are lost."""
+        """Add a round that had closed before the emulation was killed; its times and bytes are lost."""
         self.summaries.append(summary)
         self._known.update(device.device for device in summary.devices)
         if summary.task == TRAIN:

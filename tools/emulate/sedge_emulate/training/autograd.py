@@ -1,7 +1,7 @@
-"""One device after another by autograd, each at the full speed of one core: what a CPU trains with.
+"""One device after another by autograd, on one core each: the trainer of convolutions on a CPU.
 
 Batches are trimmed to their rows of weight one: padding is never computed, and the mean over the rest is
-the weighted mean that a device's program takes.
+the weighted mean that a device's program computes.
 """
 
 from collections.abc import Sequence
@@ -76,9 +76,9 @@ class AutogradTrainer:
             record.add(batch)
             if task.gradient and batch is batches[-1]:
                 gradient = engine.storage.read(engine.gradient())
-            engine.descend()
+            engine.step()
             if correction is not None and velocity is not None:
-                # Of SGD with momentum, which is linear: the gradients' velocity and this one's add up.
+                # SGD with momentum is linear: the velocities of gradients and of corrections add up.
                 velocity.mul_(task.training.momentum).add_(correction)
                 engine.place(engine.values - task.training.learning_rate * velocity)
         theta = engine.storage.read(engine.values)

@@ -1,8 +1,8 @@
 """Many trainings side by side: the same step of each, in tensors of one fixed shape.
 
-Devices are sorted by their number of steps, so that those of a block end together; a block that is not
-full has places that nobody fills, with weight zero. A device's results are read off after its own last
-step; what becomes of its place then is nobody's concern.
+Devices are sorted by their number of steps, so that those of a block end together. A block that is not
+full has empty places, with weight zero. A device's results are read after its own last step; later steps of
+its place are ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,11 +29,11 @@ _Item = TypeVar("_Item")
 
 
 class Resident:
-    """Examples on the training device; a device's are copied there once, as long as they live."""
+    """Examples on the training device. Each array is copied there once and stays while it lives."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._held: dict[int, tuple[ref[NDArray[np.generic]], Tensor]] = {}
+        self._copies: dict[int, tuple[ref[NDArray[np.generic]], Tensor]] = {}
 
     def gather(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:
         """All rows of all arrays, one after the other."""
@@ -51,10 +51,10 @@ class Resident:
 
     def _copy(self, array: NDArray[np.generic]) -> Tensor:
         key = id(array)
-        if key not in self._held:
-            gone = ref(array, lambda _: self._held.pop(key, None))
-            self._held[key] = gone, torch.from_numpy(array.copy()).to(self._device)
-        return self._held[key][1]
+        if key not in self._copies:
+            gone = ref(array, lambda _: self._copies.pop(key, None))
+            self._copies[key] = gone, torch.from_numpy(array.copy()).to(self._device)
+        return self._copies[key][1]
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ class Block:
 
 
 def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) -> Tensor:
-    """(width, n); places that nobody fills hold the first theta, so that they stay harmless."""
-    held = [*thetas, *[thetas[0]] * (width - len(thetas))]
-    return torch.from_numpy(np.stack(held)).to(device)
+    """(width, n); empty places hold the first theta, so that their numbers stay finite."""
+    filled = [*thetas, *[thetas[0]] * (width - len(thetas))]
+    return torch.from_numpy(np.stack(filled)).to(device)
 
 
 def stacked_anchors(tasks: Sequence[Task], width: int, device: torch.device) -> Tensor:
-    """What the prox of each task pulls towards, (width, n)."""
+    """The anchors of the tasks' prox terms, (width, n)."""
     anchors = [task.theta if task.anchor is None else task.anchor for task in tasks]
     return stacked_thetas(anchors, width, device)
 
@@ -118,7 +118,7 @@ def stacked_anchors(tasks: Sequence[Task], width: int, device: torch.device) -> 
 def stacked_corrections(
     tasks: Sequence[Task], width: int, layout: Layout, device: torch.device
 ) -> Tensor | None:
-    """What is added to the gradients of each task, (width, n); None where nothing is."""
+    """The corrections of the tasks' gradients, (width, n); None where no task has one."""
     if all(task.correction is None for task in tasks):
         return None
     zeros = np.zeros(layout.size, np.float32)
@@ -130,7 +130,7 @@ def stacked_corrections(
 
 
 class Ends:
-    """What the devices of a block end with, each read off at its own last step."""
+    """The results of a block's devices, each read after its own last step."""
 
     def __init__(self, block: Block) -> None:
         self._block = block

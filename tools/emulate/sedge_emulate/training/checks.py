@@ -1,13 +1,13 @@
-"""No trainer trains anything before it has trained this.
+"""What every trainer must train correctly before it trains anything else.
 
 The gradient check trains a few devices, of ragged sizes, plainly and with momentum and prox. The yardstick
 is the user's own model in float64 (``sedge_export.eager``: autograd and torch.optim.SGD, real rows only).
-Plain eager float32 is off it by rounding, and by what the model makes of rounding: one value on the other
-side of a ReLU moves ResNet-8's first weights by per cents, and torch's channels-last batch normalisation
-is 30 times less exact than its contiguous one. A trainer passes where each tensor is as near as eager
+Plain eager float32 differs from it by rounding, and by what the model makes of rounding: one value on the
+other side of a ReLU moves ResNet-8's first weights by per cents, and torch's channels-last batch norm is 30
+times less exact than its contiguous one. A trainer passes where each tensor is as near as eager
 float32 in either memory format, within a factor; in a task or two it may be off by more, as accidents of
 rounding are rare. A gradient that is lost, doubled or of another element is an error of the order of 1.
-The composition check trains the same devices in other company and wants the same bits.
+The composition check trains the same devices in other groups and requires the same bits.
 """
 
 import math
@@ -121,7 +121,7 @@ def references(problem: Problem) -> References:
 def check(
     trainer: FleetTrainer, problem: Problem, precision: Precision, wanted: References
 ) -> None:
-    """Raise ``Wrong`` unless the trainer agrees with the references, alone and in company."""
+    """Raise ``Wrong`` unless the trainer agrees with the references, alone and in groups."""
     found = _trained(trainer, wanted.tasks)
     _compare(trainer.name, problem.network.layout, precision, found, wanted)
     for end, exact in zip(found, wanted.ends, strict=True):
@@ -130,7 +130,7 @@ def check(
         ):
             raise Wrong(f"{trainer.name}: a training's loss is {end.loss}, in torch {exact.loss}")
     _check_evaluation(trainer, precision, wanted)
-    _check_company(trainer, wanted.tasks, found)
+    _check_grouping(trainer, wanted.tasks, found)
 
 
 def _share(precision: Precision, noise: float) -> float:
@@ -269,7 +269,7 @@ def _check_evaluation(trainer: FleetTrainer, precision: Precision, wanted: Refer
             raise Wrong(f"{trainer.name}: an evaluation gives {found}, torch {expected}")
 
 
-def _check_company(trainer: FleetTrainer, tasks: Sequence[Task], found: Sequence[Trained]) -> None:
+def _check_grouping(trainer: FleetTrainer, tasks: Sequence[Task], found: Sequence[Trained]) -> None:
     alone = [*_trained(trainer, tasks[:1]), *_trained(trainer, tasks[-1:])]
     among_others = _trained(trainer, [tasks[-1], *tasks[::-1]])[1:]
     pairs = [
@@ -279,4 +279,4 @@ def _check_company(trainer: FleetTrainer, tasks: Sequence[Task], found: Sequence
     ]
     for first, again in pairs:
         if again.theta.tobytes() != first.theta.tobytes():
-            raise Wrong(f"{trainer.name}: a device's bits depend on the others in its company")
+            raise Wrong(f"{trainer.name}: a device's bits depend on the others in its group")

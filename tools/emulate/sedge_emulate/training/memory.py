@@ -1,7 +1,7 @@
-"""Memory that stays: without this, half the time of a small convolution is spent in page faults.
+"""Freed memory stays with the process: otherwise page faults take half the time of a small convolution.
 
-glibc gives every block above a threshold straight from the kernel and back to it, and a layer's output,
-2 MB, is above it: 560 pages to fault in and clear for each tensor of each step. Measured for conv 5x5 on
+glibc takes every block above a threshold from the kernel and returns it there, and a layer's output, 2 MB,
+is above it: 560 pages to fault in and clear for each tensor of each step. Measured for conv 5x5 on
 (32, 1, 28, 28), one Zen 4 core: 2.4 ms, of which 2.0 ms are faults.
 """
 

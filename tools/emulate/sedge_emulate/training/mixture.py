@@ -60,6 +60,6 @@ class Mixture:
         """One step of the sent model on x (B, ...), y (B,); gives its loss."""
         self._engine.place(self._sent)
         loss = self._engine.differentiate(x, y)
-        self._engine.descend()
+        self._engine.step()
         self._sent.copy_(self._engine.values)
         return loss

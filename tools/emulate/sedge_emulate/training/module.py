@@ -1,6 +1,6 @@
 """Any model, trained by autograd; its tensors are views of one flat vector in channels-last order.
 
-A step is ``differentiate`` and then ``descend``. Channels-last makes a step of the reference CNN, and of
+A step is ``differentiate`` and then ``step``. Channels-last makes a step of the reference CNN, and of
 ResNet-8, 1.2 times as fast.
 """
 
@@ -102,7 +102,7 @@ class Module:
         return loss.detach()
 
     def gradient(self) -> Tensor:
-        """The last batch's gradient (n,), 0 where frozen, as ``values`` are stored, until ``descend``."""
+        """The last batch's gradient (n,), 0 where frozen, as ``values`` are stored, until ``step``."""
         gradient = torch.zeros_like(self._values)
         views = self._named(gradient)
         for name, tensor in self._learning.items():
@@ -110,7 +110,7 @@ class Module:
                 views[name].copy_(tensor.value.grad)
         return gradient
 
-    def descend(self) -> None:
+    def step(self) -> None:
         """The step of SGD along the last batch's gradient."""
         training = self._training
         for tensor in self._learning.values():

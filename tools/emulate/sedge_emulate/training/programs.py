@@ -1,6 +1,7 @@
 """A device's own programs in onnxruntime, one device after another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from sedge_edge.backends.onnx_runtime import OnnxTrainer
 from sedge_edge.training.batches import permutations
@@ -11,6 +12,9 @@ from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.update import Metrics
+
+_Item = TypeVar("_Item")
+_End = TypeVar("_End")
 
 
 class OnnxFleet:
@@ -36,38 +40,39 @@ class OnnxFleet:
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """The end of each training, in order."""
-        return [self._train(task) for task in tasks]
+
+        def train(task: Task) -> Trained:
+            return self._trainer.train(
+                task.theta, task.examples, task.training, task.seed, lambda: False,
+                anchor=task.anchor, gradient=task.gradient, correction=task.correction,
+            )  # fmt: skip
+
+        return _each(train, tasks)
 
     def train_mixed(self, tasks: Sequence[MixedTask]) -> list[Mixed | TrainingDiverged]:
         """The end of each training of two models, in order."""
-        return [self._train_mixed(task) for task in tasks]
+
+        def train(task: MixedTask) -> Mixed:
+            return self._trainer.train_mixed(
+                task.sent, task.own, task.mix, task.adaptive,
+                task.examples, task.training, task.seed, lambda: False,
+            )  # fmt: skip
+
+        return _each(train, tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
         """Mean loss and accuracy of each theta (n,), in order."""
-        return [self._evaluate(theta, examples) for theta, examples in models]
+        return _each(lambda model: self._trainer.evaluate(*model), models)
 
-    def _train(self, task: Task) -> Trained | TrainingDiverged:
-        try:
-            return self._trainer.train(
-                task.theta, task.examples, task.training, task.seed, lambda: False,
-                anchor=task.anchor, gradient=task.gradient, correction=task.correction,
-            )  # fmt: skip
-        except TrainingDiverged as exc:
-            return exc
 
-    def _train_mixed(self, task: MixedTask) -> Mixed | TrainingDiverged:
+def _each(work: Callable[[_Item], _End], items: Sequence[_Item]) -> list[_End | TrainingDiverged]:
+    """The result of each item, in order; one that diverges does not affect the others."""
+    ends: list[_End | TrainingDiverged] = []
+    for item in items:
         try:
-            return self._trainer.train_mixed(
-                task.sent, task.own, task.mix, task.adaptive,
-                task.examples, task.training, task.seed, lambda: False,
-            )  # fmt: skip
+            ends.append(work(item))
         except TrainingDiverged as exc:
-            return exc
-
-    def _evaluate(self, theta: Theta, examples: Examples) -> Metrics | TrainingDiverged:
-        try:
-            return self._trainer.evaluate(theta, examples)
-        except TrainingDiverged as exc:
-            return exc
+            ends.append(exc)
+    return ends

@@ -1,4 +1,4 @@
-"""What the batched trainers are asked for and what they answer. Loads no torch."""
+"""The tasks and results of the emulator's trainers. Loads no torch."""
 
 import math
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class FleetTrainer(Protocol):
     """
 
     name: str
-    """What ``open_trainer`` knows it by."""
+    """Its name for ``open_trainer``."""
 
     width: int
     """How many tasks it trains at once; calls with a multiple of it waste nothing."""
@@ -83,7 +83,7 @@ class FleetTrainer(Protocol):
 
 
 class Record:
-    """The losses of one training, and what they make of it: the rules of a device's trainer."""
+    """The losses of one training and its result, by the rules of a device's trainer."""
 
     def __init__(self, training: Training) -> None:
         self._epochs = training.local_epochs

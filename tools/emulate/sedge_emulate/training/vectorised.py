@@ -2,8 +2,8 @@
 
 The traced step is the exporter's own (``sedge_export.network``), so models, momentum, prox and running
 statistics are exactly what devices run. vmap turns convolutions into grouped ones and products into bmm.
-Data stay on the device, and all shapes are fixed: how many devices train at once follows from the model
-and its batch, as a device's bits may depend on it. On a CPU this pays for the smallest models only.
+Data stay on the device and all shapes are fixed. How many devices train at once follows from the model and
+its batch alone, as a device's bits may depend on it. On a CPU this pays for the smallest models only.
 """
 
 from collections.abc import Callable, Sequence

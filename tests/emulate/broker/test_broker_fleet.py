@@ -1,0 +1,310 @@
+"""One strategy over a real broker, up to its end and up to every way in which it has none."""
+
+import io
+import shutil
+import tomllib
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from tests.edge.home import DEAD_URL
+from tests.emulate.workers.fleet_of_four import InlinePool, make_setup
+
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import RunConfig
+from sedge_cloud.events import RunEnded
+from sedge_emulate.broker import fleet as module
+from sedge_emulate.broker.brokers import Broker
+from sedge_emulate.broker.fleet import BrokerFleet
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.emulation import StrategyRun
+from sedge_emulate.progress import Progress
+from sedge_emulate.watch import Totals, Watch
+from sedge_emulate.workers.worker import WorkerSetup
+from sedge_protocol.errors import ConfigError, LinkError, StorageError
+
+DEVICES = 3
+RUN = RunConfig(
+    strategy="fedavg",
+    num_rounds=2,
+    min_train_devices=DEVICES,
+    min_available_devices=DEVICES,
+    deadline_s=20.0,
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Generator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
+    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES)
+
+
+@pytest.fixture
+def pool(setup: WorkerSetup) -> Any:
+    return InlinePool(setup)
+
+
+@pytest.fixture
+def strategy_run(tmp_path: Path) -> StrategyRun:
+    return StrategyRun("A title!", RUN, tmp_path / "state", False)
+
+
+def fleet_of(strategy_run: StrategyRun, setup: WorkerSetup, pool: Any, url: str) -> BrokerFleet:
+    return BrokerFleet(strategy_run, setup.bundle, Shares.open(setup.data), pool, url)
+
+
+def watch_of(fleet: BrokerFleet) -> Watch:
+    progress = Progress(Console(file=io.StringIO()))
+    progress.strategy("A title!", RUN.num_rounds)
+    return Watch(progress, fleet.clock, fleet.totals)
+
+
+def test_a_run_to_its_end_has_its_result_also_when_it_is_killed_then(
+    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
+    fleet = fleet_of(strategy_run, setup, pool, broker.url)
+    assert fleet.name == "a-title"
+    assert (fleet.totals(), fleet.seen(0)) == (Totals({}), {})
+    watch = watch_of(fleet)
+    fleet.play(watch)
+    assert [s.task for s in watch.summaries] == ["train", "train", "evaluate"]
+    assert all(len(s.devices) == DEVICES for s in watch.summaries)
+    assert [r.round for r in watch.rounds] == [1, 2]
+    totals = fleet.totals()
+    sent, received = totals.coordinator
+    # What one side sends goes through the broker to the other: all of it up, and down once for each.
+    assert received == pytest.approx(totals.up, rel=0.3)
+    assert sent < totals.down < DEVICES * sent
+    assert sum(r.bytes_up for r in watch.rounds) < totals.up
+    assert 0 < watch.last_event_s <= fleet.clock()
+    assert {request.home for request in pool.requests} == {
+        strategy_run.folder / f"device-{number}" for number in range(DEVICES)
+    }
+    fleet.close()
+    # Nobody would tell a second time that the run has ended.
+    resumed = fleet_of(replace(strategy_run, resumed=True), setup, pool, DEAD_URL)
+    again = watch_of(resumed)
+    resumed.play(again)
+    resumed.close()
+    assert again.ended
+    assert again.summaries == watch.summaries
+    assert len(pool.requests) == DEVICES * 3
+
+
+def test_a_run_cannot_be_changed_when_it_is_resumed(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    start_run(fleet.store, module.RUN, setup.bundle, RUN)
+    fleet.close()
+    run = msgspec.structs.replace(RUN, num_rounds=9, quorum=0.5)
+    resumed = fleet_of(replace(strategy_run, resumed=True, config=run), setup, pool, DEAD_URL)
+    with pytest.raises(
+        ConfigError, match="--resume: found 'num_rounds, quorum', expected the run as"
+    ):
+        resumed.play(watch_of(resumed))
+    resumed.close()
+
+
+def test_a_broker_that_nobody_reaches(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    run = msgspec.structs.replace(RUN, deadline_s=1.0)
+    fleet = fleet_of(replace(strategy_run, config=run), setup, pool, DEAD_URL)
+    with pytest.raises(LinkError, match="the fleet has been silent for 1 s; see the log"):
+        fleet.play(watch_of(fleet))
+    fleet.close()
+
+
+def test_with_real_devices_it_waits_for_the_first_round(
+    setup: WorkerSetup,
+    pool: Any,
+    strategy_run: StrategyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    fleet.invite("pi-1", tmp_path / "pi-1")
+    watch = watch_of(fleet)
+    monkeypatch.setattr(fleet, "clock", lambda: 1e6)
+    assert not fleet._over(watch)
+    fleet._observer(watch)(RunEnded("other", "failed"))
+    watch.ended = False
+    watch.last_event_s = 0.0
+    with pytest.raises(LinkError, match="silent"):
+        fleet._over(watch)
+    fleet.close()
+
+
+def test_a_worker_that_has_died_ends_it(
+    broker: Broker, setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
+    class Dying(InlinePool):
+        """Its first job takes a worker with it."""
+
+        def flush(self) -> None:
+            self.failure = LinkError("a worker process has died")
+            for _, future in self.waiting:
+                future.set_exception(self.failure)
+            self.waiting.clear()
+
+    fleet = fleet_of(strategy_run, setup, Dying(setup), broker.url)
+    with pytest.raises(LinkError, match="a worker process has died"):
+        fleet.play(watch_of(fleet))
+    fleet.close()
+    # Nobody has declined anything: resumed, it goes on as if nothing had happened.
+    resumed = fleet_of(replace(strategy_run, resumed=True), setup, pool, broker.url)
+    watch = watch_of(resumed)
+    resumed.play(watch)
+    assert [len(s.devices) for s in watch.summaries] == [DEVICES] * 3
+    assert all(s.declined == 0 for s in watch.summaries)
+    resumed.close()
+
+
+def test_a_model_that_fits_no_device(
+    broker: Broker, setup: WorkerSetup, strategy_run: StrategyRun, tmp_path: Path
+) -> None:
+    """Bad from the first round on: the run fails, and says so."""
+    wide = make_setup(tmp_path / "wide", devices=DEVICES, features=9)
+    narrow: Any = InlinePool(replace(wide, data=setup.data))
+    fleet = BrokerFleet(strategy_run, wide.bundle, Shares.open(setup.data), narrow, broker.url)
+    watch = watch_of(fleet)
+    fleet.play(watch)
+    assert watch.ended
+    assert "3 declined" in watch.summaries[-1].failure
+    fleet.close()
+
+
+def test_what_a_real_device_needs_is_written_once(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
+) -> None:
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    folder = tmp_path / "join" / "pi-1"
+    fleet.invite("pi-1", folder)
+    text = (folder / "edge.toml").read_text()
+    config = tomllib.loads(text)
+    assert (config["device"], config["fleet"]) == ("pi-1", "a-title")
+    assert config["broker"]["url"] == DEAD_URL
+    (row,) = fleet.store.devices()
+    assert bytes.fromhex((folder / "secret").read_text()) == row.secret
+    fleet.close()
+    again = fleet_of(replace(strategy_run, resumed=True), setup, pool, DEAD_URL)
+    again.invite("pi-1", folder)
+    assert (folder / "edge.toml").read_text() == text
+    assert len(again.store.devices()) == 1
+    again.close()
+
+
+def test_a_folder_of_an_earlier_fleet_is_taken_over_and_the_users_files_stay(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
+) -> None:
+    folder = tmp_path / "join" / "pi-1"
+    folder.mkdir(parents=True)
+    for name in ("edge.toml", "secret", "train.npz"):
+        (folder / name).write_text("old")
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    fleet.invite("pi-1", folder)
+    (row,) = fleet.store.devices()
+    assert bytes.fromhex((folder / "secret").read_text()) == row.secret
+    assert tomllib.loads((folder / "edge.toml").read_text())["device"] == "pi-1"
+    assert (folder / "train.npz").read_text() == "old"
+    assert [path.name for path in folder.parent.iterdir()] == ["pi-1"]
+    fleet.close()
+
+
+def test_killed_while_it_invites_a_device_it_goes_on(
+    setup: WorkerSetup,
+    pool: Any,
+    strategy_run: StrategyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device is enrolled, and its secret not yet where it belongs."""
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "join" / "pi-1"
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.invite("pi-1", folder)
+    assert len(fleet.store.devices()) == 1
+    fleet.invite("pi-1", folder)
+    assert {path.name for path in folder.iterdir()} == {"edge.toml", "secret"}
+    fleet.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "moves"),
+    [
+        ("mqtt://127.0.0.1:1234", 1234, True),
+        ("mqtt://192.168.7.1:1883", None, False),  # the user's own way to a broker
+    ],
+)
+def test_a_device_that_joined_our_own_broker_is_told_when_it_moves(
+    setup: WorkerSetup,
+    pool: Any,
+    strategy_run: StrategyRun,
+    tmp_path: Path,
+    url: str,
+    port: int | None,
+    moves: bool,
+) -> None:
+    join = tmp_path / "join"
+    assert module.invited_port(join, ["pi-1"]) is None
+    fleet = fleet_of(strategy_run, setup, pool, url)
+    fleet.invite("pi-1", join / "pi-1")
+    fleet.close()
+    assert module.invited_port(join, ["pi-0", "pi-1"]) == port
+    toml = join / "pi-1" / "edge.toml"
+    toml.write_text(toml.read_text() + "# mine\n")
+    moved = fleet_of(replace(strategy_run, resumed=True), setup, pool, "mqtt://127.0.0.1:5678")
+    moved.invite("pi-1", join / "pi-1")
+    found = tomllib.loads(toml.read_text())["broker"]["url"]
+    assert found == ("mqtt://127.0.0.1:5678" if moves else url)
+    assert toml.read_text().endswith("# mine\n")
+    shutil.rmtree(join)  # copied to the device, and taken away here
+    moved.invite("pi-1", join / "pi-1")
+    assert not (join / "pi-1").exists()
+    moved.close()
+
+
+def test_resumed_after_it_has_failed_it_says_so(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun
+) -> None:
+    """Before any round has closed nothing is known but that."""
+    fleet = fleet_of(strategy_run, setup, pool, DEAD_URL)
+    start_run(fleet.store, module.RUN, setup.bundle, RUN)
+    fleet.store.set_status(module.RUN, "failed")
+    watch = watch_of(fleet)
+    fleet.play(watch)
+    assert watch.failure == "the run is failed; start it again without --resume"
+    fleet.close()
+
+
+def test_no_bundle_and_no_strategy(
+    setup: WorkerSetup, pool: Any, strategy_run: StrategyRun, tmp_path: Path
+) -> None:
+    shares = Shares.open(setup.data)
+    fleet = BrokerFleet(strategy_run, tmp_path / "nothing", shares, pool, DEAD_URL)
+    with pytest.raises(StorageError, match="nothing"):
+        fleet.play(watch_of(fleet))
+    fleet.close()
+    shutil.rmtree(strategy_run.folder)
+    wrong = replace(strategy_run, config=RunConfig(strategy="fedwhat"))
+    fleet = fleet_of(wrong, setup, pool, DEAD_URL)
+    with pytest.raises(ConfigError, match="fedwhat"):
+        fleet.play(watch_of(fleet))
+    fleet.close()

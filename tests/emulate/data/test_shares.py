@@ -1,0 +1,126 @@
+"""Who holds which examples."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from sedge_edge.training.examples import Examples
+from sedge_emulate.config import DataConfig
+from sedge_emulate.data.shares import Shares, share_out
+from sedge_protocol.errors import DataError, StorageError
+
+BASE = Path()
+DIRICHLET = DataConfig(dataset="digits", alpha=0.3, min_examples=10)
+PATHOLOGICAL = DataConfig(dataset="digits", split="pathological", classes_per_device=2)
+
+
+def rows(*parts: Examples) -> list[bytes]:
+    """Every example, label and pixels, sorted."""
+    return sorted(
+        bytes([int(label)]) + image.tobytes()
+        for part in parts
+        for image, label in zip(part.inputs, part.targets, strict=True)
+    )
+
+
+@pytest.mark.parametrize("config", [DIRICHLET, PATHOLOGICAL], ids=["dirichlet", "pathological"])
+@pytest.mark.parametrize("devices", [1, 5, 12])
+def test_every_example_is_used_once(config: DataConfig, devices: int) -> None:
+    if config.split == "pathological" and devices == 1:
+        config = msgspec.structs.replace(config, classes_per_device=10)
+    dataset, shares = share_out(config, devices, 3, BASE)
+    assert len(shares) == devices
+    parts = [part for number in range(devices) for part in shares.examples(number)]
+    assert sum(len(part.targets) for part in parts) == 1797
+    assert rows(*parts) == rows(Examples(dataset.inputs, dataset.targets))
+
+
+@pytest.mark.parametrize("config", [DIRICHLET, PATHOLOGICAL], ids=["dirichlet", "pathological"])
+def test_the_same_seed_gives_the_same_parts_and_another_one_others(config: DataConfig) -> None:
+    first, again, other = (share_out(config, 6, seed, BASE)[1] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.train, again.train)
+    np.testing.assert_array_equal(first.test_ends, again.test_ends)
+    assert not np.array_equal(first.train, other.train)
+
+
+def test_fewer_examples_of_every_class() -> None:
+    config = msgspec.structs.replace(DIRICHLET, examples=500, alpha=1.0)
+    dataset, shares = share_out(config, 4, 0, BASE)
+    assert len(dataset.targets) == 500
+    assert sum(shares.num_train(i) + shares.num_test(i) for i in range(4)) == 500
+    assert set(np.bincount(dataset.targets)) <= set(range(45, 55))
+
+
+def test_each_device_tests_on_its_share() -> None:
+    config = msgspec.structs.replace(DIRICHLET, test_fraction=0.25)
+    shares = share_out(config, 6, 0, BASE)[1]
+    for number in range(6):
+        train, test = shares.examples(number)
+        assert (len(train.targets), len(test.targets)) == (
+            shares.num_train(number),
+            shares.num_test(number),
+        )
+        count = shares.num_train(number) + shares.num_test(number)
+        assert count >= 10
+        assert shares.num_test(number) == pytest.approx(count / 4, abs=1)
+        assert shares.num_classes(number) == len(set(train.targets) | set(test.targets))
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        (2, ["device-0", "device-1"]),
+        (11, [f"device-{i:02d}" for i in range(11)]),
+    ],
+)
+def test_names_sort_as_numbers(devices: int, names: list[str]) -> None:
+    shares = share_out(DIRICHLET, devices, 0, BASE)[1]
+    assert [shares.name(number) for number in range(len(shares))] == names
+
+
+@pytest.mark.parametrize(
+    ("config", "devices", "message"),
+    [
+        (DIRICHLET, 500, "1797 examples, expected 10 or more for each of 500"),
+        (msgspec.structs.replace(DIRICHLET, dataset="nothing.npz"), 2, r"nothing\.npz"),
+        (msgspec.structs.replace(DIRICHLET, dataset="nothing:load"), 2, "No module named"),
+        (PATHOLOGICAL, 1, "pathological"),
+        (
+            msgspec.structs.replace(PATHOLOGICAL, min_examples=500),
+            6,
+            r"pathological: a device with \d+ examples, expected data.min_examples = 500 or more",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_out(config: DataConfig, devices: int, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        share_out(config, devices, 0, BASE)
+
+
+def test_a_source_of_ones_own_is_looked_up_beside_the_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", x=rng.normal(size=(60, 3)), y=np.arange(60) % 3)
+    config = DataConfig(dataset="mine.npz", alpha=5.0, min_examples=5)
+    dataset, shares = share_out(config, 3, 0, tmp_path)
+    assert (dataset.name, dataset.num_classes) == ("mine.npz", 3)
+    assert sum(shares.num_train(number) for number in range(3)) > 0
+
+
+def test_saved_and_mapped_from_disk_they_are_the_same(tmp_path: Path) -> None:
+    shares = share_out(DIRICHLET, 5, 0, BASE)[1]
+    shares.save(tmp_path / "data")
+    opened = Shares.open(tmp_path / "data")
+    assert isinstance(opened.inputs, np.memmap)
+    assert len(opened) == 5
+    for number in range(5):
+        for part, same in zip(shares.examples(number), opened.examples(number), strict=True):
+            np.testing.assert_array_equal(part.inputs, same.inputs)
+            np.testing.assert_array_equal(part.targets, same.targets)
+            assert not isinstance(same.inputs, np.memmap) or same.inputs.base is None
+
+
+def test_a_folder_without_shares(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="read shares"):
+        Shares.open(tmp_path)

@@ -1,0 +1,307 @@
+"""One strategy from its first round to its result, on either link."""
+
+import io
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.cloud import given
+from tests.emulate.workers.fleet_of_four import InlinePool
+
+from sedge_cloud.config import BroadcastConfig, TrainingConfig
+from sedge_cloud.strategy import Assignment, Context, State, Update
+from sedge_edge.rounds.storage import WholeBlobs
+from sedge_emulate import strategy_run as module
+from sedge_emulate.config import (
+    ChurnConfig,
+    ClassConfig,
+    DataConfig,
+    EmulationConfig,
+    ModelConfig,
+    RoundsConfig,
+    StrategyConfig,
+    TrainerConfig,
+)
+from sedge_emulate.emulation import Stage, set_up, strategy_run_of
+from sedge_emulate.progress import Progress
+from sedge_emulate.result import StrategyResult
+from sedge_emulate.strategy_run import result_of, run_strategy
+from sedge_emulate.virtual import fleet as virtual_fleet
+from sedge_emulate.virtual.disk import HostDisk
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+
+DEVICES = 3
+FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})
+CONFIG = EmulationConfig(
+    devices=DEVICES,
+    data=DataConfig(dataset="mine.npz", alpha=5.0, min_examples=5),
+    model=ModelConfig(batch_size=8),
+    trainer=TrainerConfig(backend="onnx"),
+    rounds=RoundsConfig(num_rounds=2),
+    classes=(ClassConfig("steady", step_ms=500),),
+    strategies=(FEDOBP,),
+)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("base")
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    np.savez(base / "mine.npz", x=rng.normal(y[:, None], 1.0, (90, 6)), y=y)
+    set_up(CONFIG, base, base / "out", resume=False, note=lambda text: None)
+    return base
+
+
+@pytest.fixture
+def stage(template: Path, tmp_path: Path) -> Stage:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return set_up(CONFIG, tmp_path, tmp_path / "out", resume=True, note=lambda text: None)
+
+
+@pytest.fixture
+def screen() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def progress(screen: io.StringIO) -> Progress:
+    return Progress(Console(file=screen, width=200))
+
+
+def pool_of(stage: Stage) -> Any:
+    return InlinePool(stage.setup, hold=True)
+
+
+def timeless(result: StrategyResult) -> StrategyResult:
+    rounds = [msgspec.structs.replace(r, seconds=0.0) for r in result.rounds]
+    return msgspec.structs.replace(result, seconds=0.0, engine=None, rounds=rounds)
+
+
+class Overflowing(given.Given, frozen=True):
+    """Its second model is more than fp16 can say."""
+
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        found = super().apply(context, updates)
+        return found if context.round < 1 else context.replaced(np.full_like(found.theta, 1e30))
+
+
+def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.StringIO) -> None:
+    pool = pool_of(stage)
+    result = result_of(stage, FEDOBP, False, pool, None, progress)
+    assert (result.name, result.options) == ("Fed OBP", {"quantile": 0.9})
+    assert [r.round for r in result.rounds] == [1, 2]
+    assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
+    assert result.after.mean > result.rounds[0].before_mean
+    assert [d.device for d in result.devices] == ["device-0", "device-1", "device-2"]
+    for number, device in enumerate(result.devices):
+        assert device.num_train == stage.shares.num_train(number)
+        assert device.class_name == "steady"
+        assert device.payload_up > 0
+    assert [(kind.name, kind.devices) for kind in result.classes] == [("steady", DEVICES)]
+    # Virtual time: the slowest device's steps, half a second each.
+    steps = max(-(-stage.shares.num_train(number) // 8) for number in range(DEVICES))
+    for one in result.rounds:
+        assert steps / 2 < one.closed_s - one.opened_s < steps / 2 + 3
+    # A tenth of the parameters is each device's own.
+    assert sum(share.elements for share in result.personal) == pytest.approx(200, abs=2)
+    assert sum(share.share for share in result.personal) == pytest.approx(1)
+    traffic = result.bytes
+    assert traffic.dense_update == 8012
+    assert 0 < traffic.coordinator_up < traffic.device_down
+    assert traffic.payload_up < traffic.device_up
+    engine = result.engine
+    assert engine is not None
+    assert (engine.trainer, engine.workers, engine.device_rounds) == ("onnx", 1, 3 * DEVICES)
+    assert engine.train_s == pool.train_s
+    assert 0 < engine.train_s < engine.wall_s
+    theta = np.fromfile(stage.out / "models" / "fed-obp.bin", "<f4")
+    assert theta.size == 2003
+    assert "Fed OBP round 2/2" in screen.getvalue()
+
+
+def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Progress) -> None:
+    first = result_of(stage, FEDOBP, False, pool_of(stage), None, progress)
+    pool = pool_of(stage)
+    assert result_of(stage, FEDOBP, True, pool, None, progress) == first
+    assert pool.requests == []
+    again = result_of(stage, FEDOBP, False, pool, None, progress)
+    assert timeless(again) == timeless(first)
+    assert len(pool.requests) == 3 * DEVICES
+
+
+def test_what_was_trained_before_a_kill_is_not_trained_again(
+    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    first = pool_of(stage)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            result_of(stage, FEDOBP, False, first, None, progress)
+    second = pool_of(stage)
+    result = result_of(stage, FEDOBP, True, second, None, progress)
+    assert second.requests == []
+    assert len(first.requests) == 3 * DEVICES
+    assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
+
+
+def test_another_trainer_finds_nothing_in_the_cache(
+    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy_run = strategy_run_of(stage, FEDOBP, True)
+
+    def forget(*arguments: object) -> None:
+        pass
+
+    monkeypatch.setattr(module, "keep", forget)
+    run_strategy(stage, strategy_run, pool_of(stage), None, progress)
+    other = pool_of(stage)
+    other.trainer = "another"
+    run_strategy(stage, strategy_run, other, None, progress)
+    assert len(other.requests) == 3 * DEVICES
+
+
+def test_a_fleet_that_cannot_train_says_why(stage: Stage, progress: Progress) -> None:
+    training = TrainingConfig(learning_rate=1000.0, local_epochs=100)
+    attempts_exhausted = replace(
+        stage, config=msgspec.structs.replace(stage.config, training=training)
+    )
+    with pytest.raises(
+        DataError, match=r"Fed OBP: 0 of 3 devices sent .*; each device's reason is"
+    ):
+        result_of(attempts_exhausted, FEDOBP, False, pool_of(stage), None, progress)
+    assert not (stage.out / "models").exists()
+
+
+def test_a_run_that_cannot_go_on_says_why(stage: Stage, progress: Progress) -> None:
+    """A later plan may fail where the first did not."""
+    given.clear()
+    given.PLANS["device-1"] = lambda context, client: Assignment(width=context.round)
+    try:
+        own = StrategyConfig(name=given.NAME, label="mine")
+        with pytest.raises(
+            DataError, match=r"mine: round 2 cannot be planned: .*Given, device-1: wid"
+        ):
+            result_of(stage, own, False, pool_of(stage), None, progress)
+    finally:
+        given.clear()
+    assert not (stage.out / "models").exists()
+
+
+def test_a_run_that_fails_with_answers_in_hand_has_no_result(
+    stage: Stage, progress: Progress
+) -> None:
+    """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
+
+    rounds = RoundsConfig(num_rounds=3, broadcast=BroadcastConfig(values=ValueCoding.FP16))
+    overflowing = replace(stage, config=msgspec.structs.replace(stage.config, rounds=rounds))
+    own = StrategyConfig(name="tests.emulate.test_strategy_run:Overflowing", label="mine")
+    with pytest.raises(DataError, match=r"mine: the next global model cannot be kept: .* fp16"):
+        result_of(overflowing, own, False, pool_of(stage), None, progress)
+    given.clear()
+    assert not (stage.out / "models").exists()
+
+
+def test_a_strategy_that_there_is_not(stage: Stage, progress: Progress) -> None:
+    strategy_run = strategy_run_of(stage, StrategyConfig(name="fedwhat"), False)
+    with pytest.raises(ConfigError, match="fedwhat"):
+        run_strategy(stage, strategy_run, pool_of(stage), None, progress)
+
+
+def test_a_fleet_in_which_nothing_happens(stage: Stage, progress: Progress) -> None:
+    """Every message is lost: virtual time would pass for ever."""
+    lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
+    config = msgspec.structs.replace(stage.config, classes=(lossy,))
+    deaf = replace(stage, config=config)
+    with pytest.raises(LinkError, match="60000 virtual seconds, with 0 of 3 devices online"):
+        result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
+
+
+def test_devices_that_come_late_are_waited_for(stage: Stage, progress: Progress) -> None:
+    config = msgspec.structs.replace(
+        stage.config,
+        churn=ChurnConfig(join_within_s=20_000),
+        rounds=RoundsConfig(num_rounds=1, deadline_s=1),
+    )
+    late = replace(stage, config=config)
+    result = result_of(late, FEDOBP, False, pool_of(stage), None, progress)
+    assert result.rounds[0].opened_s > 1000
+
+
+def test_a_full_disk_of_this_host_is_named(
+    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(blobs: BlobFolder, length: int) -> None:
+        raise StorageError(f"disk full: needs {length} bytes")
+
+    lossy = msgspec.convert({"name": "deaf", "link": {"loss": 1.0}}, ClassConfig)
+    deaf = replace(stage, config=msgspec.structs.replace(stage.config, classes=(lossy,)))
+    monkeypatch.setattr(BlobFolder, "require_room", full)
+    with pytest.raises(StorageError, match="disk full: needs 8012 bytes"):
+        result_of(deaf, FEDOBP, False, pool_of(stage), None, progress)
+
+
+def test_files_go_though_an_earlier_start_had_other_settings(
+    stage: Stage, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for its jobs any more: this run has nothing to catch up with. More rounds it has."""
+    known: list[bool] = []
+
+    def forget(*arguments: object) -> None:
+        pass
+
+    def noted(folder: Path, live: bool, source: WholeBlobs) -> HostDisk:
+        known.append(not live)
+        return HostDisk(folder, live, source)
+
+    monkeypatch.setattr(virtual_fleet, "HostDisk", noted)
+    monkeypatch.setattr(module, "keep", forget)
+    other = msgspec.structs.replace(FEDOBP, training=TrainingConfig(learning_rate=0.02))
+    longer = replace(
+        stage, config=msgspec.structs.replace(stage.config, rounds=RoundsConfig(num_rounds=3))
+    )
+    for each, strategy in ((stage, FEDOBP), (stage, FEDOBP), (stage, other), (longer, FEDOBP)):
+        result_of(each, strategy, True, pool_of(stage), None, progress)
+    assert known == [False, True, False, True]
+
+
+def test_real_devices_are_invited_before_the_fleet_begins(
+    stage: Stage, progress: Progress, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Played(Exception):
+        pass
+
+    def play(fleet: object, watch: object) -> None:
+        raise Played
+
+    monkeypatch.setattr("sedge_emulate.broker.fleet.BrokerFleet.play", play)
+    config = msgspec.structs.replace(stage.config, real=("pi-1", "pi-2"), link="mosquitto")
+    joined = replace(stage, config=config)
+    url = "mqtt://127.0.0.1:1"
+    with pytest.raises(Played):
+        result_of(joined, FEDOBP, False, pool_of(stage), url, progress)
+    for device in ("pi-1", "pi-2"):
+        folder = stage.out / "join" / device
+        text = (folder / "edge.toml").read_text()
+        assert f'device = "{device}"' in text
+        assert 'fleet = "fed-obp"' in text
+        assert url in text
+        note = f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run"
+        assert note.replace(" ", "") in "".join(screen.getvalue().split())
+    # Begun anew into the same folder they have new secrets.
+    secret = (folder / "secret").read_text()
+    shutil.rmtree(stage.out / "state" / "runs")
+    with pytest.raises(Played):
+        result_of(joined, FEDOBP, False, pool_of(stage), url, progress)
+    assert (folder / "secret").read_text() != secret

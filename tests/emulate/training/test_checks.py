@@ -1,0 +1,273 @@
+"""The checks: right backends pass, and each kind of wrong one is refused."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.emulate.training.trainings import problem
+from torch import Tensor, nn
+
+from sedge_edge.training.batches import permutations
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import Trained, TrainingDiverged
+from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.checks import (
+    TOLERANCE,
+    References,
+    Wrong,
+    check,
+    drawn,
+    references,
+)
+from sedge_emulate.training.module import Module
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.tasks import Task
+from sedge_emulate.training.vectorised import VectorisedTrainer
+from sedge_export.models import resnet8
+from sedge_export.network import cross_entropy
+from sedge_protocol.errors import ExportError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.update import Metrics
+
+CPU = torch.device("cpu")
+OF = problem("cnn")
+
+
+@pytest.fixture(scope="module")
+def wanted() -> References:
+    return references(OF)
+
+
+def opened() -> AutogradTrainer:
+    return AutogradTrainer(OF, "fp32", CPU)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm", "avgcnn"])
+def test_right_ones_pass_and_in_bf16_within_its_tolerance(model: str) -> None:
+    of = problem(model)
+    found = references(of)
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
+    check(VectorisedTrainer(of, "fp32", CPU, 2), of, "fp32", found)
+    half = AutogradTrainer(of, "bf16", CPU)
+    check(half, of, "bf16", found)
+    with pytest.raises(Wrong, match="of fp32, of a change of"):
+        check(half, of, "fp32", found)
+
+
+def normalised() -> nn.Module:
+    """Convolutions whose biases a batch normalisation takes out again, so that these learn nothing."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8 * 7 * 7, 10),
+    )  # fmt: skip
+
+
+def problem_of(model: nn.Module, batch_size: int) -> Problem:
+    row = TensorSpec("float32", (1, 28, 28))
+    return Problem(model, cross_entropy, True, batch_size, row, permutations)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_plain_autograd_passes_on_an_ordinary_network(seed: int) -> None:
+    """Also where torch's own float32 is hundreds of roundings off."""
+    torch.manual_seed(seed)
+    of = problem_of(normalised(), 32)
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
+
+
+class InFloat32(nn.Module):
+    """A model that does not compute in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x.flatten(1).float())
+        return found
+
+
+def test_a_model_that_computes_in_float32_alone_is_its_own_yardstick() -> None:
+    of = replace(problem("mlp"), module=InFloat32())
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
+
+
+def test_a_model_that_makes_much_of_little_passes_and_its_lost_gradients_do_not() -> None:
+    """At the batch of FedPURIN's experiments plain torch itself differs by per cents."""
+    torch.manual_seed(0)
+    of = problem_of(resnet8(1, 10), 100)
+    found = references(of)
+    assert found.noise > 5 * TOLERANCE["fp32"]
+    trainer = AutogradTrainer(of, "fp32", CPU)
+    check(trainer, of, "fp32", found)
+    first = of.network.layout.by_name["conv1.weight"].slice
+    ends = [replace(end, theta=end.theta.copy()) for end in found.ends]
+    for end, task in zip(ends, found.tasks, strict=True):
+        end.theta[first] = task.theta[first]  # as if nothing had been learned
+    with pytest.raises(Wrong, match=r"conv1\.weight"):
+        check(trainer, of, "fp32", replace(found, ends=tuple(ends)))
+
+
+class Faulty(AutogradTrainer):
+    """A trainer with one thing wrong."""
+
+    def __init__(self, spoil: Callable[[Task, Trained], Trained]) -> None:
+        super().__init__(OF, "fp32", CPU)
+        self.name = "faulty"
+        self._spoil = spoil
+
+    def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
+        ends = super().train(tasks)
+        return [
+            self._spoil(task, end) if isinstance(end, Trained) else end
+            for task, end in zip(tasks, ends, strict=True)
+        ]
+
+
+def place(name: str) -> slice:
+    return OF.network.layout.by_name[name].slice
+
+
+def lost(task: Task, end: Trained) -> Trained:
+    """torch.compile's fault: a convolution that does not learn."""
+    theta = end.theta.copy()
+    theta[place("2.weight")] = task.theta[place("2.weight")]
+    return replace(end, theta=theta)
+
+
+def slow(task: Task, end: Trained) -> Trained:
+    """One bias a twentieth off."""
+    theta = end.theta.copy()
+    bias = place("2.bias")
+    theta[bias] += 0.05 * (theta[bias] - task.theta[bias])
+    return replace(end, theta=theta)
+
+
+def nan(task: Task, end: Trained) -> Trained:
+    theta = end.theta.copy()
+    theta[7] = np.nan
+    return replace(end, theta=theta)
+
+
+def dearer(task: Task, end: Trained) -> Trained:
+    return replace(end, loss=end.loss * 1.01)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lost, r"faulty: 2\.weight is off by .* after \d+ steps of fp32"),
+        (slow, r"faulty: 2\.bias is off by"),
+        (nan, r"faulty: 0\.weight is off by nan"),
+        (dearer, "faulty: a training's loss is"),
+    ],
+)
+def test_wrong_ones_are_refused(
+    spoil: Callable[[Task, Trained], Trained], message: str, wanted: References
+) -> None:
+    with pytest.raises(Wrong, match=message):
+        check(Faulty(spoil), OF, "fp32", wanted)
+
+
+def test_a_gradient_of_the_wrong_element_is_refused(
+    wanted: References, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault that other runtimes have: a max-pool that sends gradients elsewhere."""
+    right = Module.differentiate
+
+    def shifted(self: Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = right(self, x, y)
+        first = self._learning["0.weight"].value.grad
+        assert first is not None
+        first.copy_(first.roll(1, -1))
+        return loss
+
+    monkeypatch.setattr(Module, "differentiate", shifted)
+    with pytest.raises(Wrong, match=r"0\.weight is off by"):
+        check(opened(), OF, "fp32", wanted)
+
+
+class Neighbourly(Faulty):
+    """Bits that depend on how many train together."""
+
+    def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
+        ends = AutogradTrainer.train(self, tasks)
+        if len(tasks) == 1:
+            return ends
+        return [
+            replace(end, theta=np.nextafter(end.theta, np.float32(9)))
+            for end in ends
+            if isinstance(end, Trained)
+        ]
+
+
+def test_company_must_not_show(wanted: References) -> None:
+    with pytest.raises(Wrong, match="depend on the others in its group"):
+        check(Neighbourly(lambda _, end: end), OF, "fp32", wanted)
+
+
+class Misjudging(Faulty):
+    """Right in training, wrong in evaluation."""
+
+    answer: Metrics | TrainingDiverged = Metrics(1.0, 0.5, 1)
+
+    def evaluate(
+        self, models: Sequence[tuple[Theta, Examples]]
+    ) -> list[Metrics | TrainingDiverged]:
+        return [self.answer] * len(models)
+
+
+class Diverging(Faulty):
+    """Gives up on everything."""
+
+    def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
+        return [TrainingDiverged("at once")] * len(tasks)
+
+
+def test_evaluations_are_checked(wanted: References) -> None:
+    trainer = Misjudging(lambda _, end: end)
+    with pytest.raises(Wrong, match="an evaluation gives Metrics"):
+        check(trainer, OF, "fp32", wanted)
+    trainer.answer = TrainingDiverged("no")
+    with pytest.raises(Wrong, match="faulty: no, in torch Metrics"):
+        check(trainer, OF, "fp32", wanted)
+    right = replace_accuracy(wanted, 1.0)
+    with pytest.raises(Wrong, match="an evaluation gives"):
+        check(opened(), OF, "fp32", right)
+
+
+def replace_accuracy(wanted: References, accuracy: float) -> References:
+    ends = [
+        replace(end, metrics=Metrics(end.metrics.loss, accuracy, end.metrics.num_examples))
+        for end in wanted.ends
+    ]
+    return replace(wanted, ends=tuple(ends))
+
+
+def test_divergence_is_wrong_here(wanted: References) -> None:
+    with pytest.raises(Wrong, match="diverged that does not in torch: at once"):
+        check(Diverging(lambda _, end: end), OF, "fp32", wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "model"), [((3, 8, 8), OF.module), ((2, 8, 8), nn.Conv2d(2, 3, 3))]
+)
+def test_a_model_that_does_not_fit_its_input(shape: tuple[int, ...], model: nn.Module) -> None:
+    of = Problem(model, OF.loss, True, 8, TensorSpec("float32", shape))
+    with pytest.raises(ExportError, match=r"expected outputs \(B, C\) for rows of float32"):
+        references(of)
+
+
+def test_inputs_have_flat_halves_and_whole_numbers_stay_small() -> None:
+    rng = np.random.default_rng(0)
+    x = drawn(OF, 6, rng)
+    assert (x[::2, ..., :4] == -0.5).all()
+    assert len(np.unique(x[1])) > 50
+    tokens = drawn(Problem(OF.module, OF.loss, True, 8, TensorSpec("int64", (5,))), 6, rng)
+    assert tokens.dtype == np.int64
+    assert set(np.unique(tokens)) == {0, 1}
+    assert TOLERANCE["fp32"] < TOLERANCE["bf16"] < 0.5

@@ -1,0 +1,137 @@
+"""Which trainer a run has: by rule, and checked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.emulate.training import trainings
+from tests.emulate.training.trainings import PULLED, problem
+
+from sedge_edge.training.batches import permutations
+from sedge_emulate.training import choice
+from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.checks import Wrong
+from sedge_emulate.training.choice import open_trainer, ruled
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
+from sedge_export import export
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.bundle import load
+
+OF = problem("mlp")
+
+
+def opened(
+    of: Problem = OF, name: str = "auto", precision: Precision = "fp32", device: str = "cpu"
+) -> FleetTrainer:
+    return open_trainer(
+        of.module, of.loss, of.classifies, of.batch_size, of.input,
+        name=name, precision=precision, device=device,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["mlp", "batchnorm"])
+def test_without_programs_a_cpu_trains_by_autograd(model: str) -> None:
+    of = problem(model)
+    trainer = opened(of)
+    assert (trainer.name, trainer.width) == ("autograd", 1)
+    trainings.check_like_torch(trainer, of, PULLED, 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "programs", "name"),
+    [
+        ("cpu", "mlp", True, "onnx"),
+        ("cpu", "mlp", False, "autograd"),
+        ("cpu", "cnn", True, "autograd"),
+        ("cuda", "mlp", True, "vectorised"),
+        ("cuda", "cnn", False, "vectorised"),
+    ],
+)
+def test_the_rule(device: str, model: str, programs: bool, name: str) -> None:
+    assert ruled(device, problem(model).network.layout, programs) == name
+
+
+def another(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
+    """The order that somebody else's run had."""
+    return iter([np.arange(num_examples)] * epochs)
+
+
+def test_programs_train_where_there_are_any(tmp_path: Path) -> None:
+    sample = torch.randn(OF.batch_size, *OF.input.shape)
+    export(
+        OF.module, sample, batch_size=OF.batch_size, name="it", num_classes=5, folder=tmp_path / "b"
+    )
+    bundle, _ = load(tmp_path / "b")
+    found = [
+        open_trainer(
+            OF.module, OF.loss, True, OF.batch_size, OF.input, bundle=bundle, shuffles=shuffles
+        ).name
+        for shuffles in (permutations, another)
+    ]
+    assert found == ["onnx", "autograd"]
+
+
+@pytest.mark.parametrize(("available", "wanted"), [(False, "cpu"), (True, "cuda")])
+def test_device_auto_is_cuda_where_there_is_any(
+    available: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def empty(size: int, device: object) -> None:
+        asked.append(device)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch, "empty", empty)
+    assert choice._device("auto").type == wanted
+    assert asked == [torch.device(wanted)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is the GPU here")
+def test_device_auto_trains() -> None:
+    assert opened(device="auto").name == "autograd"
+
+
+@pytest.mark.parametrize("name", ["autograd", "vectorised"])
+def test_a_name_is_taken_at_its_word(name: str) -> None:
+    assert opened(name=name).name == name
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="trainer: found 'fast', expected one of auto"):
+        opened(name="fast")
+    with pytest.raises(ConfigError, match="there is no bundle"):
+        opened(name="onnx")
+    with pytest.raises(ConfigError, match="device: found 'abacus'"):
+        opened(device="abacus")
+    with pytest.raises(
+        ConfigError, match=r"trainer\.precision: found 'bf16', expected fp32 on a CPU"
+    ):
+        opened(precision="bf16")
+
+
+def test_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that loses the gradient of a layer, after 1,000 tests were green."""
+    right = AutogradTrainer._train
+
+    def train(self: AutogradTrainer, task: Task) -> object:
+        end = right(self, task)
+        assert not isinstance(end, Exception)
+        end.theta[:99] = task.theta[:99]
+        return end
+
+    monkeypatch.setattr(AutogradTrainer, "_train", train)
+    with pytest.raises(Wrong, match=r"autograd: 1\.weight is off by"):
+        opened()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["mlp", "avgcnn", "batchnorm"])
+def test_on_a_gpu(model: str) -> None:
+    of = problem(model)
+    trainer = opened(of, device="cuda")
+    assert trainer.name == "vectorised"
+    trainings.check_like_torch(trainer, of, PULLED, 1e-3)

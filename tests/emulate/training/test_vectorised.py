@@ -1,0 +1,113 @@
+"""Many devices at once, any model, through torch.func."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.emulate.training import trainings
+from tests.emulate.training.trainings import PLAIN, PULLED, problem
+
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.tasks import Unsupported
+from sedge_emulate.training.vectorised import VectorisedTrainer, fitting_width
+from sedge_protocol.wire.messages import LastBatch, Training
+
+CPU = torch.device("cpu")
+
+
+def opened(of: Problem, width: int = 2) -> VectorisedTrainer:
+    return VectorisedTrainer(of, "fp32", CPU, width)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm"])
+@pytest.mark.parametrize("training", [PLAIN, PULLED], ids=["plain", "pulled"])
+def test_the_numbers_are_torchs(model: str, training: Training) -> None:
+    of = problem(model)
+    trainings.check_like_torch(opened(of), of, training, 2e-4)
+
+
+@pytest.mark.parametrize("model", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("last_batch", ["fill", "drop"])
+def test_the_last_batch(model: str, last_batch: LastBatch) -> None:
+    of = problem(model)
+    training = Training(learning_rate=0.05, last_batch=last_batch)
+    trainings.check_like_torch(opened(of), of, training, 2e-4)
+
+
+@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
+def test_evaluation_bits_and_divergence(model: str) -> None:
+    of = problem(model)
+    trainer = opened(of)
+    trainings.check_evaluation(trainer, of)
+    trainings.check_repeats(trainer, opened(of), of)
+    trainings.check_divergence(trainer, of)
+
+
+def test_bf16_is_near() -> None:
+    of = problem("mlp")
+    trainer = VectorisedTrainer(of, "bf16", CPU, 2)
+    trainings.check_like_torch(trainer, of, PLAIN, 0.3)
+    trainings.check_evaluation(trainer, of, 2e-2)
+
+
+@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
+def test_frozen_anchored_gradient_and_mixed(model: str) -> None:
+    of = problem(model)
+    trainer = opened(of)
+    trainings.check_frozen_and_anchored(trainer, of, 3e-4)
+    trainings.check_gradient(trainer, of, 3e-4)
+    trainings.check_mixed(trainer, of, 3e-4)
+
+
+def test_a_memory_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never another width half-way: a device's bits may depend on it."""
+    of = problem("mlp")
+    trainer = opened(of)
+
+    def never(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("no memory at all")
+
+    monkeypatch.setattr(trainer, "_run", never)
+    with pytest.raises(Unsupported, match=r"2 devices at once do not fit.*autograd.*at all"):
+        trainer.train(trainings.devices(of, PLAIN))
+
+
+def test_the_width_follows_from_the_model_and_its_batch() -> None:
+    found = [
+        fitting_width(problem(name, batch), "cuda")
+        for name, batch in (("mlp", 8), ("avgcnn", 32), ("avgcnn", 4096))
+    ]
+    assert found[:2] == [128, 128]
+    assert 1 < found[2] < 128
+    assert fitting_width(problem("avgcnn", 4096), "cpu") == 8
+
+
+def test_nothing_is_done_one_by_one_in_the_dark(capfd: pytest.CaptureFixture[str]) -> None:
+    """torch says so where vmap has no rule for an operator; a batch normalisation has one here."""
+    for name in ("cnn", "groupnorm", "batchnorm"):
+        of = problem(name)
+        trainer = opened(of)
+        trainings.trained(trainer, trainings.devices(of, PULLED))
+        trainer.evaluate([(of.network.theta, trainings.examples(of.input.shape, 9, 0))])
+    assert "batching rule" not in capfd.readouterr().err
+
+
+def test_every_tensor_lies_on_the_training_device() -> None:
+    """In a process of its own, as autograd asks once which devices there are."""
+    words = [sys.executable, "-m", "tests.emulate.training.placement"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["avgcnn", "batchnorm"])
+def test_on_a_gpu(model: str) -> None:
+    of = problem(model)
+    gpu = torch.device("cuda")
+    trainer = VectorisedTrainer(of, "fp32", gpu)
+    trainings.check_like_torch(trainer, of, PULLED, 1e-3)
+    trainings.check_frozen_and_anchored(trainer, of, 1e-3)
+    trainings.check_gradient(trainer, of, 1e-3)
+    trainings.check_mixed(trainer, of, 1e-3)
+    trainings.check_repeats(trainer, VectorisedTrainer(of, "fp32", gpu), of)

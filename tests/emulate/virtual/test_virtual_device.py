@@ -1,0 +1,435 @@
+"""One virtual device among others: faults at every stage of its work cost time, and no bit.
+
+Real agents and a real coordinator under virtual time; jobs are done in this process. Every second
+each device's disk is checked: whatever it is said to hold is there.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.emulate.workers.fleet_of_four import InlinePool, make_setup
+
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
+from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Run, RunStore
+from sedge_edge.agent import Identity
+from sedge_edge.training.job import CODECS, Job, Kept
+from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.config import LinkConfig
+from sedge_emulate.virtual.clock import Clock
+from sedge_emulate.virtual.device import MemoryRecord, VirtualDevice, World
+from sedge_emulate.virtual.disk import HostDisk
+from sedge_emulate.virtual.fleet import GATHER_S, VirtualCloud
+from sedge_emulate.virtual.plan import EventKind, LinkPlan, PlanEvent, _draws_of
+from sedge_emulate.virtual.result_cache import ResultCache
+from sedge_emulate.workers.worker import Request, WorkerSetup
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Order
+
+DEVICES = 3
+JOB_S = 10.0
+STEPS = 6
+SLOW = LinkConfig(delay_ms=50, up_kbit_s=8, down_kbit_s=64)
+RUN = RunConfig(
+    strategy="fedavg",
+    num_rounds=3,
+    min_train_devices=DEVICES,
+    min_available_devices=DEVICES,
+    deadline_s=500,
+    broadcast=BroadcastConfig(values=ValueCoding.BF16, fraction=0.3),
+    training=TrainingConfig(learning_rate=0.1),
+    codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
+)
+
+
+@dataclass
+class Life:
+    """A plan that a test writes."""
+
+    events_: list[PlanEvent] = field(default_factory=lambda: [PlanEvent(0.0, EventKind.POWER_ON)])
+    job: float = JOB_S
+    class_name: str = "test"
+    number: int = 0
+
+    @property
+    def link(self) -> LinkPlan:
+        return LinkPlan(SLOW, _draws_of(0, "test"))
+
+    def events(self) -> Iterator[PlanEvent]:
+        yield from self.events_
+
+    def job_s(self, run: str, round: int, steps: int) -> float:
+        assert steps == STEPS
+        return self.job
+
+
+class Lab:
+    """A fleet under a test's hands."""
+
+    def __init__(
+        self, setup: WorkerSetup, folder: Path, lives: list[Life], run: RunConfig = RUN
+    ) -> None:
+        self.folder = folder
+        pool: Any = InlinePool(setup, hold=True)
+        self.pool: InlinePool = pool
+        self.events: list[Event] = []
+        self.check_at = 0.0
+        self.clock = Clock()
+        self.store = Store(folder / "cloud", durable=False)
+        start_run(self.store, "run", setup.bundle, run)
+        core = Coordinator("emulated", self.store, GATHER_S, 1)
+        self.cloud = VirtualCloud(self.clock, core, self.events.append)
+        self.cache = ResultCache(folder / "cache")
+        self.disk = HostDisk(folder / "disk", self.cache.caught_up, self.store.blobs)
+        self.world = World(
+            self.clock, self.cloud.broker, pool, self.cache, self.disk, folder / "disk",
+            bytes(32), lambda number, order: STEPS,
+        )  # fmt: skip
+        self.devices = [self._device(number, life) for number, life in enumerate(lives)]
+        self.cloud.start()
+
+    def _device(self, number: int, life: Any) -> VirtualDevice:
+        name, secret = f"device-{number}", bytes([number]) * 32
+        self.store.add_device(name, secret)
+        hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), CODECS, 30, 10)
+        return VirtualDevice(
+            number, Identity(name, "emulated", DeviceKeys.of(secret), hello), life, self.world
+        )
+
+    @property
+    def ended(self) -> bool:
+        return any(isinstance(event, RunEnded) for event in self.events)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Let things happen, and check the disks."""
+        while not condition():
+            assert self.clock.step(), "nothing happens any more"
+            assert self.clock.now < 5000, "it goes on for ever"
+            if self.clock.now >= self.check_at:
+                self.check()
+                self.check_at = self.clock.now + 1
+
+    def wait(self, seconds: float) -> None:
+        end = self.clock.now + seconds
+        self.clock.at(end, lambda: None)
+        self.until(lambda: self.clock.now >= end)
+
+    def check(self) -> None:
+        if not self.cache.caught_up:  # what was let go of before the kill is not there again
+            return
+        for device in self.devices:
+            for name in device._disk._names:
+                folders = (self.disk.vectors, self.disk.shared)
+                kept = any((folder / name.hex()).exists() for folder in folders)
+                assert kept or self.disk.has(name)
+
+    def summaries(self) -> list[Summary]:
+        return [event.summary for event in self.events if isinstance(event, RoundClosed)]
+
+    def outcome(self) -> tuple[bytes, list[Summary]]:
+        """The last global model, and the rounds; closes the store."""
+        run = Run(self.store.runs()[0], self.store)
+        theta = RunStore(self.store).context(run).theta.tobytes()
+        self.store.close()
+        return theta, self.summaries()
+
+    def play(self) -> tuple[bytes, list[Summary]]:
+        self.until(lambda: self.ended)
+        return self.outcome()
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
+    return make_setup(tmp_path_factory.mktemp("setup"), devices=DEVICES, features=100)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    setup: WorkerSetup, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bytes, list[Summary]]:
+    return Lab(setup, tmp_path_factory.mktemp("undisturbed"), lives()).play()
+
+
+@pytest.fixture
+def lab(setup: WorkerSetup, tmp_path: Path) -> Lab:
+    return Lab(setup, tmp_path, lives())
+
+
+def lives() -> list[Life]:
+    return [Life() for _ in range(DEVICES)]
+
+
+def test_undisturbed(undisturbed: tuple[bytes, list[Summary]]) -> None:
+    theta, summaries = undisturbed
+    assert len(theta) == 4 * 20_803  # more than one chunk
+    assert [summary.task for summary in summaries] == ["train"] * 3 + ["evaluate"]
+    assert all(len(summary.devices) == DEVICES for summary in summaries)
+
+
+STAGES: dict[str, Callable[[Any], bool]] = {
+    "fetching": lambda agent: bool(agent.blobs._parts),
+    "working": lambda agent: agent._working is not None,
+    "uploading": lambda agent: bool(agent.state.outbox),
+}
+FAULTS = {
+    "power": (EventKind.POWER_OFF, EventKind.POWER_ON),
+    "link": (EventKind.LINK_DOWN, EventKind.LINK_UP),
+    "disk": (EventKind.DISK_FULL, EventKind.DISK_FREE),
+}
+
+
+# Shorter and longer than what the broker, the coordinator and the disk's retries wait for.
+@pytest.mark.parametrize(
+    ("stage", "fault", "lasting_s"),
+    [
+        ("fetching", "power", 1.0), ("fetching", "link", 70.0), ("fetching", "disk", 1.0),
+        ("working", "power", 70.0), ("working", "power", 1.0), ("working", "link", 1.0),
+        ("working", "disk", 70.0), ("uploading", "power", 1.0), ("uploading", "link", 70.0),
+        ("uploading", "disk", 70.0),
+    ],
+)  # fmt: skip
+def test_a_fault_costs_time_and_no_bit(
+    lab: Lab, undisturbed: tuple[bytes, list[Summary]], stage: str, fault: str, lasting_s: float
+) -> None:
+    device = lab.devices[1]
+    begins, ends = FAULTS[fault]
+    lab.until(lambda: device._agent is not None and STAGES[stage](device._agent))
+    lab.wait(0.1)
+    assert STAGES[stage](device._agent)
+    device._happen(begins)
+    lab.wait(lasting_s)
+    device._happen(ends)
+    theta, summaries = lab.play()
+    assert theta == undisturbed[0]
+    assert summaries == undisturbed[1]
+    assert device.reboots == (fault == "power")
+    assert device.cuts == (fault == "link")
+    # No job is trained twice, whatever has become of the device that began it.
+    keys = [request.key for request in lab.pool.requests]
+    assert len(set(keys)) == len(keys) == DEVICES * 4
+
+
+def test_a_job_is_begun_while_its_blobs_are_on_their_way(lab: Lab) -> None:
+    device = lab.devices[0]
+    lab.until(lambda: bool(lab.pool.requests))
+    assert not device._disk.has(begun_order(device).model.sha256)
+    lab.pool.flush()  # and done: all that it needs is here
+    assert lab.pool.errors == []
+    lab.play()
+    assert len(lab.pool.requests) == DEVICES * 4
+
+
+def test_the_job_of_an_order_that_was_cancelled_is_done_for_nothing(
+    lab: Lab, undisturbed: tuple[bytes, list[Summary]]
+) -> None:
+    """Another one takes its place, and its files go with the last device that needs them."""
+    device = lab.devices[0]
+    lab.until(lambda: device._begun is not None)
+    begun = device._begun
+    device._begin(Job(begun_order(device), Kept(mask=bytes(32))))
+    assert begun is not None and device._begun is not begun
+    assert all(lab.disk.has(name) for name in begun.holds[1:])
+    theta, summaries = lab.play()
+    assert (theta, summaries) == undisturbed
+    assert len(lab.pool.requests) == DEVICES * 4 + 2
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_job_that_is_given_up_leaves_no_vector_behind(lab: Lab, others: int) -> None:
+    """Nor where a worker ends it only afterwards, or where it is begun again after all, as it is here."""
+    device = lab.devices[0]
+    lab.until(lambda: device._begun is not None)
+    order = begun_order(device)
+    for seed in range(others):
+        device._begin(Job(msgspec.structs.replace(order, seed=seed)))
+    assert len(device._past) == others
+    lab.play()  # checks that what devices hold is there
+    assert device._past == []
+    held = set[bytes]().union(*(one._disk._names for one in lab.devices))
+    assert {bytes.fromhex(path.name) for path in lab.disk.vectors.iterdir()} <= held
+    assert list(lab.disk.spare.iterdir()) != []
+
+
+def test_a_round_of_newcomers_begins_from_the_whole_model(
+    setup: WorkerSetup, tmp_path: Path
+) -> None:
+    """The version before is on this host, for others; the delta from it may be on no device's disk."""
+    run = msgspec.structs.replace(
+        RUN, num_rounds=8, fraction_train=0.01, min_train_devices=1, min_available_devices=DEVICES
+    )
+    whole = Lab(setup, tmp_path / "whole", lives(), run)
+    expected = whole.play()
+    assert len({name for s in expected[1] for name in (d.device for d in s.devices)}) == DEVICES
+    lone = Lab(setup, tmp_path / "lone", lives(), run)
+    lone.disk._source = None  # jobs begin when their devices have fetched what they need
+    assert lone.play() == expected
+    assert lone.pool.errors == whole.pool.errors == []
+
+
+def test_what_was_sent_before_the_link_broke_is_sent_twice_and_counted(lab: Lab) -> None:
+    device = lab.devices[0]
+    lab.until(lambda: device._agent is not None and STAGES["uploading"](device._agent))
+    lab.wait(0.5)
+    sent = device.meter.up.payload
+    device._happen(EventKind.LINK_DOWN)
+    lab.wait(5.0)
+    device._happen(EventKind.LINK_UP)
+    lab.until(lambda: device._agent is not None and not device._agent.state.outbox)
+    assert sent > 0
+    assert 0 < device.meter.up.resent <= sent
+    assert device.meter.up.payload == sent
+    lab.store.close()
+
+
+def test_a_device_that_leaves_never_comes_back(setup: WorkerSetup, tmp_path: Path) -> None:
+    gone = Life([PlanEvent(0.0, EventKind.POWER_ON), PlanEvent(8.0, EventKind.LEAVE),
+                 PlanEvent(9.0, EventKind.POWER_ON)])  # fmt: skip
+    run = msgspec.structs.replace(RUN, min_train_devices=2, min_available_devices=2, deadline_s=60)
+    lab = Lab(setup, tmp_path, [gone, Life(), Life()], run)
+    _, summaries = lab.play()
+    assert lab.devices[0]._agent is None
+    assert {len(summary.devices) for summary in summaries} == {2}
+    assert (summaries[0].cohort, summaries[-1].cohort) == (3, 2)
+
+
+def test_events_of_the_plan_happen_when_it_says(setup: WorkerSetup, tmp_path: Path) -> None:
+    kinds = EventKind
+    life = Life([
+        PlanEvent(1.0, kinds.POWER_ON), PlanEvent(2.0, kinds.LINK_DOWN), PlanEvent(3.0, kinds.POWER_OFF),
+        PlanEvent(4.0, kinds.POWER_ON), PlanEvent(5.0, kinds.DISK_FULL), PlanEvent(6.0, kinds.LINK_UP),
+        PlanEvent(7.0, kinds.DISK_FREE),
+    ])  # fmt: skip
+    lab = Lab(setup, tmp_path, [life, Life(), Life()])
+    device = lab.devices[0]
+    seen: list[tuple[bool, bool, bool]] = []
+    for second in range(8):
+        lab.clock.at(second + 0.5, lambda: seen.append(
+            (device._agent is not None, device._port.up, device._disk.full)))  # fmt: skip
+    lab.wait(8.0)
+    assert seen == [
+        (False, False, False), (True, True, False), (True, False, False), (False, False, False),
+        (True, False, False), (True, False, True), (True, True, True), (True, True, False),
+    ]  # fmt: skip
+    assert (device.reboots, device.cuts) == (1, 1)
+    lab.store.close()
+
+
+def test_a_straggler_keeps_the_model_that_all_others_have_left_behind(
+    setup: WorkerSetup, tmp_path: Path
+) -> None:
+    """Its job is begun in a process while the others hold the decoded model, and ends when none does."""
+    slow = Life(job=2.5 * JOB_S)
+    run = msgspec.structs.replace(
+        RUN, quorum=0.5, num_rounds=12, fraction_train=0.6, min_train_devices=1
+    )
+    lab = Lab(setup, tmp_path, [slow, Life(), Life()], run)
+    lab.pool._hold = (
+        False  # jobs are done when they begin: nothing protects files but their holders
+    )
+    lab.play()
+    late = [event for event in lab.events if isinstance(event, UpdateReceived) and event.late]
+    assert "device-0" in {event.device for event in late}
+    assert lab.pool.errors == []
+
+
+def test_played_again_it_trains_nothing_anew_and_ends_the_same(
+    setup: WorkerSetup, tmp_path: Path
+) -> None:
+    """Killed in the middle: a job given up for a power cut is not among those that are known."""
+
+    def disturbed(lab: Lab) -> None:
+        device = lab.devices[2]
+        lab.until(lambda: device._agent is not None and STAGES["working"](device._agent))
+        lab.wait(1.0)
+        device._happen(EventKind.POWER_OFF)
+        lab.wait(400.0)
+        device._happen(EventKind.POWER_ON)
+
+    run = msgspec.structs.replace(RUN, quorum=0.6)
+    whole = Lab(setup, tmp_path / "whole", lives(), run)
+    disturbed(whole)
+    expected = whole.play()
+
+    killed = Lab(setup, tmp_path / "killed", lives(), run)
+    disturbed(killed)
+    killed.until(lambda: len(killed.summaries()) >= 2)
+    killed.store.close()
+    known = {path.name for path in (tmp_path / "killed" / "cache").glob("*/*")}
+    assert len(known) > DEVICES
+    (tmp_path / "killed" / "cloud").rename(tmp_path / "lost")
+
+    again = Lab(setup, tmp_path / "killed", lives(), run)
+    assert not again.cache.caught_up
+    disturbed(again)
+    assert again.play() == expected
+    assert again.cache.caught_up
+    assert known.isdisjoint((request.key or b"").hex() for request in again.pool.requests)
+
+
+class Failing(InlinePool):
+    """A pool whose second job fails."""
+
+    def __init__(self, setup: WorkerSetup, error: SedgeError) -> None:
+        super().__init__(setup)
+        self.error = error
+
+    def submit(self, request: Request, size: int) -> Any:
+        future = super().submit(request, size)
+        if len(self.requests) == 2:
+            broken: Any = type(future)()
+            broken.set_exception(self.error)
+            return broken
+        return future
+
+
+@pytest.mark.parametrize("error", [LinkError("a worker died"), StorageError("this host's disk is full"),
+                                   LocalError("a bug")], ids=lambda e: type(e).__name__)  # fmt: skip
+def test_what_is_this_hosts_fault_ends_the_emulation(
+    setup: WorkerSetup, tmp_path: Path, error: SedgeError
+) -> None:
+    lab = Lab(setup, tmp_path, lives())
+    give(lab, Failing(setup, error))
+    with pytest.raises(type(error), match=str(error)):
+        lab.until(lambda: lab.ended)
+    lab.store.close()
+
+
+@pytest.mark.parametrize("error", [TrainingDiverged("the loss is nan"), DataError("wrong labels")],
+                         ids=lambda e: type(e).__name__)  # fmt: skip
+def test_what_is_the_devices_fault_it_tells_the_coordinator(
+    setup: WorkerSetup, tmp_path: Path, error: SedgeError
+) -> None:
+    lab = Lab(setup, tmp_path, lives())
+    give(lab, Failing(setup, error))
+    _, summaries = lab.play()
+    assert [len(summary.devices) for summary in summaries] == [2, 3, 3, 3]
+
+
+def begun_order(device: VirtualDevice) -> Order:
+    """The order that a device has just accepted."""
+    assert device._agent is not None
+    return next(iter(device._agent.state.orders.values()))
+
+
+def give(lab: Lab, pool: Any) -> None:
+    """Give all devices another pool."""
+    for device in lab.devices:
+        device._world = replace(lab.world, pool=pool)
+
+
+def test_a_record_in_memory_keeps_the_last_value() -> None:
+    record = MemoryRecord()
+    assert record.load() is None
+    state: Any = object()
+    record.commit(state)
+    assert record.load() is state

@@ -1,0 +1,255 @@
+"""A broker for an emulation or a test: Mosquitto where it is installed, otherwise amqtt.
+
+    with open_broker("auto") as broker:
+        connect(broker.url)
+
+The broker is a pipe: Sedge relies on none of its promises, so it keeps nothing on disk, and a fault test
+may kill it at any time. It listens on the loopback interface alone, for anyone: never use these settings
+on a network. The limits are those of a real fleet's broker (cloud/mosquitto.conf).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+from urllib.parse import urlsplit
+
+from sedge_cloud.admin.templates import MOSQUITTO_LIMITS
+from sedge_emulate.broker.exit_guard import ExitGuard
+from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
+from sedge_protocol.errors import ConfigError, LinkError
+
+HOW_TO_INSTALL = (
+    "a Mosquitto to start (Debian, Ubuntu, Raspberry Pi OS: apt-get install mosquitto; "
+    "macOS: brew install mosquitto), the Python package amqtt, or the URL of a running broker"
+)
+# Where packages put the daemon outside most users' PATH.
+_FOLDERS = (
+    "/usr/sbin",
+    "/usr/local/sbin",
+    "/opt/homebrew/sbin",
+    "/opt/homebrew/opt/mosquitto/sbin",
+    "/usr/local/opt/mosquitto/sbin",
+)
+_SETTINGS = (
+    """\
+listener {port} 127.0.0.1
+allow_anonymous true
+sys_interval 0
+connection_messages false
+log_dest stderr
+log_type error
+log_type warning
+"""
+    + MOSQUITTO_LIMITS
+)
+# amqtt's own command goes on without a listener where the port is taken; this ends.
+_AMQTT = """\
+import asyncio, json, sys
+from amqtt.broker import Broker
+
+async def serve():
+    await Broker(json.loads(sys.argv[1])).start()
+    await asyncio.Event().wait()
+
+try:
+    asyncio.run(serve())
+except Exception as exc:
+    sys.exit(str(exc))
+"""
+_START_S = 30.0
+_STOP_S = 5.0
+_DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+class Broker:
+    """A Mosquitto of our own on a free port of the loopback interface, for the time of a ``with``.
+
+    ``folder`` keeps its settings and its log; without one they lie in a temporary folder that is deleted.
+    The port is ``wanted`` where that one is free.
+    Entering raises ``ConfigError`` where no Mosquitto is installed, ``LinkError`` where it does not start,
+    and sets ``port``, ``folder`` and ``log_path``.
+    """
+
+    kind = "mosquitto"
+    port: int
+    folder: Path
+    log_path: Path
+
+    def __init__(self, folder: Path | None = None, wanted: int | None = None) -> None:
+        self._given_folder = folder
+        self._wanted = wanted
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: ExitGuard | None = None
+
+    @property
+    def url(self) -> str:
+        """``mqtt://127.0.0.1:port``; the same before and after a restart."""
+        return f"mqtt://{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process, or None while the broker is down."""
+        return self._process.pid if self._process else None
+
+    def __enter__(self) -> Self:
+        self.folder = self._given_folder or Path(tempfile.mkdtemp(prefix="sedge-broker-"))
+        self.log_path = self.folder / f"{self.kind}.log"
+        try:
+            self.port = on_free_port(self._start, self._wanted)
+        except BaseException:
+            self.stop()
+            self._clean_up()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._clean_up()
+
+    def stop(self) -> None:
+        """Ask the broker to end, and end it if it does not; nothing where it is down already."""
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """End the broker as a power cut would: no goodbye to anyone."""
+        if self._guard is not None:
+            self._guard.revoke()
+            self._guard = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop the broker where it runs, and start it, empty, on the same port."""
+        self.stop()
+        self._start(self.port)
+
+    def _command(self, port: int) -> list[str]:
+        """What starts the broker on this port."""
+        binary = find_mosquitto()
+        if binary is None:
+            raise ConfigError("broker", "mosquitto", HOW_TO_INSTALL)
+        settings = self.folder / "mosquitto.conf"
+        settings.write_text(_SETTINGS.format(port=port))
+        return [binary, "-c", str(settings)]
+
+    def _start(self, port: int) -> None:
+        """Start on this port and return once it accepts. Raises ``LinkError`` with the log's end."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = self._command(port)
+        # Our own descriptor: started by root, Mosquitto becomes another user who may not open the file.
+        with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C must not take the broker from under devices that say goodbye.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._process = process
+        self._guard = ExitGuard(process.pid, *([] if self._given_folder else [self.folder]))
+        try:
+            wait_until_accepting(LOOPBACK, port, _START_S, lambda: process.poll() is None)
+        except LinkError as exc:
+            self.stop()
+            last_words = self.log_path.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise LinkError(f"{exc}; {command[0]} said: {last_words or 'nothing'}") from exc
+
+    def _clean_up(self) -> None:
+        if self._given_folder is None:
+            shutil.rmtree(self.folder)
+
+
+class AmqttBroker(Broker):
+    """amqtt, for a demonstration on a machine that cannot have Mosquitto. Written against amqtt 0.12.
+
+    It speaks MQTT 3.1.1 only, moves a fifth of the bytes and, for anonymous clients, forgets what a client
+    that is offline should get: Sedge's own receipts make up for that.
+    """
+
+    kind = "amqtt"
+
+    def _command(self, port: int) -> list[str]:
+        if find_spec("amqtt") is None:
+            raise ConfigError("broker", "amqtt", HOW_TO_INSTALL)
+        settings = {
+            "listeners": {"default": {"type": "tcp", "bind": f"{LOOPBACK}:{port}"}},
+            "plugins": {
+                "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}
+            },
+        }
+        return [sys.executable, "-c", _AMQTT, json.dumps(settings)]
+
+
+class ExternalBroker:
+    """A broker that runs elsewhere; entering only checks that it accepts connections."""
+
+    kind = "external"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._host, self._port = _address(url)
+
+    def __enter__(self) -> Self:
+        wait_until_accepting(self._host, self._port, _START_S, lambda: True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+
+AnyBroker: TypeAlias = Broker | ExternalBroker
+
+
+def open_broker(choice: str = "auto", port: int | None = None) -> AnyBroker:
+    """The chosen broker, started when it is entered.
+
+    ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or ``auto``:
+    Mosquitto where it is installed, otherwise amqtt. One of our own takes ``port`` where that is free.
+    Raises ``ConfigError`` for a choice that is none of these. Entering raises it where the chosen broker is
+    not installed, and says how to install one.
+    """
+    if choice == "mosquitto" or (choice == "auto" and find_mosquitto() is not None):
+        return Broker(wanted=port)
+    return AmqttBroker(wanted=port) if choice in ("auto", "amqtt") else ExternalBroker(choice)
+
+
+def find_mosquitto() -> str | None:
+    """The path of the Mosquitto daemon, or None."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path=os.pathsep.join(_FOLDERS))
+
+
+def _address(url: str) -> tuple[str, int]:
+    expected = "auto, mosquitto, amqtt or a URL such as mqtt://127.0.0.1:1883"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as exc:
+        raise ConfigError("broker", url, expected) from exc
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        raise ConfigError("broker", url, expected)
+    return parts.hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port

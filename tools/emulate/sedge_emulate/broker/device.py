@@ -1,0 +1,92 @@
+"""An emulated device over a real broker: the real agent on its own real disk.
+
+Only training is shared: the host's worker processes do it for all devices.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sedge_cloud.store.database import Store
+from sedge_edge.agent import Identity
+from sedge_edge.runtime import Runtime, open_agent
+from sedge_edge.training.job import CODECS, Job, Outcome
+from sedge_emulate.attack import NOBODY, AttackConfig
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.workers.pool import WorkerPool
+from sedge_emulate.workers.worker import Finished, Request
+from sedge_protocol.errors import LinkError
+from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.wire.messages import Hello
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the devices of one run share; ``attack`` says which of them are hostile."""
+
+    fleet: str
+    folder: Path
+    url: str
+    pool: WorkerPool
+    wake: Callable[[], None]
+    attack: AttackConfig = NOBODY
+
+
+def enrol(store: Store, shares: Shares) -> list[bytes]:
+    """The devices' secrets. Devices that are not enrolled yet get new ones."""
+    enrolled = {row.device: row.secret for row in store.devices()}
+    secrets: list[bytes] = []
+    for number in range(len(shares)):
+        device = shares.name(number)
+        if device not in enrolled:
+            enrolled[device] = os.urandom(SECRET_BYTES)
+            store.add_device(device, enrolled[device])
+        secrets.append(enrolled[device])
+    return secrets
+
+
+def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) -> Runtime:
+    """Start an enrolled device."""
+    device = shares.name(number)
+    hello = Hello(
+        bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
+        site.attack.claimed(number, shares.num_train(number)), shares.num_test(number),
+    )  # fmt: skip
+    identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
+    folder = site.folder / device
+    agent = open_agent(identity, folder, np.random.default_rng([seed, number]), int(time.time()))
+    # Fleets of different runs share a broker; the client id keeps their sessions apart.
+    settings = BrokerSettings(site.url, f"{site.fleet}-{device}")
+
+    def work(job: Job) -> Future[Outcome]:
+        request = Request(number, job, folder, attack=site.attack.of(number))
+        return _outcome(site.pool.submit(request, shares.num_train(number)))
+
+    return Runtime(agent, settings, work, site.wake, lambda: None)
+
+
+def _outcome(finished: "Future[Finished]") -> "Future[Outcome]":
+    """The same future without the update's bytes: they lie in the device's own folder."""
+    outcome: Future[Outcome] = Future()
+
+    def settle(done: "Future[Finished]") -> None:
+        # The pool was closed, or has lost a worker. That is not the device's fault, so its coordinator must
+        # not be told; the fleet itself watches the pool.
+        if done.cancelled() or isinstance(done.exception(), LinkError):
+            return
+        if not outcome.set_running_or_notify_cancel():  # the device has been closed
+            return
+        error = done.exception()
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(done.result().outcome)
+
+    finished.add_done_callback(settle)
+    return outcome

@@ -1,0 +1,191 @@
+"""One strategy over a real broker: the real coordinator and the real agents, in real time.
+
+All of them run in one loop in one process; training runs in worker processes. Real devices may join: each
+is enrolled, and its edge.toml and secret are in ``out/join``. Resuming is what agents and coordinator
+always do after a crash: they go on from their disks.
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.admin.enrolment import add_device
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import BrokerConfig, CloudConfig, RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.events import Event, RunEnded
+from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.service import Service
+from sedge_cloud.store.database import Store
+from sedge_edge.runtime import Runtime
+from sedge_emulate.broker.device import Site, bring_up, enrol
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.emulation import StrategyRun, slug
+from sedge_emulate.watch import Totals, Watch
+from sedge_emulate.workers.pool import WorkerPool
+from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.loop import Loop
+from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
+
+# Everything is on one host or near it: the other devices' requests for a blob come soon.
+GATHER_S = 1.0
+RUN = "run"
+# What a round may last beyond its deadline before the fleet counts as silent.
+SILENT_S = 120.0
+# A broker of our own in a device's edge.toml. Its port changes at every start unless one is wanted.
+_OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
+
+
+class BrokerFleet:
+    """A fleet over the broker at ``url`` and one run on it."""
+
+    def __init__(
+        self, strategy_run: StrategyRun, bundle: Path, shares: Shares, pool: WorkerPool, url: str
+    ) -> None:
+        self.name = slug(strategy_run.title)
+        self.store = Store(strategy_run.folder / "cloud")
+        self._run = strategy_run.config
+        self._narrower = strategy_run.narrower
+        self._bundle = bundle
+        self._shares = shares
+        self._pool = pool
+        self._url = url
+        self._folder = strategy_run.folder
+        self._attack = strategy_run.attack
+        self._runtimes: list[Runtime] = []
+        self._service: Service | None = None
+        self._began_s = time.monotonic()
+        self._opened = False
+        self._invited = False
+
+    def clock(self) -> float:
+        """Seconds since the fleet was made."""
+        return time.monotonic() - self._began_s
+
+    def totals(self) -> Totals:
+        """Bytes at the sockets of the emulated devices and of the coordinator so far."""
+        return Totals(
+            {self._shares.name(n): _moved(r.link) for n, r in enumerate(self._runtimes)},
+            _moved(self._service.link) if self._service else (0, 0),
+        )
+
+    def seen(self, number: int) -> dict[str, str | int]:
+        """Further fields of a ``DeviceResult``: none, as sockets count totals alone."""
+        return {}
+
+    def invite(self, device: str, folder: Path) -> None:
+        """Enrol a real device, once; its files are in ``folder``, besides the user's own.
+
+        Raises ``StorageError``.
+        """
+        self._invited = True
+        # The folder may exist and hold the device's data, so the new files are made in one beside it. The
+        # next start goes on with that one if this one is killed here.
+        made = folder.with_name(f"{folder.name}.new")
+        if all(row.device != device for row in self.store.devices()):
+            shutil.rmtree(made, ignore_errors=True)
+            broker = BrokerConfig(url=self._url)
+            add_device(self.store, CloudConfig(fleet=self.name, broker=broker), device, made)
+        with translated("write the files of a device into", folder):
+            if made.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                for path in made.iterdir():
+                    path.replace(folder / path.name)
+                made.rmdir()
+            _point(folder / "edge.toml", self._url)
+
+    def play(self, watch: Watch) -> None:
+        """Run from the first hello to the end of the run.
+
+        Raises ``LinkError`` when nothing has happened for too long, or a worker process has died, and
+        ``ConfigError`` for a run that was begun with other settings.
+        """
+        if not self.store.runs():
+            start_run(self.store, RUN, self._bundle, self._run, self._narrower)
+        begun = self.store.runs()[0]
+        _require_same(msgspec.msgpack.decode(begun.config, type=RunConfig), self._run)
+        for row in self.store.rounds(RUN):
+            if row.summary:
+                watch.remember(msgspec.msgpack.decode(row.summary, type=Summary))
+        if begun.status != RUNNING:  # it had ended before it was reported
+            watch.observe(RunEnded(RUN, begun.status))
+            return
+        secrets = enrol(self.store, self._shares)
+        with ExitStack() as stack:
+            loop = stack.enter_context(closing(Loop()))
+            site = Site(self.name, self._folder, self._url, self._pool, loop.wake, self._attack)
+            self._runtimes = [
+                bring_up(number, self._shares, secret, site, self._run.seed)
+                for number, secret in enumerate(secrets)
+            ]
+            core = Coordinator(self.name, self.store, GATHER_S, int(time.time()))
+            settings = BrokerSettings(self._url, f"coordinator-{self.name}")
+            self._service = Service(core, settings, self._observer(watch))
+            stack.callback(self._service.close)
+            for runtime in self._runtimes:
+                stack.callback(runtime.close)
+            self._service.ready()
+            loop.run([self._service, *self._runtimes], lambda: self._over(watch))
+
+    def close(self) -> None:
+        """Close the coordinator's store."""
+        self.store.close()
+
+    def _observer(self, watch: Watch) -> Callable[[Event], None]:
+        def observe(event: Event) -> None:
+            self._opened = True
+            watch.observe(event)
+
+        return observe
+
+    def _over(self, watch: Watch) -> bool:
+        """Whether the run has ended. A real device may take any time to join."""
+        if self._pool.failure is not None:
+            raise self._pool.failure
+        silent_s = self.clock() - watch.last_event_s
+        joining = self._invited and not self._opened
+        if silent_s > self._run.deadline_s + SILENT_S and not joining:
+            raise LinkError(
+                f"the fleet has been silent for {silent_s:.0f} s; see the log (--verbose)"
+            )
+        return watch.ended
+
+
+def _moved(link: MqttLink) -> tuple[int, int]:
+    counters = link.measure()
+    return counters.bytes_sent, counters.bytes_received
+
+
+def invited_port(join: Path, devices: Sequence[str]) -> int | None:
+    """The port of our own broker in these devices' edge.toml, if any. Raises ``StorageError``."""
+    for device in devices:
+        path = join / device / "edge.toml"
+        with translated("read", path):
+            match = _OURS.search(path.read_text()) if path.exists() else None
+        if match is not None:
+            return int(match[1])
+    return None
+
+
+def _point(path: Path, url: str) -> None:
+    """Replace the address of a broker of our own in edge.toml by ``url``. Raises ``OSError``."""
+    text = path.read_text() if path.exists() else ""
+    pointed = _OURS.sub(f'url = "{url}"', text, count=1)
+    if pointed != text:
+        path.write_text(pointed)
+
+
+def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
+    """A coordinator goes on with the run that it has, whatever the present settings are."""
+    old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
+    changed = sorted(key for key in new if new[key] != old[key])
+    if changed:
+        expected = "the run as it was begun: over a broker it cannot change"
+        raise ConfigError("--resume", ", ".join(changed), expected)

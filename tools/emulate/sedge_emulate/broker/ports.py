@@ -1,0 +1,73 @@
+"""A free port of this machine, and whether somebody accepts connections there."""
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from sedge_protocol.errors import LinkError
+
+LOOPBACK = "127.0.0.1"
+_POLL_S = 0.01
+_PORT_TRIES = 5
+
+
+def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int:
+    """Start something on a port that was free a moment ago, and on another where it was taken since.
+
+    Returns the port, which is ``wanted`` where that works. Raises the last ``LinkError`` where none of a
+    few ports works.
+    """
+    if wanted is not None and _is_free(wanted):
+        with suppress(LinkError):
+            start(wanted)
+            return wanted
+    for tries_left in reversed(range(_PORT_TRIES)):
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port: int = probe.getsockname()[1]
+        try:
+            start(port)
+        except LinkError:
+            if not tries_left:
+                raise
+        else:
+            return port
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def wait_until_accepting(
+    host: str, port: int, timeout_s: float, is_alive: Callable[[], bool]
+) -> None:
+    """Return once the port accepts a connection. Raises ``LinkError`` otherwise."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        accepts = _accepts(host, port)
+        # Asked after the connection: a stranger who took the port ends ours, and must not pass for it.
+        if not is_alive():
+            raise LinkError(f"broker on {host}:{port}: ended as it started")
+        if accepts:
+            return
+        time.sleep(_POLL_S)
+    raise LinkError(f"broker on {host}:{port}: accepts no connection after {timeout_s:.0f} s")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As brokers do: connections that have just ended keep nobody from listening again.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1) as connection:
+            # Where nobody listens, TCP may join an ephemeral port with itself: that is no server.
+            connected: bool = connection.getsockname() != connection.getpeername()
+            return connected
+    except OSError:
+        return False

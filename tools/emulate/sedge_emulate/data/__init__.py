@@ -1,0 +1,1 @@
+"""What devices hold: the data sets, how they are split, and each device's share."""

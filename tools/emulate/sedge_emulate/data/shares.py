@@ -1,0 +1,117 @@
+"""Which device holds which examples: one data set, in memory or mapped from disk, and indices into it.
+
+A device's examples are copied when it trains and dropped afterwards, so memory does not grow with the
+fleet. N = examples, d = devices.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.training.examples import Examples, Inputs
+from sedge_emulate.config import DataConfig
+from sedge_emulate.data.datasets import Dataset, load
+from sedge_emulate.data.split import Indices, dirichlet, pathological, subsample, train_test
+from sedge_protocol.errors import DataError
+from sedge_protocol.host.disk import translated
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Every device's part of ``inputs`` (N, ...) and ``targets`` (N,).
+
+    Device i trains on ``train[train_ends[i - 1] : train_ends[i]]`` and is tested on the same part of
+    ``test``; both hold indices into the data set.
+    """
+
+    inputs: Inputs
+    targets: NDArray[np.int64]
+    train: Indices
+    train_ends: Indices
+    test: Indices
+    test_ends: Indices
+
+    @classmethod
+    def of(cls, dataset: Dataset, parts: list[tuple[Indices, Indices]]) -> "Shares":
+        """The shares with these train and test indices, device by device."""
+        train, test = zip(*parts, strict=True)
+        return cls(
+            dataset.inputs, dataset.targets,
+            np.concatenate(train), np.cumsum([len(part) for part in train]),
+            np.concatenate(test), np.cumsum([len(part) for part in test]),
+        )  # fmt: skip
+
+    @classmethod
+    def open(cls, folder: Path) -> "Shares":
+        """What ``save`` wrote, mapped from disk. Raises ``StorageError``."""
+        with translated("read shares", folder):
+            return cls(
+                *(np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls.__annotations__)
+            )
+
+    def save(self, folder: Path) -> None:
+        """Write everything below ``folder``. Raises ``StorageError``."""
+        with translated("write shares", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in self.__annotations__:
+                np.save(folder / f"{name}.npy", getattr(self, name))
+
+    def __len__(self) -> int:
+        return len(self.train_ends)
+
+    def name(self, number: int) -> str:
+        """The id of a device."""
+        return f"device-{number:0{len(str(len(self) - 1))}d}"
+
+    def num_train(self, number: int) -> int:
+        """How many examples a device trains on."""
+        return len(_part(self.train, self.train_ends, number))
+
+    def num_test(self, number: int) -> int:
+        """How many examples a device is tested on."""
+        return len(_part(self.test, self.test_ends, number))
+
+    def num_classes(self, number: int) -> int:
+        """How many labels occur on a device."""
+        places = [
+            _part(self.train, self.train_ends, number),
+            _part(self.test, self.test_ends, number),
+        ]
+        return len(np.unique(self.targets[np.concatenate(places)]))
+
+    def examples(self, number: int) -> tuple[Examples, Examples]:
+        """A device's train and test examples, as copies."""
+        train = _part(self.train, self.train_ends, number)
+        test = _part(self.test, self.test_ends, number)
+        return (
+            Examples(self.inputs[train], self.targets[train]),
+            Examples(self.inputs[test], self.targets[test]),
+        )
+
+
+def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
+    """The data set and every device's part of it; the same seed gives the same parts.
+
+    A source of the user's own is looked up in ``base``.
+    """
+    rng = np.random.default_rng(seed)
+    dataset = load(config.dataset, base=base)
+    if config.examples:
+        dataset = subsample(dataset, config.examples, rng)
+    if config.split == "dirichlet":
+        parts = dirichlet(dataset.targets, devices, config.alpha, rng, config.min_examples)
+    else:
+        parts = pathological(dataset.targets, devices, config.classes_per_device, rng)
+        smallest = min(len(part) for part in parts)
+        if smallest < config.min_examples:
+            expected = f"data.min_examples = {config.min_examples} or more on each"
+            raise DataError(f"pathological: a device with {smallest} examples, expected {expected}")
+    return dataset, Shares.of(
+        dataset, [train_test(part, config.test_fraction, rng) for part in parts]
+    )
+
+
+def _part(indices: Indices, ends: Indices, number: int) -> Indices:
+    return indices[ends[number - 1] if number else 0 : ends[number]]

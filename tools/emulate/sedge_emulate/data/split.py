@@ -1,0 +1,189 @@
+"""Which device holds which examples: non-IID splits of a data set, and train and test within a device.
+
+    dirichlet      per class, shares of the devices drawn from Dir(alpha) (Hsu et al. 2019, 1909.06335)
+    pathological   each device holds a fixed number of classes (McMahan et al. 2017, the shards)
+    train_test     one device's examples, split at random
+    subsample      a smaller data set with the same proportion of classes
+
+Every split uses each example exactly once and is a function of the targets and of ``rng`` alone. Index
+arrays are int64 and ascending. Shapes: N = examples, C = classes, d = devices.
+"""
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from sedge_emulate.data.datasets import Dataset
+from sedge_protocol.errors import ConfigError, DataError
+
+Indices = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# A try draws only proportions, some 50 us for 10 classes and 100 devices: all of them take a second.
+_MAX_TRIES = 20_000
+# Small devices come about independently, so that a draw has none of them with probability e^-mean: where
+# the mean of a few draws is above this, all tries together would succeed once in a thousand fleets.
+_TRIES_TO_JUDGE, _HOPELESS = 20, 17.0
+
+
+def dirichlet(
+    targets: Indices, devices: int, alpha: float, rng: Generator, min_examples: int = 10
+) -> list[Indices]:
+    """The examples of each device when every class is shared out by Dir(alpha).
+
+    ``targets`` (N,). Draws again until no device has fewer than ``min_examples``. Large fleets and small
+    alphas never get there: then the draw with the fewest such devices is kept, and only these are filled
+    up to ``min_examples``, by their own proportions of the classes. Raises ``DataError`` for too few
+    examples, ``ConfigError`` for an argument out of range.
+    """
+    _require_devices(devices)
+    if not alpha > 0:
+        raise ConfigError("alpha", alpha, "a number above 0")
+    if min_examples * devices > len(targets):
+        raise DataError(
+            f"dirichlet: {len(targets)} examples, expected {min_examples} or more for each of "
+            f"{devices} devices"
+        )
+    members = _members(targets)
+    counts = np.array([len(indices) for indices in members])
+    parts = _dirichlet_parts(counts, devices, alpha, rng, min_examples)
+    shares: list[list[Indices]] = [[] for _ in range(devices)]
+    for indices, ends in zip(members, np.cumsum(parts, axis=1), strict=True):
+        for share, part in zip(shares, np.split(rng.permutation(indices), ends[:-1]), strict=True):
+            share.append(part)
+    return [np.sort(np.concatenate(share)) for share in shares]
+
+
+def _dirichlet_parts(
+    counts: Indices, devices: int, alpha: float, rng: Generator, min_examples: int
+) -> Indices:
+    """(C, d): how many examples of each class each device gets, of ``counts`` (C,)."""
+    fewest, too_small = devices + 1, 0
+    expected: Floats = np.empty(0)
+    kept: Indices = np.empty(0, np.int64)
+    for number in range(1, _MAX_TRIES + 1):
+        shares: Floats = rng.dirichlet(np.full(devices, alpha), len(counts))  # (C, d)
+        ends: Indices = np.floor(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
+        ends[:, -1] = counts  # the sum of the shares is 1 only up to rounding
+        parts: Indices = np.diff(ends, axis=1, prepend=0)
+        found = int((parts.sum(axis=0) < min_examples).sum())
+        if not found:
+            return parts
+        if found < fewest:
+            fewest, expected, kept = found, shares * counts[:, None], parts
+        too_small += found
+        if number >= _TRIES_TO_JUDGE and too_small > _HOPELESS * number:
+            break
+    _fill_up(kept, expected, rng, min_examples)
+    return kept
+
+
+def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int) -> None:
+    """Give each device (column) that is too small what it lacks.
+
+    Classes are drawn by what the device was ``expected`` (C, d) to have of them; each example comes from
+    the device that has most of that class and examples to spare.
+    """
+    sizes = parts.sum(axis=0)  # (d,)
+    for device in np.flatnonzero(sizes < min_examples):
+        while sizes[device] < min_examples:
+            spare = np.where(sizes > min_examples, parts, 0)  # (C, d)
+            left = spare.any(axis=1)
+            weights: Floats = np.where(left, expected[:, device], 0.0)
+            if not weights.any():  # its classes have run out, or their shares are 0 as a float
+                weights = np.where(left, 1.0, 0.0)
+            label = rng.choice(len(parts), p=weights / weights.sum())
+            donor = int(spare[label].argmax())
+            parts[label, donor] -= 1
+            parts[label, device] += 1
+            sizes[donor] -= 1
+            sizes[device] += 1
+
+
+def pathological(
+    targets: Indices, devices: int, classes_per_device: int, rng: Generator
+) -> list[Indices]:
+    """The examples of each device when each holds exactly ``classes_per_device`` classes.
+
+    Each class is cut into shards of one label, about as large as those of the others, and each device
+    is dealt shards of different classes. Raises ``DataError`` where classes and devices do not fit.
+    """
+    _require_devices(devices)
+    members = _members(targets)
+    if not 1 <= classes_per_device <= len(members):
+        raise ConfigError("classes_per_device", classes_per_device, f"1 to {len(members)}")
+    if devices * classes_per_device < len(members):
+        raise DataError(
+            f"pathological: {devices} devices of {classes_per_device} classes cannot hold all "
+            f"{len(members)} classes"
+        )
+    num_shards = _shards_per_class(members, devices, classes_per_device)
+    shards = [
+        np.array_split(rng.permutation(indices), count)
+        for indices, count in zip(members, num_shards, strict=True)
+    ]
+    shares: list[Indices] = []
+    for _ in range(devices):
+        # Dealing from the classes with most shards left always works out (Havel-Hakimi); equals by lot.
+        left = [len(pile) for pile in shards]
+        order = np.lexsort((rng.random(len(left)), -np.array(left)))[:classes_per_device]
+        shares.append(np.sort(np.concatenate([shards[label].pop() for label in order])))
+    return shares
+
+
+def _shards_per_class(
+    members: list[Indices], devices: int, classes_per_device: int
+) -> NDArray[np.int64]:
+    """(C,): one shard for each class, then always one more for the class with the largest shards."""
+    counts = np.array([len(indices) for indices in members])
+    shards = np.ones(len(members), np.int64)
+    for _ in range(devices * classes_per_device - len(members)):
+        # No device may hold two shards of one class.
+        sizes = np.where(shards < devices, counts / shards, 0)
+        shards[int(sizes.argmax())] += 1
+    if (counts < shards).any():
+        raise DataError(f"pathological: {counts.sum()} examples are too few for {devices} devices")
+    return shards
+
+
+def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[Indices, Indices]:
+    """One device's train and test examples, at least one each.
+
+    Raises ``DataError`` for fewer than two examples.
+    """
+    if not 0 < test_fraction < 1:
+        raise ConfigError("test_fraction", test_fraction, "a number between 0 and 1")
+    if len(indices) < 2:
+        raise DataError(f"train_test: {len(indices)} examples, expected 2 or more")
+    num_test = min(max(1, int(test_fraction * len(indices))), len(indices) - 1)
+    shuffled = rng.permutation(indices)
+    return np.sort(shuffled[num_test:]), np.sort(shuffled[:num_test])
+
+
+def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
+    """A random part of the data set, each class in its proportion (to within one example).
+
+    Raises ``ConfigError`` unless the number lies between that of the classes and that of the examples.
+    """
+    size = len(dataset.targets)
+    if not dataset.num_classes <= num_examples <= size:
+        raise ConfigError("num_examples", num_examples, f"{dataset.num_classes} to {size}")
+    # Each example's random rank within its class, as a share of that class: the smallest shares are an
+    # equal part of every class.
+    rank = np.empty(size)
+    for indices in _members(dataset.targets):
+        rank[rng.permutation(indices)] = (np.arange(len(indices)) + 0.5) / len(indices)
+    chosen = np.sort(np.argsort(rank, kind="stable")[:num_examples])
+    return Dataset(
+        dataset.name, dataset.inputs[chosen], dataset.targets[chosen], dataset.num_classes
+    )
+
+
+def _members(targets: Indices) -> list[Indices]:
+    """The examples of each class that occurs, ascending."""
+    return [np.flatnonzero(targets == label).astype(np.int64) for label in np.unique(targets)]
+
+
+def _require_devices(devices: int) -> None:
+    if devices < 1:
+        raise ConfigError("devices", devices, "1 or more")

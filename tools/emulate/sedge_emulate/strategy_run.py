@@ -1,0 +1,181 @@
+"""One strategy from its first round to its result, in virtual time or over a broker."""
+
+import resource
+import shutil
+import time
+from contextlib import closing
+from typing import TypeAlias
+
+import msgspec
+
+from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Run, RunStore
+from sedge_emulate.broker.fleet import BrokerFleet
+from sedge_emulate.config import StrategyConfig
+from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
+from sedge_emulate.progress import Progress
+from sedge_emulate.result import (
+    DeviceResult,
+    Engine,
+    StrategyResult,
+    TensorShare,
+    Traffic,
+    class_results,
+    spread,
+)
+from sedge_emulate.virtual.fleet import VirtualFleet
+from sedge_emulate.virtual.plan import Plan
+from sedge_emulate.watch import Watch
+from sedge_emulate.workers.pool import WorkerPool
+from sedge_protocol.errors import DataError
+from sedge_protocol.wire.messages import TRAIN
+
+Fleet: TypeAlias = VirtualFleet | BrokerFleet
+
+
+def result_of(
+    stage: Stage,
+    strategy: StrategyConfig,
+    resume: bool,
+    pool: WorkerPool,
+    url: str | None,
+    progress: Progress,
+) -> StrategyResult:
+    """One strategy's result; with ``resume`` it may be there from an earlier start of this emulation."""
+    strategy_run = strategy_run_of(stage, strategy, resume)
+    return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
+
+
+def run_strategy(
+    stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None, progress: Progress
+) -> StrategyResult:
+    """Run one strategy over the broker at ``url``, or (None) in virtual time.
+
+    Raises ``LinkError`` for a fleet that stays silent, ``DataError`` when no device gave a result or the
+    run did not come to its end.
+    """
+    began_s = time.monotonic()
+    progress.strategy(strategy_run.title, strategy_run.config.num_rounds)
+    trained_s = pool.train_s
+    with closing(_fleet(stage, strategy_run, pool, url)) as fleet:
+        if isinstance(fleet, BrokerFleet):
+            _invite(stage, fleet, progress)
+        watch = Watch(progress, fleet.clock, fleet.totals)
+        fleet.play(watch)
+        if watch.failure:
+            raise DataError(f"{strategy_run.title}: {watch.failure}")
+        theta = _last_model(fleet.store)
+    engine = _engine(watch, pool, time.monotonic() - began_s, pool.train_s - trained_s)
+    result = _result(stage, strategy_run, fleet, watch, engine)
+    keep(stage, strategy_run, result, theta)
+    return result
+
+
+def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
+    if url is None:
+        # A virtual run goes on from its cache; all else is played again.
+        shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
+        plan = Plan(stage.config, stage.config.seed)
+        name = stage.name(pool.trainer)
+        return VirtualFleet(strategy_run, stage.bundle, stage.shares, plan, pool, name)
+    return BrokerFleet(strategy_run, stage.bundle, stage.shares, pool, url)
+
+
+def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
+    for device in stage.config.real:
+        folder = stage.out / "join" / device
+        fleet.invite(device, folder)
+        progress.note(f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run")
+
+
+def _last_model(store: Store) -> bytes:
+    """The run's global model, n float32 little endian."""
+    run = Run(store.runs()[0], store)
+    return RunStore(store).context(run).theta.astype("<f4").tobytes()
+
+
+def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:
+    jobs = sum(len(summary.devices) for summary in watch.summaries)
+    here = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Engine(
+        wall_s=wall_s,
+        train_s=train_s,
+        workers=pool.workers,
+        overhead=min(1.0, max(0.0, 1 - train_s / (wall_s * pool.workers))),
+        device_rounds=jobs,
+        peak_rss_bytes=here + pool.peak_rss,
+        trainer=pool.trainer,
+    )
+
+
+def _result(
+    stage: Stage, strategy_run: StrategyRun, fleet: Fleet, watch: Watch, engine: Engine
+) -> StrategyResult:
+    final = watch.summaries[-1]
+    by_device = {device.device: device for device in final.devices}
+    shares = stage.shares
+    devices: list[DeviceResult] = []
+    absent: list[DeviceResult] = []
+    for number in range(len(shares)):
+        device = shares.name(number)
+        evaluated = by_device.get(device)
+        one = DeviceResult(
+            device=device,
+            num_train=shares.num_train(number),
+            num_test=shares.num_test(number),
+            num_classes=shares.num_classes(number) if evaluated else 0,
+            before=evaluated.before if evaluated else 0.0,
+            after=evaluated.after if evaluated else 0.0,
+            late=watch.late[device],
+        )
+        (devices if evaluated else absent).append(
+            msgspec.structs.replace(one, **fleet.seen(number))
+        )
+    if not devices:
+        why = f"no device answered in round {final.round}"
+        raise DataError(
+            f"{strategy_run.title}: {why}; each device's reason is in the log (--verbose)"
+        )
+    return StrategyResult(
+        name=strategy_run.title,
+        options=msgspec.to_builtins(strategy_run.config.options),
+        rounds=watch.rounds,
+        before=spread([device.before for device in devices]),
+        after=spread([device.after for device in devices]),
+        devices=devices,
+        bytes=_traffic(stage, fleet, watch),
+        seconds=engine.wall_s,
+        personal=_personal(final),
+        engine=engine,
+        classes=class_results(devices, absent),
+    )
+
+
+def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> Traffic:
+    sizes = [
+        device.update_bytes
+        for summary in watch.summaries
+        if summary.task == TRAIN
+        for device in summary.devices
+    ]
+    totals = fleet.totals()
+    return Traffic(
+        device_up=totals.up,
+        device_down=totals.down,
+        coordinator_up=totals.coordinator[0],
+        coordinator_down=totals.coordinator[1],
+        update_payload_mean=sum(sizes) / max(1, len(sizes)),
+        dense_update=stage.model.dense_bytes,
+        payload_up=totals.payload_up,
+        payload_down=totals.payload_down,
+        resent=totals.resent,
+    )
+
+
+def _personal(summary: Summary) -> list[TensorShare]:
+    total = sum(summary.personal.values())
+    return [
+        TensorShare(tensor, count / max(1, summary.cohort), count / total)
+        for tensor, count in summary.personal.items()
+    ]

@@ -1,0 +1,228 @@
+"""The disk that all virtual devices of one host share: a file that several of them hold is stored once.
+
+A device sees its own part (``DeviceDisk``, where an agent has its blob folder): exactly the blobs that it
+has fetched, even in part, or made itself. Three kinds of files:
+
+    blobs/<hash>      what is transferred, named by its SHA-256: bundles, models, deltas, patches
+    vectors/<name>    what one device keeps for itself: its own model, its residual
+    shared/<hash>     what several devices may keep for themselves: versions of the global model, masks
+
+A file is deleted when the last device releases it. A vector's file instead waits in spare/ to be
+overwritten, which takes a sixteenth of the time of a new file. Shared files do not: none of them is ever
+written over another one, and spare/ would grow without end. Updates wait for their receipts in memory, as
+they are small. Worker processes read and write the same folders (workers/job_disk.py).
+
+Workers may begin a job before its device has fetched what it needs. The blob is then copied from
+``source``, the coordinator's store, and the device later fetches what this host has already.
+
+While a run is replayed up to where it was killed, no job writes its files again, so no file may be deleted
+either: one that was released and later needed again would be missing. ``go_live`` ends that. Updates come
+from the cache meanwhile and are released as ever: all updates of a run do not fit into memory.
+"""
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Set
+from pathlib import Path
+
+from sedge_edge.rounds.storage import WholeBlobs
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.wire.transfer import Manifest
+
+
+class HostDisk:
+    """The shared files below ``folder``, and who holds how many of them."""
+
+    def __init__(self, folder: Path, live: bool = True, source: WholeBlobs | None = None) -> None:
+        self._live = live
+        self._source = source
+        self._released: set[bytes] = set()
+        self.blobs = folder / "blobs"
+        self.vectors = folder / "vectors"
+        self.shared = folder / "shared"
+        self.spare = folder / "spare"
+        for path in (self.blobs, self.vectors, self.shared, self.spare):
+            with translated("make folder", path):
+                path.mkdir(parents=True, exist_ok=True)
+        with translated("read folder", self.blobs):
+            files = [path.name for path in self.blobs.iterdir() if not path.suffix]
+        self._files = {bytes.fromhex(name) for name in files}
+        self._holders: Counter[bytes] = Counter()
+        self._memory: dict[bytes, bytes] = {}
+        self._parts: dict[bytes, dict[int, bytes]] = {}
+
+    def hold(self, name: bytes) -> None:
+        """Count one more device that holds this."""
+        self._holders[name] += 1
+        self._released.discard(name)
+
+    def go_live(self) -> None:
+        """From now on released files are deleted."""
+        self._live = True
+        while self._released:
+            self._remove(self._released.pop())
+
+    def release(self, name: bytes) -> None:
+        """Count one device less that holds this; the file goes with the last one."""
+        self._holders[name] -= 1
+        if self._holders[name] > 0:
+            return
+        del self._holders[name]
+        if self._live or name in self._memory:
+            self._remove(name)
+        else:
+            self._released.add(name)
+
+    def drop(self, name: bytes) -> None:
+        """Delete a file that a job has left here, unless a device has taken it."""
+        self.hold(name)
+        self.release(name)
+
+    def _remove(self, name: bytes) -> None:
+        self._parts.pop(name, None)
+        if self._memory.pop(name, None) is not None:
+            return
+        if name in self._files:
+            path = self.blobs / name.hex()
+            with translated("remove", path):
+                path.unlink(missing_ok=True)
+            self._files.remove(name)
+        shared = self.shared / name.hex()
+        with translated("remove", shared):
+            shared.unlink(missing_ok=True)
+        vector = self.vectors / name.hex()
+        with translated("set aside", vector), contextlib.suppress(FileNotFoundError):
+            vector.rename(self.spare / vector.name)
+
+    def remember(self, data: bytes) -> bytes:
+        """Keep a blob in memory; gives its SHA-256."""
+        name = hashlib.sha256(data).digest()
+        self._memory[name] = data
+        return name
+
+    def read(self, name: bytes) -> bytes:
+        """A blob."""
+        if name in self._memory:
+            return self._memory[name]
+        path = self.blobs / name.hex()
+        with translated("read blob", path):
+            return path.read_bytes()
+
+    def has(self, name: bytes) -> bool:
+        """Whether this blob is here."""
+        return name in self._memory or name in self._files
+
+    def bring(self, name: bytes) -> bool:
+        """Get a blob that no device has fetched yet. False when the source does not have it."""
+        if self.has(name):
+            return True
+        if self._source is None or not self._source.has(name):
+            return False
+        self._write(name, self._source.read(name))
+        return True
+
+    def put_chunk(self, manifest: Manifest, index: int, data: bytes) -> None:
+        """A checked chunk of a blob that is not here yet."""
+        self._parts.setdefault(manifest.sha256, {})[index] = data
+
+    def join(self, manifest: Manifest) -> bool:
+        """Make a blob of its chunks. False when some are missing or the whole has another hash."""
+        parts = self._parts.pop(manifest.sha256, {})
+        if len(parts) < manifest.count:
+            return False
+        data = b"".join(parts[index] for index in range(manifest.count))
+        if hashlib.sha256(data).digest() != manifest.sha256:
+            return False
+        self._write(manifest.sha256, data)
+        return True
+
+    def _write(self, name: bytes, data: bytes) -> None:
+        path = self.blobs / name.hex()
+        partial = path.with_suffix(".part")
+        with translated("write blob", path):
+            partial.write_bytes(data)
+            partial.replace(path)
+        self._files.add(name)
+
+
+class DeviceDisk:
+    """One device's part of the host's disk. While ``full`` is set every write is refused."""
+
+    def __init__(self, host: HostDisk) -> None:
+        self.host = host
+        self.full = False
+        self._names: set[bytes] = set()
+        self._parts: dict[bytes, set[int]] = {}
+
+    def take(self, name: bytes) -> None:
+        """The device holds this from now on."""
+        if name not in self._names:
+            self._names.add(name)
+            self.host.hold(name)
+
+    def write(self, data: bytes) -> bytes:
+        """Store a blob; gives its SHA-256."""
+        self._require_room()
+        name = self.host.remember(data)
+        self.take(name)
+        return name
+
+    def has(self, sha256: bytes) -> bool:
+        """Whether the device holds this."""
+        return sha256 in self._names
+
+    def read(self, sha256: bytes) -> bytes:
+        """A blob that the device holds."""
+        self._require_held(sha256)
+        return self.host.read(sha256)
+
+    def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
+        """``length`` bytes of a blob from ``offset``."""
+        return self.read(sha256)[offset : offset + length]
+
+    def open_part(self, owner: str, manifest: Manifest) -> set[int]:
+        """Which chunks have arrived already."""
+        return set(self._parts.get(manifest.sha256, ()))
+
+    def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
+        """A chunk, already checked against its digest."""
+        self._require_room()
+        if (
+            manifest.sha256 not in self._parts
+        ):  # what others have brought here stays for this device
+            self.host.hold(manifest.sha256)
+        self._parts.setdefault(manifest.sha256, set()).add(index)
+        if not self.host.has(manifest.sha256):
+            self.host.put_chunk(manifest, index, data)
+
+    def finish_part(self, owner: str, manifest: Manifest) -> bool:
+        """Make a complete part a blob. False, and no part, when it is not whole."""
+        self._require_room()
+        whole = self.host.has(manifest.sha256) or self.host.join(manifest)
+        if whole:
+            self.take(manifest.sha256)
+        self._drop_part(manifest.sha256)
+        return whole
+
+    def collect(self, keep: Set[bytes], min_age_s: float) -> int:
+        """Release everything that is not in ``keep``; the bytes freed are not counted."""
+        for name in sorted(self._names - keep):
+            self._names.remove(name)
+            self.host.release(name)
+        for name in sorted(self._parts.keys() - keep):
+            self._drop_part(name)
+        return 0
+
+    def _drop_part(self, name: bytes) -> None:
+        if self._parts.pop(name, None) is not None:
+            self.host.release(name)
+
+    def _require_room(self) -> None:
+        if self.full:
+            raise StorageError("disk full (emulated)")
+
+    def _require_held(self, name: bytes) -> None:
+        if name not in self._names:
+            raise StorageError(f"blob {name.hex()[:16]} is not on this device")

@@ -1,0 +1,184 @@
+"""The broker of a virtual fleet: routes frames between agents and coordinator under virtual time.
+
+It gives what MQTT gives while a connection lives: order, and one copy for each subscriber. The plan adds
+loss, damage, duplicates, delays, rates and cuts. Frames to or from a device are lost when its link breaks.
+Nothing is kept for a device that is away: Sedge requires no more of a broker.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import SupportsIndex, overload
+
+from sedge_emulate.meter import Meter, packet_bytes
+from sedge_emulate.virtual.clock import Clock
+from sedge_emulate.virtual.plan import Direction, LinkPlan, Queue
+from sedge_protocol.wire import topics
+
+# What a broker at hand needs to pass a frame on.
+BROKER_S = 0.0005
+# A device that vanishes without a word is missed after one and a half keepalives of 30 s.
+MISSED_S = 45.0
+
+Receive = Callable[[str, bytes], None]
+
+
+@dataclass
+class Port:
+    """One device's connection. ``session`` counts connections; frames of an earlier one are lost."""
+
+    device: str
+    plan: LinkPlan
+    meter: Meter
+    receive: Receive
+    session: int = 0
+    up: bool = False
+    subscriptions: set[str] = field(default_factory=set[str])
+    queue: Queue = field(default_factory=Queue)
+    _number: dict[Direction, int] = field(
+        default_factory=lambda: {Direction.UP: 0, Direction.DOWN: 0}
+    )
+    _latest: dict[Direction, float] = field(
+        default_factory=lambda: {Direction.UP: 0.0, Direction.DOWN: 0.0}
+    )
+
+    def opened(self) -> None:
+        """Begin a new connection, which does not wait for frames of the one before."""
+        self.session += 1
+        self.up = True
+        self.queue = Queue()
+        self._latest = {Direction.UP: 0.0, Direction.DOWN: 0.0}
+
+    def arrivals(self, frame: bytes, way: Direction, now: float) -> list[tuple[float, bytes]]:
+        """When copies of a frame arrive, and their bytes; never before a frame that was sent earlier."""
+        self._number[way] += 1
+        number = self._number[way]
+        transit = self.plan.transit(number, len(frame), way, now, self.queue)
+        copies: list[tuple[float, bytes]] = []
+        for delay_s in transit.copies:
+            self._latest[way] = max(self._latest[way], now + delay_s)
+            copies.append(
+                (self._latest[way], _damaged(frame, number) if transit.corrupted else frame)
+            )
+        return copies
+
+
+class MemoryBroker:
+    """All connections of one fleet; ``to_cloud`` is the coordinator's end, reached without delay."""
+
+    def __init__(self, clock: Clock, fleet: str, to_cloud: Receive) -> None:
+        self._clock = clock
+        self._fleet = fleet
+        self._to_cloud = to_cloud
+        self._ports: dict[str, Port] = {}
+        self._listeners: dict[str, dict[str, Port]] = {}
+        self._wills: dict[str, tuple[str, bytes]] = {}
+        self.cloud_sent = 0
+        self.cloud_received = 0
+
+    def add(self, port: Port) -> None:
+        """A device that may connect."""
+        self._ports[topics.down(self._fleet, port.device)] = port
+
+    def connect(self, port: Port, will: tuple[str, bytes]) -> None:
+        """The device has a new connection; the one before ends with its will."""
+        self._publish_will(port)
+        port.opened()
+        self._wills[port.device] = will
+        port.meter.connected(port.device, *will)
+        port.meter.subscribed(topics.down(self._fleet, port.device))
+
+    def cut(self, port: Port) -> None:
+        """The link is gone; the broker notices when the keepalive runs out."""
+        if not port.up:
+            return
+        port.up = False
+        for topic in sorted(port.subscriptions):
+            self._listeners[topic].pop(port.device)
+        port.subscriptions.clear()
+        session = port.session
+        missed = partial(self._miss, port, session)
+        self._clock.at(self._clock.now + MISSED_S, missed)
+
+    def subscribe(self, port: Port, topic: str) -> None:
+        """The device listens to a blob topic."""
+        port.meter.subscribed(topic)
+        port.subscriptions.add(topic)
+        self._listeners.setdefault(topic, {})[port.device] = port
+
+    def unsubscribe(self, port: Port, topic: str) -> None:
+        """The device listens no more."""
+        port.meter.unsubscribed(topic)
+        if topic in port.subscriptions:
+            port.subscriptions.remove(topic)
+            del self._listeners[topic][port.device]
+
+    def send_up(self, port: Port, topic: str, frame: bytes) -> None:
+        """A device publishes."""
+        if not port.up:
+            return
+        port.meter.sent(topic, frame)
+        for at, copy in port.arrivals(frame, Direction.UP, self._clock.now):
+            arrive = partial(self._arrive_up, port, port.session, topic, copy)
+            self._clock.at(at + BROKER_S, arrive)
+
+    def send_down(self, topic: str, frame: bytes) -> None:
+        """The coordinator publishes, to one device or to all that listen to a blob topic."""
+        self.cloud_sent += packet_bytes(topic, frame)
+        port = self._ports.get(topic)
+        listeners = [port] if port else list(self._listeners.get(topic, {}).values())
+        if len(listeners) > 1:
+            frame = _Shared(frame)
+        for port in listeners:
+            if not port.up:
+                continue
+            port.meter.received(topic, frame)
+            for at, copy in port.arrivals(frame, Direction.DOWN, self._clock.now + BROKER_S):
+                self._clock.at(at, partial(self._arrive_down, port, port.session, topic, copy))
+
+    def _arrive_up(self, port: Port, session: int, topic: str, frame: bytes) -> None:
+        if port.up and port.session == session:
+            self.cloud_received += packet_bytes(topic, frame)
+            self._to_cloud(topic, frame)
+
+    def _arrive_down(self, port: Port, session: int, topic: str, frame: bytes) -> None:
+        if port.up and port.session == session:
+            port.receive(topic, frame)
+
+    def _miss(self, port: Port, session: int) -> None:
+        if port.session == session and not port.up:
+            self._publish_will(port)
+
+    def _publish_will(self, port: Port) -> None:
+        will = self._wills.pop(port.device, None)
+        if will is not None:
+            self._clock.at(self._clock.now + BROKER_S, partial(self._to_cloud, *will))
+
+
+class _Shared(bytes):
+    """A frame for many devices, which all get the same object for the same slice of it: nothing is copied,
+    nor hashed (``Manifest.matches``), once for each of them."""
+
+    def __init__(self, frame: bytes) -> None:
+        self._cuts: dict[tuple[int | None, int | None, int | None], bytes] = {}
+
+    @overload
+    def __getitem__(self, key: SupportsIndex, /) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice, /) -> bytes: ...
+
+    def __getitem__(self, key: SupportsIndex | slice, /) -> int | bytes:
+        if not isinstance(key, slice):
+            return super().__getitem__(key)
+        place = (key.start, key.stop, key.step)
+        if place not in self._cuts:
+            self._cuts[place] = super().__getitem__(key)
+        return self._cuts[place]
+
+
+def _damaged(frame: bytes, number: int) -> bytes:
+    """The frame with one bit flipped; which one follows from its number."""
+    damaged = bytearray(frame)
+    damaged[number * 7919 % len(frame)] ^= 1 << number % 8
+    return bytes(damaged)

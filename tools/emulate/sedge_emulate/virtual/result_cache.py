@@ -1,0 +1,87 @@
+"""The results of finished jobs, from which a killed emulation goes on.
+
+A virtual run is a pure function of its description: played again from the beginning it asks for the same
+jobs in the same order. Only training costs time, so its outcomes are kept, one file each, written whole
+before anything depends on them. A replay takes the finished jobs from here, is where the run was killed
+within seconds, and continues to the same bytes.
+
+A job is named by the hash of everything that its outcome depends on. Files are MessagePack, written and
+read by this program alone.
+"""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from sedge_edge.training.job import Job
+from sedge_emulate.attack import AttackConfig
+from sedge_emulate.workers.worker import Finished
+from sedge_protocol.host.disk import translated
+
+
+def job_key(fleet: bytes, device: str, job: Job, attack: AttackConfig | None = None) -> bytes:
+    """The name (32 bytes) of a job; ``fleet`` stands for the data, the trainer and the versions used.
+
+    The time left to the deadline is not part of it: no result depends on it.
+    """
+    timeless = replace(job, order=msgspec.structs.replace(job.order, deadline_ms=0))
+    parts = (fleet, device.encode(), msgspec.msgpack.encode((timeless, attack)))
+    return hashlib.sha256(
+        b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    ).digest()
+
+
+class ResultCache:
+    """Outcomes below ``folder``. A replay keeps each again, and so knows when it has caught up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._decoder = msgspec.msgpack.Decoder(Finished)
+        with translated("make folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._ahead = {path.name for path in folder.glob("*/*") if not path.suffix}
+
+    @property
+    def ahead(self) -> int:
+        """How many outcomes of an earlier start have not been kept again yet."""
+        return len(self._ahead)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the run is where it was killed: all outcomes of an earlier start were kept again."""
+        return not self._ahead
+
+    def find(self, key: bytes) -> Finished | None:
+        """The outcome of a job, or None; a damaged one is deleted, and the job is done again.
+
+        Raises ``StorageError`` for a file that cannot be read.
+        """
+        path = self._path(key)
+        with translated("read", path):
+            if not path.exists():
+                return None
+            data = path.read_bytes()
+        try:
+            return self._decoder.decode(data)
+        except msgspec.MsgspecError:  # it was not flushed when the power went
+            with translated("remove", path):
+                path.unlink()
+            return None
+
+    def keep(self, key: bytes, done: Finished) -> None:
+        """Store an outcome, whole or not at all; nothing where it is stored already."""
+        path = self._path(key)
+        self._ahead.discard(path.name)
+        if path.exists():
+            return
+        partial = path.with_suffix(".part")
+        with translated("write", path):
+            path.parent.mkdir(exist_ok=True)
+            partial.write_bytes(msgspec.msgpack.encode(done))
+            partial.replace(path)
+
+    def _path(self, key: bytes) -> Path:
+        name = key.hex()
+        return self._folder / name[:2] / name

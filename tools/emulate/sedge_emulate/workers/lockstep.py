@@ -1,0 +1,97 @@
+"""The local trainings of many devices side by side: equal requests go to the trainer as one batch.
+
+What a device does with one order is a generator of requests (``sedge_edge.training.local_training``).
+The emulator's trainers are fastest with many devices, so the generators of a group wait for each other at
+every evaluation and every training. A device's result does not depend on the others in its group.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.local_training import (
+    Answer,
+    Evaluate,
+    LocalResult,
+    LocalTraining,
+    Request,
+    Train,
+    TrainMixed,
+    examples_for,
+)
+from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
+
+
+class LocalRun:
+    """One device's local training under way: its present ``request``, or its ``result``.
+
+    ``held`` are the examples that a device holds out to pick its start by.
+    """
+
+    def __init__(
+        self, lesson: LocalTraining, train: Examples, test: Examples, held: Examples | None = None
+    ) -> None:
+        self._lesson = lesson
+        self.train, self.test, self.held = train, test, held
+        self.request: Request | None = next(lesson)
+        self.result: LocalResult | TrainingDiverged | None = None
+
+    def resume(self, answer: Answer | TrainingDiverged) -> None:
+        """Go on with the answer, up to the next request or the end."""
+        self.request = None
+        if isinstance(answer, TrainingDiverged):
+            self.result = answer
+            return
+        try:
+            self.request = self._lesson.send(answer)
+        except StopIteration as end:
+            self.result = end.value
+        except TrainingDiverged as exc:
+            self.result = exc
+
+
+def train_together(
+    runs: Sequence[LocalRun], trainer: FleetTrainer
+) -> list[LocalResult | TrainingDiverged]:
+    """The result of each run, in order; one that diverges does not affect the others."""
+
+    def evaluate(asked: "_Asked[Evaluate]") -> Sequence[Answer | TrainingDiverged]:
+        return trainer.evaluate([
+            (request.theta, examples_for(request, run.test, run.held))
+            for run, request in asked
+        ])  # fmt: skip
+
+    def train(asked: "_Asked[Train]") -> Sequence[Answer | TrainingDiverged]:
+        return trainer.train([
+            Task(r.theta, run.train, r.training, r.seed, r.anchor, r.gradient, r.correction)
+            for run, r in asked
+        ])  # fmt: skip
+
+    def train_mixed(asked: "_Asked[TrainMixed]") -> Sequence[Answer | TrainingDiverged]:
+        return trainer.train_mixed([
+            MixedTask(r.sent, r.own, r.mix, r.adaptive, run.train, r.training, r.seed)
+            for run, r in asked
+        ])  # fmt: skip
+
+    while any(run.request is not None for run in runs):
+        _answer(runs, Evaluate, evaluate)
+        _answer(runs, Train, train)
+        _answer(runs, TrainMixed, train_mixed)
+    return [run.result for run in runs if run.result is not None]
+
+
+Q = TypeVar("Q", Evaluate, Train, TrainMixed)
+_Asked = list[tuple[LocalRun, Q]]
+
+
+def _answer(
+    runs: Sequence[LocalRun],
+    kind: type[Q],
+    answer: Callable[[_Asked[Q]], Sequence[Answer | TrainingDiverged]],
+) -> None:
+    """Answer all present requests of this kind."""
+    asked = [(run, run.request) for run in runs if isinstance(run.request, kind)]
+    if asked:
+        for (run, _), answered in zip(asked, answer(asked), strict=True):
+            run.resume(answered)

@@ -1,0 +1,235 @@
+"""The worker processes that train for virtual devices, one for each core, and the queue of their jobs.
+
+Jobs wait here until a worker is free. The largest goes first, so that no worker is left alone with it at
+the end. In virtual time (``hold``) that holds only for jobs far above the average and for the last few.
+Of the others the smallest goes first: its device ends first in virtual time, and its update is processed
+while the next jobs train. So jobs of one size are next to each other, which suits trainers that work on
+several devices at once.
+"""
+
+import itertools
+import math
+import multiprocessing
+import os
+import signal
+from bisect import bisect_left, insort
+from collections.abc import Generator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+
+from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.workers import worker
+from sedge_emulate.workers.worker import Answers, Failed, Finished, Request, WorkerSetup
+from sedge_protocol.errors import (
+    CodecError,
+    DataError,
+    LinkError,
+    LocalError,
+    SedgeError,
+    StorageError,
+)
+
+# In virtual time too, a job this many times as large as the average waiting one goes first.
+LARGE = 2.0
+# Each worker computes on one core; more threads would only wait for each other.
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_ERRORS: dict[str, type[SedgeError]] = {
+    kind.__name__: kind
+    for kind in (BrokenSteps, CodecError, DataError, StorageError, TrainingDiverged)
+}
+
+
+class WorkerPool:
+    """``workers`` processes. Each gets its share of the waiting jobs, at most the trainer's width.
+
+    ``hold`` keeps jobs back until they fill a group, or until ``flush``.
+    ``failure`` is what every job raises once a worker has died.
+
+    Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
+    """
+
+    def __init__(self, setup: WorkerSetup, workers: int, hold: bool = False) -> None:
+        self.workers = workers
+        self.train_s = 0.0
+        self.failure: LinkError | None = None
+        self._closed = False
+        self._hold = hold
+        self._lock = Lock()
+        self._numbers = itertools.count()
+        self._waiting: list[_Waiting] = []  # in their own order
+        self._steps = 0
+        self._busy = 0
+        self._draining = False
+        self._peaks: dict[int, int] = {}
+        for variable in ONE_THREAD:
+            os.environ[variable] = "1"
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(
+            workers, context, worker.start, (setup, context.Barrier(workers))
+        )
+        try:
+            self.trainer, self._width = self._describe(1)
+            # The pool starts a process when it is first needed; here, not in the middle of a round.
+            self._describe(workers)
+        except BrokenProcessPool as exc:
+            self.close()
+            raise self._shown(exc) from exc
+        except BaseException:
+            self.close()
+            raise
+
+    def _describe(self, times: int) -> tuple[str, int]:
+        """The trainer's name and width, requested this many times at once: of one worker, or of all."""
+        with _shielded():
+            described = [self._executor.submit(worker.describe, times > 1) for _ in range(times)]
+        answers = [one.result() for one in described]
+        return answers[0]
+
+    @property
+    def peak_rss(self) -> int:
+        """The most memory that the workers ever had, in bytes, added up."""
+        return sum(self._peaks.values())
+
+    def submit(self, request: Request, size: int) -> Future[Finished]:
+        """Queue a job; ``size`` is its number of steps. The future raises what the job raises."""
+        future: Future[Finished] = Future()
+        with self._lock:
+            insort(self._waiting, _Waiting(size, next(self._numbers), request, future))
+            self._steps += size
+        self._hand_out()
+        return future
+
+    def flush(self) -> None:
+        """Hand out all jobs that wait now, without waiting for groups to fill up."""
+        with self._lock:
+            self._draining = True
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Give waiting jobs to free workers."""
+        while group := self._next_group():
+            requests = [waiting.request for waiting in group]
+            try:
+                with _shielded():
+                    done = self._executor.submit(worker.perform, requests)
+            except RuntimeError as exc:  # broken, or closed in this moment
+                self._give_up(group, exc)
+            else:
+                done.add_done_callback(partial(self._take, group))
+
+    def close(self) -> None:
+        """End the workers. Running and waiting jobs are cancelled."""
+        with self._lock:
+            self._closed = True
+            group, self._waiting = self._waiting, []
+        for waiting in group:
+            waiting.future.cancel()
+        for process in list((self._executor._processes or {}).values()):
+            process.terminate()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _next_group(self) -> list["_Waiting"]:
+        """The next jobs for a free worker. One group more than there are workers is handed out ahead, so
+        that no worker waits for this process."""
+        with self._lock:
+            self._draining = self._draining and bool(self._waiting)
+            enough = 1 if self._draining or not self._hold else self._width
+            if len(self._waiting) < enough or self._busy > self.workers or self._closed:
+                return []
+            share = self._share() if enough == 1 else enough
+            count = min(self._width, share)
+            self._busy += 1
+            take = self._largest if self._largest_first() else self._smallest
+            return [take() for _ in range(count)]
+
+    def _share(self) -> int:
+        """One worker's part of the waiting jobs: divided among the idle workers, or all if none is idle."""
+        idle = self.workers - self._busy
+        return math.ceil(len(self._waiting) / (idle if idle > 0 else self.workers))
+
+    def _largest_first(self) -> bool:
+        waiting = len(self._waiting)
+        last = waiting <= 2 * self.workers * self._width
+        return not self._hold or last or self._waiting[-1].size > LARGE * self._steps / waiting
+
+    def _largest(self) -> "_Waiting":
+        """Of equals the one that came first."""
+        size = self._waiting[-1].size
+        return self._taken(bisect_left(self._waiting, size, key=lambda waiting: waiting.size))
+
+    def _smallest(self) -> "_Waiting":
+        return self._taken(0)
+
+    def _taken(self, place: int) -> "_Waiting":
+        taken = self._waiting.pop(place)
+        self._steps -= taken.size
+        return taken
+
+    def _take(self, group: list["_Waiting"], done: "Future[Answers]") -> None:
+        """A worker has finished a group. Runs in the pool's own thread."""
+        try:
+            answers = done.result()
+        except BaseException as exc:  # shown where the result is asked for
+            self._give_up(group, exc)
+            self.flush()
+            return
+        with self._lock:
+            self._busy -= 1
+        self._hand_out()
+        self.train_s += answers.train_s
+        self._peaks[answers.pid] = answers.peak_rss
+        for waiting, answer in zip(group, answers.answers, strict=True):
+            if isinstance(answer, Failed):
+                waiting.future.set_exception(_ERRORS.get(answer.kind, LocalError)(answer.text))
+            else:
+                waiting.future.set_result(answer)
+
+    def _give_up(self, group: list["_Waiting"], error: BaseException) -> None:
+        """Fail a group that no worker will do, and all that wait where no worker is left."""
+        with self._lock:
+            self._busy -= 1
+            shown = self._shown(error)
+            if self.failure is not None:
+                group = [*group, *self._waiting]
+                self._waiting, self._steps = [], 0
+        for waiting in group:
+            if self._closed:
+                waiting.future.cancel()
+            else:
+                waiting.future.set_exception(shown)
+
+    def _shown(self, error: BaseException) -> BaseException:
+        """The error as it is shown: that of the executor does not say what to do."""
+        if not isinstance(error, BrokenProcessPool):
+            return error
+        if self.failure is None:
+            self.failure = LinkError(
+                "a worker process has died (out of memory?); try fewer workers"
+            )
+            self.failure.__cause__ = error
+        return self.failure
+
+
+@dataclass(frozen=True, order=True)
+class _Waiting:
+    """A waiting job; ordered by size, and equals by arrival."""
+
+    size: int
+    number: int
+    request: Request = field(compare=False)
+    future: "Future[Finished]" = field(compare=False)
+
+
+@contextmanager
+def _shielded() -> Generator[None]:
+    """A process started in this context never gets SIGINT: Ctrl-C is for this process to handle."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

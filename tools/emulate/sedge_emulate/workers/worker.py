@@ -1,0 +1,345 @@
+"""A worker process: it does the devices' jobs, several at once where the trainer works on several.
+
+A job is the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests to the
+trainer are batched over the jobs of a group (``lockstep.py``). All of this runs in the worker process;
+``pool.py`` is the side that starts it.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+
+from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
+from sedge_edge.training.batches import Permutations, permutations
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.job import (
+    Job,
+    JobContext,
+    Outcome,
+    Prepared,
+    complete,
+    prepare,
+    update_base,
+)
+from sedge_edge.training.local_training import LocalResult
+from sedge_edge.training.trainer import TrainingDiverged
+from sedge_emulate.attack import AttackConfig, claiming, turned
+from sedge_emulate.config import TrainerConfig
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.model import ModelSource
+from sedge_emulate.training.choice import open_trainer
+from sedge_emulate.training.tasks import FleetTrainer
+from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
+from sedge_emulate.workers.lockstep import LocalRun, train_together
+from sedge_protocol.errors import LocalError, SedgeError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import Bundle, load, unpack
+
+# How long a process that was asked to exit may take to finish its answer.
+LEAVE_S = 2.0
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What every worker needs: where shares and exported bundle lie, and how to train.
+
+    ``shuffles`` replaces the order of a device's examples, to repeat a published run.
+    """
+
+    data: Path
+    bundle: Path
+    model: ModelSource
+    trainer: TrainerConfig
+    shuffles: Permutations = permutations
+
+
+@dataclass(frozen=True)
+class Request:
+    """One device's job. ``home`` is its own folder or, with a ``key``, the disk of the whole host.
+
+    ``seconds`` is the duration to report, in virtual time; None reports the real one. ``attack`` is what a
+    hostile device does to its update.
+    """
+
+    device: int
+    job: Job
+    home: Path
+    key: bytes | None = None
+    seconds: float | None = None
+    attack: AttackConfig | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job's outcome, and the bytes of its update."""
+
+    outcome: Outcome
+    update: bytes
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job that cannot be done: the class of the error, and its text."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The results of a group, in its order.
+
+    ``train_s`` is the time that the group's training and evaluation took, ``peak_rss`` the most memory that
+    the process ``pid`` ever had, in bytes.
+    """
+
+    answers: list[Finished | Failed]
+    train_s: float
+    pid: int
+    peak_rss: int
+
+
+class Worker:
+    """One process's trainer and caches."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self.setup = setup
+        self._shares = Shares.open(setup.data)
+        self._bundles: dict[bytes, Bundle] = {}
+        self._trainers: dict[bytes, FleetTrainer] = {}
+        self._versions: dict[bytes, Theta] = {}
+        self._examples: dict[int, tuple[Examples, Examples]] = {}
+
+    def perform(self, requests: Sequence[Request]) -> Answers:
+        """Do the jobs of a group together."""
+        answers: dict[int, Finished | Failed] = {}
+        ready: list[_Ready] = []
+        for place, request in enumerate(requests):
+            try:
+                ready.append(self._ready(place, request))
+            except SedgeError as exc:
+                answers[place] = _failed(exc)
+        began = time.perf_counter()
+        results = self._train(ready)
+        train_s = time.perf_counter() - began
+        for one, result in zip(ready, results, strict=True):
+            seconds = one.request.seconds
+            try:
+                if isinstance(result, TrainingDiverged):
+                    raise result
+                took = train_s / len(ready) if seconds is None else seconds
+                outcome = _completed(one, result, took)
+                answers[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
+            except SedgeError as exc:
+                answers[one.place] = _failed(exc)
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        in_order = [answers[place] for place in range(len(requests))]
+        return Answers(in_order, train_s, os.getpid(), peak)
+
+    def _ready(self, place: int, request: Request) -> "_Ready":
+        train, test = self._examples_of(request.device)
+        blobs, vectors = self._disk(request)
+        bundle = self._bundle(blobs, request.job.order.bundle.sha256)
+        # A virtual device predicts nothing, so its own model is kept only where the next order needs it.
+        order = request.job.order
+        personal = order.work.own_model is not None and not order.work.own_model.mixes
+        needed = (
+            request.key is None
+            or bool(order.work.keep)
+            or personal
+            or order.work.scoring is not None
+        )
+        there = JobContext(blobs, vectors, train, test, keeps_model=needed)
+        job = request.job if request.key is None else _within_reach(request.job, blobs)
+        return _Ready(place, request, prepare(job, there, bundle.manifest), there)
+
+    def _examples_of(self, device: int) -> tuple[Examples, Examples]:
+        """A device's examples. For a GPU they stay here: the trainer's copies live as long as they do."""
+        if self.setup.trainer.device == "cpu":
+            return self._shares.examples(device)
+        if device not in self._examples:
+            self._examples[device] = self._shares.examples(device)
+        return self._examples[device]
+
+    def _disk(self, request: Request) -> tuple[WholeBlobs, Vectors]:
+        if request.key is None:
+            blobs = BlobFolder(request.home)
+            return blobs, FolderVectors(blobs)
+        return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
+
+    def _train(self, ready: list["_Ready"]) -> list[LocalResult | TrainingDiverged]:
+        """Train all jobs: one bundle after another, all devices of a bundle together."""
+        results: dict[int, LocalResult | TrainingDiverged] = {}
+        for bundle in dict.fromkeys(one.bundle for one in ready):
+            group = [one for one in ready if one.bundle == bundle]
+            runs = [
+                LocalRun(
+                    o.prepared.local_training, o.prepared.train, o.there.test, o.prepared.held_out
+                )
+                for o in group
+            ]
+            ended = train_together(runs, self.trainer(self._bundles[bundle]))
+            for one, result in zip(group, ended, strict=True):
+                results[one.place] = result
+        return [results[one.place] for one in ready]
+
+    def _bundle(self, blobs: WholeBlobs, sha256: bytes) -> Bundle:
+        if sha256 not in self._bundles:
+            self._bundles[sha256] = unpack(blobs.read(sha256))
+        return self._bundles[sha256]
+
+    def trainer(self, bundle: Bundle) -> FleetTrainer:
+        """The trainer for a bundle's model."""
+        key = bundle.manifest.layout.hash
+        if key not in self._trainers:
+            self._trainers[key] = trainer_for(self.setup, bundle)
+        return self._trainers[key]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A prepared job and its place in the group."""
+
+    place: int
+    request: Request
+    prepared: Prepared
+    there: JobContext
+
+    @property
+    def bundle(self) -> bytes:
+        return self.prepared.job.order.bundle.sha256
+
+
+def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
+    """The job without the steps whose deltas are not on this host.
+
+    This host may have the version that a step builds on because another device holds it. A device that
+    does not hold it has fetched the whole model instead, and not the delta.
+    """
+    steps = job.order.steps
+    missing = [place for place, step in enumerate(steps) if not blobs.has(step.blob.sha256)]
+    if not missing:
+        return job
+    return replace(job, order=msgspec.structs.replace(job.order, steps=steps[missing[-1] + 1 :]))
+
+
+def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
+    """The trainer that the fleet file asks for."""
+    import torch
+
+    from sedge_export.network import cross_entropy, squared_error
+
+    torch.set_num_threads(1)
+    classes = bundle.manifest.num_classes
+    return open_trainer(
+        setup.model.build(0, bundle.manifest.dropped),
+        cross_entropy if classes else squared_error,
+        classifies=classes > 0,
+        batch_size=bundle.manifest.batch_size,
+        input=bundle.manifest.input,
+        name=setup.trainer.backend,
+        precision=setup.trainer.precision,
+        device=setup.trainer.device,
+        bundle=bundle,
+        shuffles=setup.shuffles,
+    )
+
+
+def _completed(one: _Ready, learned: LocalResult, took: float) -> Outcome:
+    """The outcome of a training: the agent's own or, on a hostile device, the falsified one."""
+    attack = one.request.attack
+    if attack is not None:
+        learned = turned(learned, update_base(one.prepared, learned), attack.scale)
+    outcome = complete(one.prepared, learned, took, one.there)
+    if attack is not None and attack.claim:
+        outcome = claiming(outcome, one.there.blobs, attack.claim)
+    return outcome
+
+
+def _failed(error: SedgeError) -> Failed:
+    if isinstance(error, LocalError):  # our own bug: not something to tell a coordinator
+        raise error
+    return Failed(type(error).__name__, str(error))
+
+
+_worker: Worker | None = None
+_everyone: Barrier | None = None
+_busy = False
+_ending = False
+
+
+def start(setup: WorkerSetup, everyone: Barrier) -> None:
+    """Begin a worker process, which ends when the process that started it does, however that ends.
+
+    ``everyone`` is the barrier of all workers of a pool.
+    """
+    global _worker, _everyone
+    signal.signal(signal.SIGTERM, _end)
+    Thread(target=_follow, daemon=True).start()
+    _worker, _everyone = Worker(setup), everyone
+
+
+def describe(together: bool = False) -> tuple[str, int]:
+    """The trainer of this process: its name, and how many devices it trains at once.
+
+    With ``together`` it answers once all workers were asked, so that no worker answers twice.
+    """
+    with _stoppable():
+        bundle, _ = load(_this().setup.bundle)
+        trainer = _this().trainer(bundle)
+        if together and _everyone is not None:
+            _everyone.wait()
+        return trainer.name, trainer.width
+
+
+def perform(requests: Sequence[Request]) -> Answers:
+    """Do the jobs of a group in this process."""
+    with _stoppable():
+        return _this().perform(requests)
+
+
+@contextmanager
+def _stoppable() -> Generator[None]:
+    """SIGTERM interrupts work in this context. Elsewhere half an answer would block the pool."""
+    global _busy
+    _busy = True
+    try:
+        if _ending:
+            raise KeyboardInterrupt
+        yield
+    finally:
+        _busy = False
+
+
+def _end(number: int, frame: object) -> None:
+    """SIGTERM: abandon the job at hand, begin no other, and exit."""
+    global _ending
+    _ending = True
+    # The pool may be unable to tell this process to exit: SIGALRM then ends it.
+    signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
+    if _busy:
+        raise KeyboardInterrupt
+
+
+def _follow() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _this() -> Worker:
+    if _worker is None:
+        raise LocalError("worker: asked before it was started")
+    return _worker

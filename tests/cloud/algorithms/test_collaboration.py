@@ -100,6 +100,21 @@ def test_the_sample_is_one_element_of_each_stretch(size: int, sample: int) -> No
     assert sampled_places(sample, sample) is None
 
 
+def test_a_sample_errs_no_more_than_documented() -> None:
+    share = 0.1
+    # 72 pairs of random masks: their root mean square error is below the stated one.
+    rng = np.random.default_rng(1)
+    size, sample = 50_000, 4096
+    whole, some = Masks(size, size), Masks(size, sample)
+    for i in range(9):
+        elements = np.flatnonzero(rng.random(size) < share)
+        whole.add(str(i), elements)
+        some.add(str(i), elements)
+    error = overlaps(list(some.words.values())) - overlaps(list(whole.words.values()))
+    pairs = error[~np.eye(9, dtype=np.bool_)]
+    assert 0 < np.sqrt(np.square(pairs).mean()) < 1 / (2 * share * np.sqrt(sample))
+
+
 # From round to round ------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from sedge_cloud.algorithms.robust import (
     Robust,
+    agreement_factors,
     clip_factors,
     coordinate_wise,
     counted_examples,
@@ -68,6 +69,11 @@ def test_counted_examples(claimed: list[int], max_weight: float, counted: list[i
 )
 def test_counts_the_wrong_as_written(byzantine: float, count: int, wrong: int) -> None:
     assert Robust(byzantine=byzantine).wrong(count) == wrong
+
+
+def test_of_two_directions_neither_is_wrong() -> None:
+    assert agreement_factors([1.0, 0.1]) == [1, 1]
+    assert agreement_factors([1.0, 0.1, 1.0]) == [1, 0.2, 1]
 
 
 def gram(points: list[list[float]]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -25,8 +25,6 @@ DROPPED = (0.0, 0.25, 0.5, 0.75)
 TRAINING = Training(local_epochs=5, learning_rate=0.01, prox=0.5)
 CONTEXT = replace(context_of(LAYOUT, RESIDUAL, THETA, DROPPED[1:]), training=TRAINING)
 FORMS = [form_of(CONTEXT, width) for width in range(4)]
-PARAMETER = ~LAYOUT.mask(LAYOUT.statistics)
-EXACT: tuple[Solver, ...] = ("emd", "assign")
 
 
 def _nothing(_: str) -> None:

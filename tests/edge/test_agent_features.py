@@ -178,12 +178,6 @@ def test_another_width_begins_without_what_was_kept(device: Harness) -> None:
     given(device, 2, codec=codec, own_model=OwnModel(mix=0.5), remember=True)
     before = run_of(device)
     assert len(before.kept.names()) == 5
-        before.kept.model,
-        before.kept.residual,
-        before.kept.mask,
-        before.kept.part,
-        before.kept.patch,
-    )
     narrow = np.random.default_rng(3).normal(0, 0.1, NARROW.size).astype(np.float32)
     device.bundle = device.serve(make_bundle(1, NARROW))
     order = device.order(

@@ -169,25 +169,6 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
     assert learned.trained.steps == 10
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
-    personal = OwnModel(mix=1.0, adaptive=adaptive)
-    assert personal.mixes is adaptive
-    _, teacher = done(order_of(own_model=personal), OWN)
-    assert any(isinstance(request, TrainMixed) for request in teacher.asked) is adaptive
-    first = teacher.asked[0]
-    assert isinstance(first, Evaluate)
-    assert first.theta is OWN
-
-
-def test_mixtures_at_both_ends_are_the_models_themselves() -> None:
-    assert mixture(1.0, OWN, START) is OWN
-    assert mixture(0.0, OWN, START) is START
-    half = mixture(0.5, OWN, START)
-    assert half.dtype == np.float32
-    np.testing.assert_allclose(half, (OWN + START) / 2, rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize("then", [(), (SECOND,)])
 def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...]) -> None:
     select = UpdateSelection(0.25)

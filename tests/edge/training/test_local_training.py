@@ -131,6 +131,17 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
     assert learned.trained.steps == 10
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
+    personal = OwnModel(mix=1.0, adaptive=adaptive)
+    assert personal.mixes is adaptive
+    _, teacher = done(order_of(own_model=personal), OWN)
+    assert any(isinstance(request, TrainMixed) for request in teacher.asked) is adaptive
+    first = teacher.asked[0]
+    assert isinstance(first, Evaluate)
+    assert first.theta is OWN
+
+
 @pytest.mark.parametrize("then", [(), (SECOND,)])
 def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...]) -> None:
     select = UpdateSelection(0.25)

@@ -69,6 +69,18 @@ FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before i
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
+    "sedge_protocol.codec.bitmaps": (
+        "tests/protocol/codec/test_vector_reference.py",
+        "bit by bit, against a second decoder",
+    ),
+    "sedge_protocol.codec.blockwise": (
+        "tests/protocol/codec/test_masks.py",
+        "masks of many blocks",
+    ),
+    "sedge_protocol.codec.gaps": (
+        "tests/protocol/codec/test_vector_reference.py",
+        "bit by bit, against a second decoder",
+    ),
     "sedge_protocol.wire.effects": ("tests/edge/test_runtime.py", "records without a line of code"),
     "sedge_protocol.host.onnx_runtime": (
         "tests/edge/backends/test_onnx_runtime.py",

@@ -23,13 +23,13 @@ from tests.edge.harness import (
 from sedge_edge.agent import PACKET_OVERHEAD, Agent, StartJob
 from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.effects import Note, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.messages import (
+    Busy,
     Cancel,
     Codec,
     Committed,
-    Get,
     Goodbye,
     Have,
     Hello,
@@ -80,36 +80,7 @@ def test_will_hello_and_goodbye_carry_the_same_nonce_and_the_next_session_anothe
     assert len(set(nonces)) == 3
 
 
-def test_a_hello_is_repeated_until_it_is_welcomed(tmp_path: Path) -> None:
-    device = Harness(tmp_path)
-    nonce = will_of(device.agent)
-    device.agent.connected(device.now, MAX_PACKET)
-    assert not device.agent.welcomed
-    for _ in range(4):
-        at = device.agent.timer()
-        assert at is not None
-        assert at >= device.now + SILENCE_S
-        assert device.agent.poll(at - 0.01) == []
-        device.now = at
-        assert hellos(device, [*device.agent.poll(at)])[0].nonce == nonce
-    effects = device.tell(Welcome(nonce, "9"))
-    assert [n.text for n in only(effects, Note)] == ["welcomed by coordinator 9"]
-    assert device.agent.welcomed
-    assert device.agent.timer() is None
-    assert device.tell(Welcome(nonce, "9")) == []
-
-
 # Orders.
-
-
-def test_an_order_is_on_disk_before_anything_leaves(device: Harness) -> None:
-    order = device.order()
-    effects = device.tell(order)
-    assert device.on_disk().orders == {"run": order}
-    kinds = [type(effect) for effect in effects]
-    assert kinds == [Note, Subscribe, Subscribe, Send, Send]
-    gets = device.messages(effects)
-    assert all(isinstance(get, Get) and (get.run, get.round) == ("run", 1) for get in gets)
 
 
 @pytest.mark.parametrize("moment", ["accept", "finish"])
@@ -353,6 +324,15 @@ def test_an_update_waits_over_cuts_and_reboots(device: Harness) -> None:
     again = [m for m in device.messages(device.reboot()) if isinstance(m, Offer)]
     assert [(o.manifest, bool(o.data)) for o in again] == [(offer.manifest, True)]
     assert device.tell(order) == []
+
+
+def test_busy_waits(device: Harness) -> None:
+    _, _, offer = pending(device)
+    device.tell(Busy(45_000), offer.manifest.transfer)
+    assert device.agent.timer() == device.now + 45.0
+    assert device.agent.poll(device.now + 44.9) == []
+    assert isinstance(device.messages(device.agent.poll(device.now + 45.0))[0], Offer)
+    device.tell(Busy(1000), b"x" * 16)  # another transfer's
 
 
 def test_a_have_brings_what_is_missing(device: Harness) -> None:

@@ -489,19 +489,6 @@ def test_an_interruption_that_the_disk_will_not_note_is_no_error(
     assert [type(effect) for effect in device.agent.interrupted()] == [Note]
 
 
-def test_a_job_whose_start_cannot_be_noted_is_not_begun(
-    device: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = device.order(1)
-    device.tell(order)
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "commit", storage_error)
-        assert only(device.feed(order.bundle, order.model), StartJob) == []
-    device.order_at_hand = order
-    device.settle()
-    assert ("run", 1) in device.updates
-
-
 # Strangers and noise.
 
 

@@ -51,15 +51,15 @@ def damaged_journal(config: Path) -> None:
     (state / "journal").write_bytes((state / "journal").read_bytes()[:-1])
 
 
-@pytest.mark.parametrize(
-    ("break_it", "text"),
-    [
-        (lambda config: config.unlink(), "expected a readable TOML file"),
-        (lambda config: (config.parent / "secret").chmod(0o644), "closed to others"),
-        (lambda config: (config.parent / "train.npz").unlink(), "train.npz: No such file"),
-        (lambda config: (config.parent / "state").write_text(""), "state: "),
-    ],
-)
+CANNOT_START: list[tuple[Callable[[Path], object], str]] = [
+    (lambda config: config.unlink(), "expected a readable TOML file"),
+    (lambda config: (config.parent / "secret").chmod(0o644), "closed to others"),
+    (lambda config: (config.parent / "train.npz").unlink(), "train.npz: No such file"),
+    (lambda config: (config.parent / "state").write_text(""), "state: "),
+]
+
+
+@pytest.mark.parametrize(("break_it", "text"), CANNOT_START)
 def test_an_agent_that_cannot_start_says_why_in_one_line(
     config: Path, break_it: Callable[[Path], object], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

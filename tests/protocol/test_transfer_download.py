@@ -4,7 +4,6 @@ import numpy as np
 
 from sedge_protocol.wire.transfer import (
     MIN_CHUNK_BYTES,
-    RETRY_FIRST_S,
     RETRY_MAX_S,
     SILENCE_S,
     Fetch,
@@ -35,17 +34,6 @@ def bitmap(*indices: int) -> bytes:
 def asked(fetch: Fetch, now: float) -> set[int] | None:
     missing = fetch.poll(now)
     return None if missing is None else from_bitmap(missing, 10)
-
-
-def test_a_fetch_asks_for_one_chunk_and_then_for_all() -> None:
-    fetch = Fetch(MANIFEST, {0, 2}, rng())
-    assert asked(fetch, 0.0) is None
-    fetch.connected(0.0)
-    assert asked(fetch, 0.0) == {1}
-    assert asked(fetch, 0.1) is None
-    assert fetch.chunk(1, chunk(1), 0.2)
-    assert asked(fetch, 0.2) == ALL - {0, 1, 2}
-    assert asked(fetch, 0.3) is None
 
 
 def test_a_fetch_asks_again_after_a_silence_only() -> None:
@@ -83,21 +71,6 @@ def test_a_pass_that_is_under_way_is_listened_to_first() -> None:
     assert asked(fetch, 0.2) == {1, 2, 3, 7, 8, 9}
 
 
-def test_a_new_connection_begins_with_one_chunk_again() -> None:
-    fetch = Fetch(MANIFEST, set(), rng())
-    fetch.connected(0.0)
-    fetch.poll(0.0)
-    fetch.chunk(0, chunk(0), 50.0)
-    fetch.disconnected()
-    assert fetch.timer() is None
-    assert asked(fetch, 1000.0) is None
-    assert fetch.chunk(1, chunk(1), 1000.0)  # it was still in the queue
-    assert fetch.timer() is None
-    fetch.connected(2000.0)
-    assert asked(fetch, 2000.0) == {2}
-    assert (fetch.timer() or 0.0) <= 2000.0 + SILENCE_S + RETRY_FIRST_S
-
-
 def test_requests_are_gathered_and_the_union_goes_out_once() -> None:
     serving = Serving(MANIFEST, 0.5)
     serving.request("a", bitmap(0, 1, 2), 9, 1.0)
@@ -108,24 +81,6 @@ def test_requests_are_gathered_and_the_union_goes_out_once() -> None:
     assert serving.poll(1.5, 100) == [0, 1, 2, 3]
     assert serving.poll(1.5, 100) == []
     assert serving.timer() is None
-
-
-def test_nobody_is_waited_for_when_everybody_has_asked() -> None:
-    serving = Serving(MANIFEST, 0.5)
-    serving.request("a", bitmap(0), 2, 1.0)
-    serving.request("a", bitmap(0), 2, 1.1)
-    assert serving.poll(1.1, 100) == []
-    serving.request("b", bitmap(1), 2, 1.2)
-    assert serving.poll(1.2, 100) == [0, 1]
-
-
-def test_no_more_goes_out_than_there_is_room() -> None:
-    serving = Serving(MANIFEST, 0.0)
-    serving.request("a", to_bitmap(ALL, 10), 1, 0.0)
-    assert serving.poll(0.0, 0) == []
-    assert serving.poll(0.0, 4) == [0, 1, 2, 3]
-    assert serving.poll(0.0, 4) == [4, 5, 6, 7]
-    assert serving.poll(0.0, 4) == [8, 9]
 
 
 def test_a_request_in_mid_pass_adds_only_what_is_missing() -> None:

@@ -3,12 +3,9 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 
 from sedge_protocol.wire.transfer import (
     CREDIT,
-    DEFAULT_CHUNK_BYTES,
-    MAX_INLINE_BYTES,
     MIN_CHUNK_BYTES,
     RETRY_FIRST_S,
     RETRY_MAX_S,
@@ -17,7 +14,6 @@ from sedge_protocol.wire.transfer import (
     Manifest,
     Upload,
     describe,
-    from_bitmap,
     to_bitmap,
 )
 
@@ -46,24 +42,6 @@ def started(manifest: Manifest = MANIFEST) -> Upload:
     assert upload.poll(0.0) == [None]
     assert upload.number == 1
     return upload
-
-
-def test_no_more_than_the_credit_is_in_flight() -> None:
-    upload = started()
-    upload.receive(1, bitmap(), 3, 0.1)
-    assert upload.poll(0.1) == [0, 1, 2]
-    upload.receive(0, bitmap(0), 3, 0.2)
-    assert upload.poll(0.2) == [3]
-    upload.receive(0, bitmap(0, 1, 2, 3), 3, 0.3)
-    assert upload.poll(0.3) == [4, 5, 6]
-
-
-def test_a_chunk_that_a_later_one_overtook_is_lost() -> None:
-    upload = started()
-    upload.receive(1, bitmap(), CREDIT, 0.1)
-    assert upload.poll(0.1) == [0, 1, 2, 3]
-    upload.receive(0, bitmap(0, 2), CREDIT, 0.2)
-    assert upload.poll(0.2) == [1, 4, 5]
 
 
 def test_a_chunk_sent_before_an_offer_and_missing_from_its_answer_is_lost() -> None:
@@ -127,34 +105,12 @@ def test_silence_repeats_the_offer_ever_more_seldom() -> None:
     assert upload.number == 13
 
 
-def test_news_makes_the_offers_frequent_again() -> None:
-    upload = started()
-    for _ in range(8):
-        upload.poll(upload.timer() or 0.0)
-    now = upload.timer() or 0.0
-    upload.receive(9, bitmap(0), CREDIT, now)
-    assert upload.timer() == now + SILENCE_S
-    assert upload.poll(now + SILENCE_S) == [None]
-    assert (upload.timer() or 0.0) <= now + 2 * SILENCE_S + RETRY_FIRST_S
-
-
 def test_busy_waits_as_long_as_it_is_told() -> None:
     upload = started()
     upload.receive(1, bitmap(), CREDIT, 0.1)
     upload.busy(30.0, 0.2)
     assert upload.poll(30.1) == []
     assert upload.poll(30.2) == [None]
-
-
-def test_after_a_cut_only_what_was_on_its_way_goes_again() -> None:
-    upload = started()
-    upload.receive(1, bitmap(), CREDIT, 0.1)
-    assert upload.poll(0.1) == [0, 1, 2, 3]
-    upload.disconnected()
-    upload.connected(5.0)
-    assert upload.poll(5.0) == [None]
-    upload.receive(2, bitmap(0, 1), CREDIT, 5.1)
-    assert upload.poll(5.1) == [2, 3, 4, 5]
 
 
 def lose_a_connection(upload: Upload, now: float, held: bytes) -> None:
@@ -176,44 +132,6 @@ def test_two_connections_without_news_ask_for_smaller_chunks() -> None:
     assert not upload.wants_smaller_chunks
     upload.connected(3.0)
     assert upload.wants_smaller_chunks
-
-
-def test_the_smallest_chunks_cannot_be_smaller() -> None:
-    upload = Upload(MANIFEST, rng())
-    for now in range(10):
-        lose_a_connection(upload, now, bitmap())
-    assert not upload.wants_smaller_chunks
-
-
-@pytest.mark.parametrize(
-    ("size", "chunk_bytes", "inline"),
-    [
-        (1, MIN_CHUNK_BYTES, True),
-        (MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, True),
-        (MIN_CHUNK_BYTES + 1, MIN_CHUNK_BYTES, False),
-        (MAX_INLINE_BYTES, DEFAULT_CHUNK_BYTES, True),
-        (MAX_INLINE_BYTES + 1, DEFAULT_CHUNK_BYTES, False),
-    ],
-)
-def test_the_first_offer_of_a_small_blob_is_inline(
-    size: int, chunk_bytes: int, inline: bool
-) -> None:
-    upload = started(describe(BLOB[:size], chunk_bytes))
-    assert upload.inline == inline
-    upload.poll(upload.timer() or 0.0)
-    assert upload.number == 2
-    assert not upload.inline
-
-
-def test_an_intake_reports_every_half_window() -> None:
-    intake = Intake(MANIFEST, set())
-    assert not intake.poll(0.0)
-    assert intake.chunk(0, chunk(0), 0.0)
-    assert not intake.poll(0.0)
-    assert intake.chunk(1, chunk(1), 0.1)
-    assert intake.poll(0.1)
-    assert not intake.poll(0.1)
-    assert from_bitmap(intake.bitmap(), 10) == {0, 1}
 
 
 def test_an_intake_reports_after_a_silence() -> None:

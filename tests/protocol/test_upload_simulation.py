@@ -5,7 +5,6 @@ few lines each.
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -227,21 +226,3 @@ def test_chunks_do_not_shrink_while_nobody_answers() -> None:
         assert upload.poll(now) == [None]
         upload.disconnected()
     assert not upload.wants_smaller_chunks
-
-
-def test_the_fake_link_itself_is_as_bad_as_it_should_be() -> None:
-    world = World(random.Random(1), HOSTILE)
-    wire = Wire(world)
-    arrived: list[int] = []
-    for number in range(1000):
-        wire.send(1, lambda n=number: arrived.append(n))  # type: ignore[misc]
-    while world.due:
-        world.advance(None)
-    counts = Counter(arrived)
-    assert 800 < len(counts) < 900
-    assert 100 < len(arrived) - len(counts) < 200
-    wire.send(1, lambda: arrived.append(-1))
-    wire.cut()
-    while world.due:
-        world.advance(None)
-    assert arrived.count(-1) <= 1

@@ -291,18 +291,6 @@ def test_two_models_side_by_side(trainer: OnnxTrainer) -> None:
     assert adapted.mix != 0.5
 
 
-def test_a_mixture_that_stops_or_diverges(trainer: OnnxTrainer) -> None:
-    data = examples(11)
-    with pytest.raises(TrainingStopped, match="epoch 1 of 1, step 1"):
-        trainer.train_mixed(start(), start(2), 0.5, True, data, Training(), 7, lambda: True)
-    with pytest.raises(TrainingDiverged, match="epoch 1 of 1, step 1: the loss is"):
-        trainer.train_mixed(
-            start(), start(2) * np.float32(1e30), 0.5, True, data, Training(), 7, never
-        )
-    with pytest.raises(CodecError, match="theta"):
-        trainer.train_mixed(start(), start(2)[:-1], 0.5, True, data, Training(), 7, never)
-
-
 def test_stopping_at_each_step(trainer: OnnxTrainer) -> None:
     data, training = examples(11), Training(2, 0.1)  # 3 steps an epoch
     for allowed in range(6):

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 from tests.edge.harness import DOWN, KEYS, UP, only
 
-from sedge_edge.rounds.fetching import OWNER, Fetches
-from sedge_edge.rounds.state import DISK_RETRY_S
-from sedge_protocol.errors import FrameError, StorageError
+from sedge_edge.rounds.fetching import Fetches
+from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.effects import Effect, Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import Frame, Kind
 from sedge_protocol.wire.messages import Get, Order
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap
+from sedge_protocol.wire.transfer import describe, from_bitmap
 
 BLOBS = {name: np.random.default_rng(i).bytes(9000) for i, name in enumerate(("b", "m", "p"))}
 MANIFESTS = {name: describe(data, 4096) for name, data in BLOBS.items()}  # three chunks each
@@ -70,29 +69,6 @@ def bench(tmp_path: Path) -> Bench:
 def topics(effects: list[Effect], kind: type[Subscribe] | type[Unsubscribe]) -> list[str]:
     names = {m.transfer.hex(): name for name, m in MANIFESTS.items()}
     return sorted(names[effect.topic.rpartition("/")[2]] for effect in only(effects, kind))
-
-
-def test_it_fetches_what_the_orders_need_and_nothing_else(bench: Bench) -> None:
-    bench.blobs.write(BLOBS["b"])
-    effects = bench.fetches.sync([order(patch=True)], 0.0)
-    assert topics(effects, Subscribe) == ["m", "p"]
-    assert bench.fetches.sync([order(patch=True)], 0.0) == []
-    effects = bench.fetches.sync([order()], 0.0)
-    assert topics(effects, Unsubscribe) == ["p"]
-    effects = bench.fetches.sync([], 0.0)
-    assert topics(effects, Unsubscribe) == ["m"]
-    assert bench.fetches.timer() is None
-
-
-def test_a_chunk_that_does_not_fit_raises_and_changes_nothing(bench: Bench) -> None:
-    bench.fetches.sync([order()], 0.0)
-    transfer = MANIFESTS["m"].transfer
-    for index, data in ((3, b"x" * 4096), (0, b"x" * 4096), (0, b""), (2, BLOBS["m"][:4096])):
-        with pytest.raises(FrameError, match="chunk"):
-            bench.fetches.chunk(Frame(Kind.CHUNK, data, 7, 0, transfer, index), 0.1)
-    assert bench.blobs.open_part(OWNER, MANIFESTS["m"]) == set()
-    stranger = Frame(Kind.CHUNK, b"x", 7, 0, b"t" * 16, 0)
-    assert bench.fetches.chunk(stranger, 0.1) == []
 
 
 def test_a_blob_cut_otherwise_goes_on_with_the_same_part(bench: Bench) -> None:
@@ -180,32 +156,4 @@ def test_a_full_disk_loses_nothing(
                     raised += 1
     assert (raised, refusing.left) == (failures, 0)
     assert all(bench.blobs.has(manifest.sha256) for manifest in MANIFESTS.values())
-    assert bench.fetches.timer() is None
-
-
-def test_no_room_for_one_blob_does_not_hold_back_the_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = BlobFolder.open_part
-
-    def refuse(folder: BlobFolder, owner: str, manifest: Manifest) -> set[int]:
-        if manifest == MANIFESTS["m"]:
-            raise StorageError("the disk is full (test)")
-        return real(folder, owner, manifest)
-
-    monkeypatch.setattr(BlobFolder, "open_part", refuse)
-    orders = [order(run="large"), order(patch=True)]
-    effects = bench.fetches.sync(orders, 0.0)
-    assert topics(effects, Subscribe) == ["b", "p"]
-    assert [note.text for note in only(effects, Note)] == ["the disk is full (test)"]
-    assert bench.fetches.sync(orders, DISK_RETRY_S - 1) == []  # not said again at every step
-    for name in ("b", "p"):
-        for index in range(3):
-            bench.chunk(name, index, 1.0)
-    assert bench.fetches.timer() == DISK_RETRY_S
-    assert len(only(bench.fetches.sync(orders, DISK_RETRY_S), Note)) == 1
-    monkeypatch.setattr(BlobFolder, "open_part", real)
-    effects = bench.fetches.sync(orders, 2 * DISK_RETRY_S)
-    assert topics(effects, Subscribe) == ["m"]
-    assert bench.fetches.sync([], 2 * DISK_RETRY_S) != []  # unsubscribed
     assert bench.fetches.timer() is None

@@ -17,8 +17,7 @@ from sedge_edge.rounds.global_model import (
     steps_left,
 )
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
-from sedge_protocol.errors import CodecError
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Order, Step
@@ -85,45 +84,6 @@ def test_an_order_names_what_it_may_come_to_need(device: Harness, orders: list[O
     assert set(base_versions(order)) == {o.model_hash for o in orders[:3]}
     assert named_blobs(orders[0]) == [order.bundle, orders[0].model]
     assert base_versions(orders[0]) == [orders[0].model_hash]
-
-
-# The model.
-
-
-@pytest.mark.parametrize("first", [0, 2, 3])
-def test_every_way_leads_to_the_same_bytes(
-    device: Harness, orders: list[Order], first: int
-) -> None:
-    """Whole at some round, then by steps to the last one; or whole at the last one."""
-    last = orders[-1]
-    for order in dict.fromkeys((orders[first], last)):
-        bring(device, order)
-        found = model(device, order)
-        assert hash_of(found) == order.model_hash
-        assert device.blobs().has(order.model_hash)
-    assert device.blobs().has(last.model.sha256) is (first == 3)
-
-
-def test_a_lossy_snapshot_is_what_was_decoded(device: Harness) -> None:
-    packed = encode(SparseVector(N, None, theta_of(1)), ValueCoding.BF16)
-    decoded = decode(packed, N).dense()
-    order = device.order(1, model=device.serve(packed), model_hash=hash_of(decoded))
-    bring(device, order)
-    np.testing.assert_array_equal(model(device, order), decoded)
-
-
-@pytest.mark.parametrize("change", ["hash", "bytes"])
-def test_a_wrong_snapshot_is_the_orders_fault(device: Harness, change: str) -> None:
-    order = (
-        device.order(1, model_hash=bytes(32))
-        if change == "hash"
-        else device.order(1, model=device.serve(b"no model at all"))
-    )
-    blobs = bring(device, order)
-    with pytest.raises(CodecError) as refused:
-        model(device, order)
-    assert not isinstance(refused.value, BrokenSteps)
-    assert not blobs.has(order.model_hash)
 
 
 # Wrong steps.

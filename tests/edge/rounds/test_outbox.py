@@ -15,7 +15,7 @@ from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import Frame, open_frame
 from sedge_protocol.wire.messages import Have, Message, Offer, decode_body
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, to_bitmap
+from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, to_bitmap
 
 ROOM = 300_000
 
@@ -59,29 +59,6 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("size", "room", "chunk_bytes", "inline"),
-    [
-        (100, ROOM, 65536, True),
-        (MAX_INLINE_BYTES, ROOM, 65536, True),
-        (MAX_INLINE_BYTES + 1, ROOM, 65536, False),
-        (MAX_INLINE_BYTES, 20_000, 16384, False),
-        (16384, 20_000, 16384, True),
-        (16385, 20_000, 16384, False),
-        (5000, 100, MIN_CHUNK_BYTES, False),  # a broker that takes next to nothing
-        (4096, 100, MIN_CHUNK_BYTES, True),
-    ],
-)
-def test_an_offer_fits_the_link(
-    bench: Bench, size: int, room: int, chunk_bytes: int, inline: bool
-) -> None:
-    bench.add(size)
-    (offer,) = bench.offers(bench.connect(0.0, room))
-    assert (offer.manifest.size, offer.manifest.chunk_bytes) == (size, chunk_bytes)
-    assert bool(offer.data) is inline
-    assert (offer.run, offer.round, offer.number) == ("run", 1, 1)
 
 
 def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
@@ -170,20 +147,6 @@ def test_one_unreadable_update_does_not_hold_back_the_others(
     assert len(bench.offers(bench.outbox.poll(5 * DISK_RETRY_S))) == 1
 
 
-@pytest.mark.parametrize("how", ["rotten", "gone"])
-def test_an_update_that_is_lost_for_good_is_given_up(bench: Bench, how: str) -> None:
-    lost, good = bench.add(100, 1), bench.add(100, 2)
-    (path,) = bench.folder.glob(f"blobs/*/{lost.blob.hex()}")
-    if how == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(b"rot")
-    effects = bench.connect(0.0)
-    assert [o.round for o in bench.offers(effects)] == [2]
-    assert "run run, round 1: the update is lost" in only(effects, Note)[-1].text
-    assert bench.memory.state.outbox == (good,)
-
-
 def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) -> None:
     """The coordinator would drop the chunk, and ask for it again, for ever."""
     waiting = bench.add(300_000)
@@ -198,26 +161,3 @@ def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) ->
     assert not bench.frames(effects)
     assert "the update is lost" in only(effects, Note)[-1].text
     assert bench.memory.state.outbox == ()
-
-
-def test_a_journal_that_refuses_smaller_chunks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.add(100_000)
-    now = 0.0
-    for _ in range(2):
-        (offer,) = bench.offers(bench.connect(now))
-        have = Have(offer.number, to_bitmap([], offer.manifest.count), 4)
-        bench.outbox.have(offer.manifest.transfer, have, now)
-        bench.outbox.poll(now)
-        bench.outbox.disconnected()
-        now += 10.0
-
-    def refuse(chunk_bytes: int) -> None:
-        raise StorageError("write journal: No space left on device (test)")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.memory, "set_chunk_bytes", refuse)
-        assert [type(e) for e in bench.connect(now)] == [Note]
-    (offer,) = bench.offers(bench.outbox.poll(now + DISK_RETRY_S))
-    assert offer.manifest.chunk_bytes == 32768

@@ -1,7 +1,6 @@
 """What must survive: every change is on disk before it is believed, or did not happen."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,10 @@ from sedge_edge.rounds.state import (
     SCHEMA,
     AgentState,
     Pending,
-    RunState,
     StateStore,
     TooManyRuns,
 )
 from sedge_edge.training.job import Kept, Outcome
-from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import Order, Step
@@ -78,36 +75,6 @@ def path(tmp_path: Path) -> Path:
 
 def memory(path: Path) -> StateStore:
     return StateStore(Journal(path, AgentState, SCHEMA))
-
-
-def test_every_change_survives(path: Path) -> None:
-    now = memory(path)
-    now.start(5, KEY)
-    now.heard_coordinator(77)
-    now.accept(order("a", 1))
-    now.accept(order("b", 2, patch="patch"))
-    now.set_chunk_bytes(4096)
-    assert memory(path).state == now.state
-    assert (now.state.incarnation, now.state.coordinator_incarnation, now.state.chunk_bytes) == (
-        5,
-        77,
-        4096,
-    )
-    now.finish(order("a", 1), outcome("a", 1))
-    now.drop("b")
-    assert memory(path).state == now.state
-    assert now.state.orders == {}
-    assert now.state.outbox == (Pending("a", 1, blob("update a 1")),)
-    assert now.state.runs == {
-        "a": RunState(
-            blob("bundle"),
-            blob("version a 1"),
-            1,
-            outcome("a", 1).kept,
-        )
-    }
-    now.remove_update(now.state.outbox[0])
-    assert memory(path).state.outbox == ()
 
 
 def test_boots_only_grow(path: Path) -> None:
@@ -244,33 +211,6 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     assert now.state.blobs() == {blob(name) for name in names}
     now.finish(order("c", 1), Outcome("c", 1, blob("u"), outcome("c", 1).report))
     assert None not in now.state.blobs()
-
-
-def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = memory(path)
-    now.accept(order("a", 1))
-    before = now.state
-    changes: list[Callable[[], object]] = [
-        lambda: now.start(9, KEY),
-        lambda: now.heard_coordinator(9),
-        lambda: now.accept(order("b", 1)),
-        lambda: now.begin(order("a", 1)),
-        lambda: now.interrupt("a"),
-        lambda: now.refuse("a"),
-        lambda: now.drop("a"),
-        lambda: now.finish(order("a", 1), outcome("a", 1)),
-        lambda: now.remove_update(Pending("a", 1, bytes(32))),
-        lambda: now.set_chunk_bytes(4096),
-    ]
-    with monkeypatch.context() as patched:
-        patched.setattr("os.pwrite", FullDisk(0, 100).wrap(os.pwrite))
-        for change in changes:
-            with pytest.raises(StorageError, match="No space left on device"):
-                change()
-            assert now.state is before
-    assert memory(path).state == before
-    now.drop("a")
-    assert memory(path).state.orders == {}
 
 
 def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

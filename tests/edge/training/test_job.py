@@ -201,16 +201,6 @@ def test_what_is_owed_is_carried_from_round_to_round(device: Harness, codec: Cod
         assert np.abs(arrived - total).max() < 0.1
 
 
-def test_neither_start_nor_trained_is_changed(device: Harness) -> None:
-    start, trained = theta_of(1), theta_of(1) + drift(1)
-    old = device.blobs().write(drift(9).tobytes())
-    for codec in CODECS:
-        order = device.order(codec=codec, keep=("norm.mean",))
-        sent(device, order, start, trained, old)
-        np.testing.assert_array_equal(start, theta_of(1))
-        np.testing.assert_array_equal(trained, theta_of(1) + drift(1))
-
-
 def test_without_error_feedback_nothing_is_owed(device: Harness) -> None:
     start, trained = theta_of(1), theta_of(1) + drift(1)
     old = device.blobs().write(drift(9).tobytes())
@@ -335,16 +325,6 @@ def test_exactly_the_critical_elements_are_sent_and_nothing_is_owed(
     np.testing.assert_array_equal(found.values, expected)
 
 
-@pytest.mark.parametrize("count", [0, N])
-def test_no_element_or_all_may_be_critical(device: Harness, count: int) -> None:
-    start, trained = theta_of(1), theta_of(1) + drift(1)
-    order = device.order(select=SELECT)
-    learned = replace(ended(trained), chosen=np.arange(count, dtype=np.uint32))
-    coded, _ = coded_of(device, order, learned, start)
-    assert decode(coded.payload, N).count == count
-    assert coded.kept.mask is None
-
-
 def test_a_job_that_selects_reports_what_its_elements_are_worth_alone(device: Harness) -> None:
     class Weighing(DriftTrainer):
         def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
@@ -404,22 +384,6 @@ def test_a_model_that_float32_cannot_hold_is_not_remembered(device: Harness) -> 
 
 
 # Elements that are the device's own.
-
-
-def test_with_own_elements_the_delta_is_counted_from_the_global_model(device: Harness) -> None:
-    shared, start = theta_of(1), theta_of(1)
-    personal = np.array([4, 8], np.uint32)
-    start[personal] += 1
-    trained = start + drift(1)
-    owed = np.full(N, 0.5, np.float32)
-    residual = device.blobs().write(owed.tobytes())
-    order = device.order(scoring=DeviceScoring(0.99))
-    coded, _ = coded_of(
-        device, order, ended(trained), start, base=shared, personal=personal, residual=residual
-    )
-    expected = (trained - shared) + owed
-    expected[personal] -= owed[personal]  # their whole way is told every time
-    np.testing.assert_allclose(decode(coded.payload, N).dense(), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_device_finds_its_elements_again_from_round_to_round(device: Harness) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.edge.harness import LAYOUT, N, drift, examples, hash_of, theta_of
+from tests.edge.harness import LAYOUT, N, drift, hash_of, theta_of
 from tests.orders import changed
 
 from sedge_edge.training.critical_elements import critical, sparsified
@@ -17,14 +17,13 @@ from sedge_edge.training.local_training import (
     Train,
     TrainMixed,
     check_order,
-    examples_for,
     local_training,
     mixture,
     run_to_end,
 )
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
-from sedge_protocol.errors import CodecError, LocalError
+from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import (
     DeviceScoring,
@@ -90,28 +89,6 @@ def done(order: Order, own: Theta | None = None) -> tuple[LocalResult, Teacher]:
     return run_to_end(local_training(order, LAYOUT, START, own), teacher.answer), teacher
 
 
-def test_a_plain_order() -> None:
-    learned, teacher = done(order_of())
-    first, trained, last = teacher.asked
-    assert isinstance(first, Evaluate)
-    assert isinstance(trained, Train)
-    assert isinstance(last, Evaluate)
-    assert first.theta is START
-    assert trained.theta is START
-    assert (trained.training, trained.seed, trained.anchor, trained.gradient) == (
-        FIRST,
-        SEED,
-        None,
-        False,
-    )
-    end = START + drift(SEED)
-    np.testing.assert_array_equal(learned.model, end)
-    assert learned.model is learned.trained.theta
-    assert (learned.before, learned.after) == (worth(START), worth(end))
-    assert (learned.trained.loss, learned.trained.steps) == (1, 10)
-    assert (learned.part, learned.mix, learned.chosen, learned.sparse) == (None,) * 4
-
-
 def test_phases_follow_each_other_and_are_pulled_to_the_start() -> None:
     learned, teacher = done(order_of(then=(SECOND, THIRD)))
     first, second, third = teacher.asked_to_train()
@@ -133,21 +110,6 @@ def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     run_to_end(local_training(order, LAYOUT, START, None, None, added), teacher.answer)
     first, second, own = teacher.asked_to_train()
     assert first.correction is second.correction is added and own.correction is None
-
-
-@pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
-def test_ditto_trains_the_own_model_beside_the_sent_one(own: Theta | None) -> None:
-    learned, teacher = done(order_of(own_model=OwnModel(THIRD), then=(SECOND,)), own)
-    began = START if own is None else own
-    first, second, alone = teacher.asked_to_train()
-    assert (alone.theta, alone.training, alone.anchor) == (began, THIRD, START)
-    assert len({first.seed, second.seed, alone.seed}) == 3
-    np.testing.assert_array_equal(learned.model, began + drift(alone.seed))
-    np.testing.assert_array_equal(learned.trained.theta, START + drift(SEED) + drift(second.seed))
-    assert (learned.before, learned.after) == (worth(began), worth(learned.model))
-    assert learned.trained.steps == 30
-    assert learned.trained.loss == 2  # of the model that is sent
-    assert (learned.part, learned.mix) == (None, None)
 
 
 @pytest.mark.parametrize("own", [None, OWN], ids=["new", "known"])
@@ -180,14 +142,6 @@ def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
     assert first.theta is OWN
 
 
-def test_mixtures_at_both_ends_are_the_models_themselves() -> None:
-    assert mixture(1.0, OWN, START) is OWN
-    assert mixture(0.0, OWN, START) is START
-    half = mixture(0.5, OWN, START)
-    assert half.dtype == np.float32
-    np.testing.assert_allclose(half, (OWN + START) / 2, rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize("then", [(), (SECOND,)])
 def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...]) -> None:
     select = UpdateSelection(0.25)
@@ -202,14 +156,6 @@ def test_critical_elements_come_from_the_last_gradient(then: tuple[Training, ...
     sparse = sparsified(end, chosen, LAYOUT, ("norm.mean",))
     assert learned.sparse == worth(sparse) != learned.after
     assert learned.after == worth(end)
-
-
-@pytest.mark.parametrize("score", ["gradient", "fisher"])
-def test_a_score_of_gradients_asks_for_the_next_rounds_one(score: Any) -> None:
-    learned, teacher = done(order_of(scoring=DeviceScoring(0.5, score), then=(SECOND,)))
-    assert [t.gradient for t in teacher.asked_to_train()] == [False, True]
-    assert learned.trained.gradient is not None
-    assert learned.chosen is None
 
 
 def test_a_gradient_that_is_not_finite_ends_the_training() -> None:
@@ -326,25 +272,6 @@ def test_the_best_start_is_picked(found: list[tuple[float, float]], level: int) 
     assert learned.before == worth(start)
     np.testing.assert_array_equal(learned.trained.theta, start + drift(SEED))
     assert all(not request.held_out for request in asked[4:] if isinstance(request, Evaluate))
-
-
-def test_where_there_is_nothing_to_pick_nothing_is_evaluated() -> None:
-    teacher, order = Teacher(), order_of(choice=PatchChoice(0.5))
-    parts = StartCandidates(START, OWN, slice(None), np.zeros(N, np.uint8))
-    learned = run_to_end(local_training(order, LAYOUT, OWN, None, parts), teacher.answer)
-    assert len(teacher.asked) == 3
-    assert learned.picked is not None and learned.picked.level == 0
-    np.testing.assert_array_equal(learned.trained.theta, OWN + drift(SEED))
-    plain, _ = done(order_of())
-    assert plain.picked is None
-
-
-def test_the_examples_that_an_evaluation_is_on() -> None:
-    test, held = examples(4), examples(3)
-    assert examples_for(Evaluate(START), test, held) is test
-    assert examples_for(Evaluate(START, held_out=True), test, held) is held
-    with pytest.raises(LocalError, match="no examples are held out"):
-        examples_for(Evaluate(START, held_out=True), test, None)
 
 
 @pytest.mark.parametrize(

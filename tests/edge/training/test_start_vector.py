@@ -55,39 +55,6 @@ def test_own_elements_are_those_the_coordinator_would_choose(score: Any, norm: A
     assert not LAYOUT.mask(["norm.mean"])[found].any()
 
 
-def test_a_start_with_own_elements(device: Harness) -> None:
-    own = DeviceScoring(0.99)
-    found = start_of(device, device.order(1, scoring=own, keep=("norm.mean",)), OWN)
-    shared = theta_of(1)
-    np.testing.assert_array_equal(found.base, shared)
-    np.testing.assert_array_equal(found.personal, own_elements(OWN, shared, LAYOUT, own, None))
-    expected = shared.copy()
-    expected[found.personal] = OWN[found.personal]
-    expected[MEAN] = OWN[MEAN]
-    np.testing.assert_array_equal(found.theta, expected)
-
-
-def test_a_device_that_lost_its_gradient_starts_from_the_fleets(device: Harness) -> None:
-    order = device.order(1, scoring=DeviceScoring(0.99, "fisher"))
-    np.testing.assert_array_equal(start_of(device, order, OWN).theta, theta_of(1))
-    slope = drift(4)
-    found = start_of(device, order, OWN, slope)
-    np.testing.assert_array_equal(
-        found.personal, own_elements(OWN, theta_of(1), LAYOUT, DeviceScoring(0.99, "fisher"), slope)
-    )
-    assert found.personal.size > 0
-
-
-def test_an_own_model_that_nobody_needs_is_not_read(device: Harness) -> None:
-    blobs = device.blobs()
-    order = device.order(1)
-    blobs.write(device.served[order.model.transfer])
-    vectors = FolderVectors(blobs)
-    assemble(order, blobs, vectors, LAYOUT, [], bytes(32))
-    with pytest.raises(StorageError):
-        assemble(device.order(1, scoring=DeviceScoring(0.5)), blobs, vectors, LAYOUT, [], bytes(32))
-
-
 # Patches.
 
 
@@ -168,16 +135,6 @@ def test_an_element_that_the_device_keeps_is_its_own_in_every_part(device: Harne
     assert found.candidates is not None
     for level in range(4):
         assert found.candidates.start(level)[N - 1] == OWN[N - 1]
-
-
-def test_one_part_is_the_whole_patch_and_without_a_patch_there_is_none(device: Harness) -> None:
-    found = start_of(device, offering(device, b"")).candidates
-    assert found is not None and found.offered == (0,)
-    np.testing.assert_array_equal(found.start(0), found.whole)
-    none = start_of(device, device.order(1, choice=PatchChoice(0.5))).candidates
-    assert none is not None and none.offered == (0,)
-    np.testing.assert_array_equal(none.start(0), theta_of(1))
-    assert start_of(device, device.order(1)).candidates is None
 
 
 def test_parts_of_a_patch_of_every_element() -> None:

@@ -1,7 +1,4 @@
-"""Mask forms: round trips, the choice among them, and the promised sizes.
-
-Gaps are tested in test_gaps.py, bitmaps and what changed between two in test_bitmaps.py.
-"""
+"""Mask forms: the choice among them, and the promised sizes."""
 
 import math
 
@@ -46,16 +43,6 @@ def _coded_bytes(
     assert np.array_equal(found, indices)
     assert len(data) <= max_mask_bytes(size) <= size / 8 + 1
     return len(data)
-
-
-@pytest.mark.parametrize("compression", Compression)
-def test_small_masks_round_trip(compression: Compression) -> None:
-    rng = np.random.default_rng(1)
-    for size in (2, 3, 7, 8, 9, 63, 64, 65, 129, 1000):
-        for count in {1, 2, size // 3, size // 2, size // 2 + 1, size - 2, size - 1}:
-            if 0 < count < size:
-                indices = _random(int(rng.integers(2**32)), size, count)
-                assert _coded_bytes(indices, size, compression) <= size / 8 + 1
 
 
 # The density of a random mask, and how many times its entropy the mask takes at most.

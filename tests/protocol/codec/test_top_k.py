@@ -76,14 +76,6 @@ def test_the_result_is_a_sparse_vector_of_the_same_values() -> None:
     assert top_k(vector, 100).count == 5
 
 
-def test_a_full_vector_has_no_indices_and_its_own_values() -> None:
-    vector = np.array([1, -2, 3], np.float32)
-    kept = top_k(vector, 3)
-    vector[:] = 0
-    assert kept.indices is None
-    assert kept.values.tolist() == [1, -2, 3]
-
-
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
     with pytest.raises(Unencodable, match=r"vector\[2\]"):

@@ -12,8 +12,6 @@ from sedge_protocol.codec.values import (
     INT4_BLOCK,
     INT8_BLOCK,
     SIGN_BLOCK,
-    from_planes,
-    plane_sizes,
     to_planes,
 )
 from sedge_protocol.errors import Unencodable
@@ -32,19 +30,6 @@ def _finite(seed: int, count: int) -> Floats:
 
 def _usual(seed: int, count: int) -> Floats:
     return np.random.default_rng(seed).normal(0, 1e-3, count).astype(np.float32)
-
-
-@pytest.mark.parametrize("coding", ValueCoding)
-@pytest.mark.parametrize("count", [0, 1, 65])
-def test_planes_have_their_sizes_and_hold_the_decoded_values(
-    coding: ValueCoding, count: int
-) -> None:
-    values = _usual(1, count)
-    planes = to_planes(values, coding)
-    assert tuple(len(plane) for plane in planes) == plane_sizes(coding, count)
-    found = from_planes([plane.tobytes() for plane in planes], coding, count)
-    assert found.dtype == np.float32
-    assert found.tobytes() == decoded_values(values, coding).tobytes()
 
 
 def _float(bits: int) -> Floats:
@@ -93,16 +78,6 @@ def test_codes_err_by_half_a_step_of_their_block(
         step = np.abs(blocks).max(1).astype(np.float64) / most * (1 + 1 / 128) + 2.0**-133
         error = np.abs(found.astype(np.float64) - blocks).max(1)
         assert (error <= step * (0.5 + 1e-5)).all()
-
-
-@pytest.mark.parametrize("coding", [ValueCoding.INT8, ValueCoding.INT4, ValueCoding.SIGN])
-def test_zero_blocks_and_short_blocks_have_their_own_scale(coding: ValueCoding) -> None:
-    values = np.zeros(130, np.float32)
-    values[1:128:3] = -0.0
-    values[128:] = [1e-30, -1e-30]
-    found = decoded_values(values, coding)
-    assert (found[:128] == 0).all()
-    assert np.allclose(found[128:], values[128:], rtol=0.01, atol=0)
 
 
 def test_int4_packs_two_codes_a_byte() -> None:

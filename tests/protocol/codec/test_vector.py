@@ -10,7 +10,6 @@ from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
-    above,
     decode,
     decoded_values,
     encode,
@@ -117,30 +116,11 @@ def test_mask_bitmap_has_the_kept_bits_and_no_others(size: int) -> None:
         assert mask_bitmap(vector) == expected.to_bytes(-(-size // 8), "little")
 
 
-def test_above_is_top_k_of_what_reaches_the_threshold() -> None:
-    vector = np.array([0.5, 0, -2, 0.1, 3, -0.5, 0.25], np.float32)
-    assert above(vector, 0.5, 7).dense().tolist() == [0.5, 0, -2, 0, 3, -0.5, 0]
-    assert above(vector, 0.5, 3).dense().tolist() == [0.5, 0, -2, 0, 3, 0, 0]
-    assert above(vector, 0.0, 7).count == 6
-    assert above(vector, 4.0, 7).count == 0
-    full = above(np.ones(3, np.float32), 1.0, 3)
-    assert full.indices is None
-    with pytest.raises(LocalError, match=r"threshold -0\.1"):
-        above(vector, -0.1, 7)
-
-
 def test_all_indices_are_coded_as_dense() -> None:
     values = np.arange(1, 6, dtype=np.float32)
     listed = SparseVector(5, np.arange(5, dtype=np.uint32), values)
     assert encode(listed) == encode(SparseVector(5, None, values))
     assert decode(encode(listed), 5).indices is None
-
-
-def test_strided_values_are_coded_like_their_copy() -> None:
-    values = np.arange(1, 21, dtype=np.float32)
-    strided = SparseVector(10, None, values[::2])
-    for coding in ValueCoding:
-        assert encode(strided, coding) == encode(SparseVector(10, None, values[::2].copy()), coding)
 
 
 @pytest.mark.parametrize(("values", "compression"), CODINGS[1::4])

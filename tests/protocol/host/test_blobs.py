@@ -75,19 +75,6 @@ def test_bit_rot_is_found_and_heals(folder: BlobFolder, tmp_path: Path) -> None:
     assert folder.collect({sha256}, 10) == len(DATA)
 
 
-def test_a_part_grows_in_any_order_and_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
-    assert folder.open_part("pi-1", MANIFEST) == set()
-    order = np.random.default_rng(2).permutation(MANIFEST.count).tolist()
-    for done, index in enumerate(order):
-        assert folder.open_part("pi-1", MANIFEST) == set(order[:done])
-        folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
-    assert not folder.has(MANIFEST.sha256)
-    assert folder.finish_part("pi-1", MANIFEST)
-    assert folder.read(MANIFEST.sha256) == DATA
-    assert folder.finish_part("pi-1", MANIFEST), "a finish may be repeated after a crash"
-    assert len(files(tmp_path / "state")) == 1
-
-
 def test_a_damaged_part_never_becomes_a_blob(folder: BlobFolder, tmp_path: Path) -> None:
     for index in range(MANIFEST.count):
         folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
@@ -189,20 +176,6 @@ def test_only_a_durable_folder_flushes(
     assert folder.read(MANIFEST.sha256) == DATA and folder.read(other.sha256) == DATA[::-1]
     for path in (tmp_path / "state").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_an_unflushed_write_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = BlobFolder(tmp_path / "state", 0, durable=False)
-
-    def full(descriptor: int, data: bytes, offset: int) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StorageError, match=r"write blob .*No space left"):
-        folder.write(DATA)
-    assert files(tmp_path / "state") == []
 
 
 def test_collect_frees_what_is_old_and_unwanted(folder: BlobFolder, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from sedge_protocol.wire.frame import (
     MAX_AHEAD_S,
     MAX_BODY_BYTES,
     MAX_INCARNATION,
-    UNKEYED,
     Frame,
     Kind,
     ReplayWindow,
@@ -172,13 +171,6 @@ def test_keyed_and_unkeyed_do_not_mix() -> None:
     control[3] = Kind.ORDER
     with pytest.raises(FrameError, match="only unkeyed chunks"):
         open_frame(bytes(control), BLOB, None)
-
-
-def test_the_flag_alone_does_not_switch_the_mac_off() -> None:
-    sealed = bytearray(seal(CHUNK, UP, KEY))
-    sealed[4] |= UNKEYED
-    with pytest.raises(FrameError, match="MAC"):
-        open_frame(bytes(sealed), UP, KEY)
 
 
 def test_our_own_mistakes_are_told() -> None:

@@ -371,7 +371,7 @@ def test_a_coordinator_with_an_old_start_count_is_spoken_of(device: Harness) -> 
     device.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=6, peer_incarnation=0)
     notes = [only(device.tell(device.order(number)), Note) for number in (2, 3)]
     assert [len(found) for found in notes] == [1, 0]
-    assert "its start count 6 is below 7" in notes[0][0].text
+    assert "its incarnation is 6, expected at least 7" in notes[0][0].text
     assert device.on_disk().orders == {}
 
 
@@ -556,7 +556,7 @@ def test_frames_of_an_earlier_coordinator_are_refused_for_good(device: Harness) 
 )
 def test_messages_that_are_not_for_a_device(device: Harness, message: Message) -> None:
     (note,) = check_ignored(device, DOWN, device.peer.seal(message), "refused")
-    assert f"{type(message).__name__} is not for a device" in note
+    assert f"{type(message).__name__} is not a message for a device" in note
 
 
 def test_bodies_that_break_the_schema(device: Harness) -> None:

@@ -161,7 +161,7 @@ def test_model(case: str, tmp_path: Path) -> None:
         ({"batch_size": 0}, "batch_size: 0"),
         ({"sample": torch.zeros(4, 5, dtype=torch.float64)}, "sample_input: torch.float64"),
         ({"sample": torch.zeros(0, 5)}, r"sample_input: shape \(0, 5\)"),
-        ({"loss": mean_loss}, r"loss: gives shape \(\), expected .*\(4,\)"),
+        ({"loss": mean_loss}, r"loss: returns shape \(\), expected .*\(4,\)"),
         (
             {"real_data": (torch.zeros(7, 6), torch.zeros(7, dtype=torch.int64))},
             r"real_data: x is torch.float32 \(7, 6\)",

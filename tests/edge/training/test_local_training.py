@@ -176,7 +176,7 @@ def test_a_change_that_float32_cannot_tell_ends_the_training() -> None:
     def answer(request: Request) -> Answer:
         return Trained(-start, 1.0, 1) if isinstance(request, Train) else worth(START)
 
-    with pytest.raises(TrainingDiverged, match="larger than float32"):
+    with pytest.raises(TrainingDiverged, match="overflows float32"):
         run_to_end(
             local_training(order_of(select=UpdateSelection(gradient="delta")), LAYOUT, start, None),
             answer,

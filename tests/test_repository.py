@@ -69,6 +69,10 @@ FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before i
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
+    "sedge_cloud.conformance.": (
+        "tests/cloud/conformance/test_conformance.py",
+        "played against our own agent and against wrong ones",
+    ),
     "sedge_protocol.codec.bitmaps": (
         "tests/protocol/codec/test_vector_reference.py",
         "bit by bit, against a second decoder",

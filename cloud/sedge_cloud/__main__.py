@@ -15,12 +15,15 @@ from sedge_cloud.admin import runs as administration
 from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
+from sedge_cloud.conformance.shell import conform
+from sedge_cloud.conformance.stage import Finding
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import VERSION
+from sedge_cloud.devices.registry import VERSION, unable_devices
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import Service
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.host.console import reader_may_leave
 from sedge_protocol.host.loop import Loop, lock_folder
@@ -56,6 +59,18 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
     commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
+    conformance = commands.add_parser(
+        "conformance", help="find the rules of WIRE.md that a client breaks"
+    )
+    conformance.add_argument("device", help="an enrolled device, whose client is to be started")
+    conformance.add_argument(
+        "--bundle", type=Path, required=True, help="folder made by sedge-export"
+    )
+    help_text = (
+        "port to listen on for the client in the broker's place, so that its connection can be cut"
+    )
+    conformance.add_argument("--gate", type=int, metavar="PORT", help=help_text)
+    conformance.set_defaults(call=_conformance)
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
     _device_parser(commands.add_parser("device", help="enrol and revoke devices"))
     return parser
@@ -149,6 +164,21 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if examine(arguments.config, tell) else 1
 
 
+def _conformance(arguments: argparse.Namespace) -> int:
+    def tell(finding: Finding) -> None:
+        print(
+            f"{'ok    ' if finding.good else 'BROKEN'}  {finding.rule:<10} {finding.text}",
+            flush=True,
+        )
+
+    cloud = load_cloud(arguments.config)
+    print(f"start the client of {arguments.device}; this takes some minutes", flush=True)
+    conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
+    if arguments.gate is None:
+        print("not played: a cut of the connection, which needs --gate")
+    return 0 if conforms else 1
+
+
 def _run_start(arguments: argparse.Namespace) -> int:
     _, store = _open(arguments)
     whole, *narrower = arguments.bundle
@@ -206,6 +236,9 @@ def _run_show(arguments: argparse.Namespace) -> int:
                 print(f"      {run.status}: {s.failure}")
             for device, factor in s.distrusted.items():
                 print(f"      {device}: unlike the others, counts {factor:.3g} times")
+    if not arguments.json and run.status == RUNNING:
+        for device, what in unable_devices(store.devices(), Run(run, store)).items():
+            print(f"no work for {device}: it lacks {', '.join(what)}")
     return 0
 
 

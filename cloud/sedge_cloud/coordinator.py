@@ -14,12 +14,13 @@ restarts from the store alone.
 import logging
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
 from sedge_cloud.devices.downloads import Downloads
 from sedge_cloud.devices.rate_limit import LogQuota, cost
-from sedge_cloud.devices.registry import VERSION, Device, Fleet
+from sedge_cloud.devices.registry import Device, Fleet
 from sedge_cloud.devices.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.events import CloudEffect, RoundClosed, UpdateReceived
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
@@ -32,22 +33,31 @@ from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note
-from sedge_protocol.wire.frame import Frame, latest_incarnation
+from sedge_protocol.wire.frame import VERSIONS, Frame, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 
 
 class Coordinator:
-    """The core of one fleet's coordinator. ``draw`` chooses the devices of a round."""
+    """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
+
+    ``versions`` are the protocol versions that it speaks.
+    """
 
     def __init__(
-        self, fleet: str, store: Store, gather_s: float, incarnation: int, draw: Draw = draw_cohort
+        self,
+        fleet: str,
+        store: Store,
+        gather_s: float,
+        incarnation: int,
+        draw: Draw = draw_cohort,
+        versions: Sequence[int] = VERSIONS,
     ) -> None:
         self.fleet = fleet
         self.store = store
         self.run_store = RunStore(store)
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
-        self.devices = Fleet(fleet, self._incarnation)
+        self.devices = Fleet(fleet, self._incarnation, versions)
         self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
         self.rounds = Scheduler(
@@ -192,13 +202,16 @@ class Coordinator:
 
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
+        device.peer.agree(hello.versions)
         if frame.incarnation != device.row.incarnation:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
-        effects: list[CloudEffect] = [device.peer.message(messages.Welcome(hello.nonce, VERSION))]
+        effects: list[CloudEffect] = [device.peer.message(self.devices.welcome(hello.nonce))]
         if not device.online:
             effects.append(Note(logging.INFO, f"device {name} is online"))
         self.devices.arrive(device, hello)
+        for run in self.rounds.running():
+            effects += self.devices.refuse_unable(run, [name])
         return effects + self.rounds.arrive(name, now)
 
     def _get(

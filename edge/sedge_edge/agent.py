@@ -98,6 +98,7 @@ class Agent:
             identity.keys.down,
             self.state.incarnation,
             self.state.coordinator_incarnation,
+            identity.hello.versions,
         )
         self._down = topics.down(fleet, device)
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng)
@@ -199,7 +200,9 @@ class Agent:
             return [*self._message(frame, message, now), *self.poll(now)]
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
-            return [Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")]
+            note = Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")
+            order = messages.unreadable_order(exc)
+            return [note] if order is None else [note, self._decline(order, exc)]
         except StorageError as exc:  # one log line for all the chunks in flight
             return [] if now < self._disk_retry_at else self._wait_for_disk(exc, now)
 
@@ -265,14 +268,14 @@ class Agent:
         self._store.drop(order.run)
         return [self._decline(order, error)]
 
-    def _decline(self, order: Order, error: SedgeError) -> AgentEffect:
-        reason = type(error).__name__
-        decline = messages.Decline(order.run, order.round, reason, str(error)[:1000])
-        return self.peer.message(decline)
+    def _decline(self, order: Order | messages.OrderName, error: SedgeError) -> AgentEffect:
+        why = type(error).__name__, str(error)[:1000]
+        return self.peer.message(messages.Decline(order.run, order.round, *why))
 
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
         match message:
             case messages.Welcome():
+                self.peer.agree(message.versions)
                 return [*self._handshake.welcome(message, now)]
             case Order():
                 return self._order(message)

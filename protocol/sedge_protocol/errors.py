@@ -11,7 +11,8 @@
     ├── LocalError       a bug: our own code broke one of its rules; nobody else's bytes can cause it
     └── RemoteError      the peer's bytes break a rule: dropped and counted, never a crash
         ├── FrameError        header, length or MAC of a frame
-        │   └── VersionError  a frame of a protocol version that we do not speak
+        │   ├── VersionError  a frame of a protocol version that we do not speak
+        │   └── BodyError     a frame with a good MAC whose message breaks the schema
         ├── CodecError        a coded vector
         └── UpdateRejected    an update that does not belong to its order, with a reason code
 
@@ -76,6 +77,14 @@ class FrameError(RemoteError):
 
 class VersionError(FrameError):
     """A frame of another protocol version."""
+
+
+class BodyError(FrameError):
+    """The message in a genuine frame breaks the schema; ``body`` is its MessagePack."""
+
+    def __init__(self, kind: str, body: bytes, why: str) -> None:
+        self.kind, self.body = kind, body
+        super().__init__(f"{kind}: {why}")
 
 
 class CodecError(RemoteError):

@@ -110,7 +110,7 @@ class Device:
 
     def read(self, send: Send) -> Message:
         """The message in a frame that was sent to this device."""
-        frame = open_frame(send.payload, send.topic, self.keys.down)
+        frame = open_frame(send.payload, send.topic, self.keys.down, self.peer.versions)
         return decode_body(frame.kind, frame.body)
 
 

@@ -61,6 +61,7 @@ from sedge_protocol.wire.messages import (
     Training,
     Welcome,
 )
+from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import encode_update
 
@@ -156,7 +157,39 @@ def test_a_replay_changes_nothing(cloud: Cloud) -> None:
     cloud.devices["a"] = Device("a", incarnation=9)
     cloud.say("a", a_hello("y"))
     cloud.restart()
-    assert cloud.give("a", hello) == [] and not cloud.core.devices["a"].online
+    (refusal,) = cloud.give("a", hello)
+    assert isinstance(refusal, Refusal) and refusal.reason == "incarnation"
+    assert not cloud.core.devices["a"].online
+
+
+def test_a_fleet_of_two_protocol_versions_closes_a_round(tmp_path: Path) -> None:
+    """Version 2 here is made for this test: the same bodies under another version byte."""
+    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, evaluate=False))
+    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 2, versions=(1, 2))
+    cloud.load()
+    new = cloud.devices["a"]
+    new.peer = Peer(new.topic, new.keys.up, new.keys.down, 2, 0, versions=(1, 2, 3))
+    welcome = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(1, 2, 3)))[0]
+    assert isinstance(welcome, Welcome) and welcome.versions == (1, 2)
+    new.peer.agree(welcome.versions)
+    cloud.say("b", a_hello("y"))
+    cloud.poll()
+    spoken = {send.payload[2] for send in cloud.sends(topics.down(FLEET, "a")) if is_order(send)}
+    assert spoken == {2}
+    assert {s.payload[2] for s in cloud.sends(topics.down(FLEET, "b"))} == {1}
+    cloud.answer("a", "b")
+    (closed,) = cloud.events(RoundClosed)
+    assert [device.device for device in closed.summary.devices] == ["a", "b"]
+
+
+def is_order(send: Send) -> bool:
+    return send.payload[3] == Kind.ORDER
+
+
+def test_a_device_without_a_version_in_common_is_refused(cloud: Cloud) -> None:
+    (refusal,) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(7,)))
+    assert refusal == Refusal("version", "protocol versions 7, this side speaks 1")
+    assert not cloud.core.devices["a"].online
 
 
 def snapshot(cloud: Cloud) -> object:

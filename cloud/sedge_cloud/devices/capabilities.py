@@ -16,26 +16,26 @@ COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCodi
 CORRECTION = "correction"
 
 
-def capable(run: Run) -> Callable[[Hello], bool]:
-    """Whether a device can do a run's work.
+def lacking(run: Run) -> Callable[[Hello], list[str]]:
+    """What a device lacks to do a run's work.
 
-    It must run one of its programs, and decode the bundle, broadcasts and patches.
+    It must run one of the run's programs, and decode broadcasts and patches.
     """
     backends = {program.backend for program in run.manifest.programs}
     broadcast, patch = run.config.broadcast, run.config.patch
-    # Bundles are always zstd, and no compression needs no announcement.
-    compressions = {Compression.ZSTD, broadcast.compression, patch.compression}
-    compressions.discard(Compression.NONE)
+    # Every device has zlib, bundles included, and what is not compressed needs no announcement.
+    compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
     codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
 
-    def able(hello: Hello) -> bool:
-        return (
-            bool(backends.intersection(hello.backends))
-            and compressions.issubset(hello.compressions)
-            and codings.issubset(hello.codecs)
-        )
+    def missing(hello: Hello) -> list[str]:
+        runs = backends.intersection(hello.backends)
+        return [
+            *([] if runs else [f"a backend of {', '.join(sorted(backends))}"]),
+            *sorted(compressions.difference(hello.compressions)),
+            *sorted(codings.difference(hello.codecs)),
+        ]
 
-    return able
+    return missing
 
 
 def needed_features(work: Work, training: Training) -> frozenset[str]:
@@ -57,11 +57,10 @@ def codec_for(config: RunConfig, hello: Hello | None) -> Codec:
     codec: Codec = config.codec
     if hello is None:
         return codec
-    supported = {*hello.compressions, Compression.NONE}
-    wanted = (codec.compression, Compression.ZSTD, Compression.ZLIB, Compression.NONE)
+    is_known = codec.compression is not Compression.ZSTD or Compression.ZSTD in hello.compressions
     values_known = codec.values in COMMON_VALUES or codec.values in hello.codecs
     return msgspec.structs.replace(
         codec,
         values=codec.values if values_known else ValueCoding.INT8,
-        compression=next(compression for compression in wanted if compression in supported),
+        compression=codec.compression if is_known else Compression.ZLIB,
     )

@@ -1,19 +1,19 @@
 """The devices of a fleet as the coordinator sees them: enrolled, revoked, online, capable."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from sedge_cloud.devices.capabilities import capable
+from sedge_cloud.devices.capabilities import lacking
 from sedge_cloud.devices.rate_limit import RATE, TokenBucket
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.frame import HEADER, Frame, Kind, seal
+from sedge_protocol.wire.frame import HEADER, VERSIONS, Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Refusal, Welcome
 from sedge_protocol.wire.peer import Peer
@@ -43,9 +43,14 @@ class Device:
 
 
 class Fleet:
-    """Every device, by id. ``present`` is the number online, ``changes`` how often one came or went."""
+    """Every device, by id.
 
-    def __init__(self, name: str, incarnation: int) -> None:
+    ``present`` is the number online, ``changes`` how often one came or went. ``versions`` are the protocol
+    versions that the coordinator speaks.
+    """
+
+    def __init__(self, name: str, incarnation: int, versions: Sequence[int] = VERSIONS) -> None:
+        self._versions = tuple(versions)
         self._name = name
         self._incarnation = incarnation
         self._devices: dict[str, Device] = {}
@@ -85,7 +90,12 @@ class Fleet:
 
     def request_hellos(self) -> list[Send]:
         """Ask every device for a hello."""
-        return [d.peer.message(HELLO_REQUEST) for d in self._devices.values() if not d.row.revoked]
+        request = self.welcome(HELLO_REQUEST.nonce)
+        return [d.peer.message(request) for d in self._devices.values() if not d.row.revoked]
+
+    def welcome(self, nonce: bytes) -> Welcome:
+        """The answer to a hello."""
+        return Welcome(nonce, VERSION, self._versions)
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk for a device or, with None, for every device that lacks it."""
@@ -129,7 +139,8 @@ class Fleet:
             "which it had before. If its state was wiped, set its clock and restart it, or "
             "`device reissue` it; otherwise somebody repeats old frames"
         )
-        return [Note(logging.WARNING, text)]
+        why = f"start count {incarnation} is below {latest}, which this device had before"
+        return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 
     def bad_frame(self, device: Device, error: RemoteError) -> list[Effect]:
         """Log a frame that cannot be used; a device of another version gets a REFUSED."""
@@ -150,24 +161,49 @@ class Fleet:
 
     def able(self, run: Run) -> list[str]:
         """Ids, sorted, of the devices that are online and can do the run's work."""
-        able = capable(run)
+        missing = lacking(run)
         return sorted(
             name
             for name, device in self._devices.items()
-            if device.online and device.hello is not None and able(device.hello)
+            if device.online and device.hello is not None and not missing(device.hello)
         )
+
+    def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
+        """Refuse those of the devices, or of all, that are online and cannot do the run's work."""
+        effects: list[Effect] = []
+        missing = lacking(run)
+        for name in sorted(self._devices if devices is None else devices):
+            device = self._devices[name]
+            what = missing(device.hello) if device.online and device.hello is not None else ()
+            if what:
+                effects += self.refuse(name, run.name, what)
+        return effects
+
+    def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:
+        """Tell a device, and the log, what it lacks for a run's work."""
+        text = f"run {run} has no work for {name}: it lacks {', '.join(sorted(what))}"
+        refusal = self._devices[name].peer.message(Refusal("unable", text))
+        return [refusal, Note(logging.WARNING, text)]
 
     def _add(self, row: DeviceRow) -> list[Effect]:
         keys = DeviceKeys.of(row.secret)
         down = topics.down(self._name, row.device)
-        peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation)
+        peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation, self._versions)
         device = self._devices[row.device] = Device(row, peer, _stored_hello(row))
         if row.revoked:
             return []
         self._by_topic[topics.up(self._name, row.device)] = device
         if not self._loaded:
             return []
-        return [peer.message(HELLO_REQUEST)]
+        return [peer.message(self.welcome(HELLO_REQUEST.nonce))]
+
+
+def unable_devices(rows: Iterable[DeviceRow], run: Run) -> dict[str, list[str]]:
+    """The devices that cannot do a run's work, by their last hello, and what each of them lacks."""
+    missing = lacking(run)
+    hellos = {row.device: _stored_hello(row) for row in rows if not row.revoked}
+    lacks = {name: missing(hello) for name, hello in hellos.items() if hello is not None}
+    return {name: what for name, what in lacks.items() if what}
 
 
 def _stored_hello(row: DeviceRow) -> Hello | None:

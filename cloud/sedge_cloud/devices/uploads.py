@@ -32,7 +32,7 @@ from sedge_protocol.wire.messages import (
     Offer,
     Reject,
 )
-from sedge_protocol.wire.transfer import CREDIT, Intake
+from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.wire.update import MAX_REPORT_BYTES, Report
 
 # A device has one update to send, or two while the last round's is still on its way.
@@ -51,12 +51,13 @@ OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | Non
 
 @dataclass
 class Upload:
-    """One upload in progress."""
+    """One upload in progress; ``damaged`` once all its chunks were right and the whole was not."""
 
     run: str
     round: int
     intake: Intake
     heard: float
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,8 @@ class Uploads:
         dense = 4 * run.layout(order.width).size
         limit = MAX_REPORT_BYTES + dense * (DENSE_SLACK + 1) // DENSE_SLACK
         if size > limit:
-            row = UpdateRow(run.name, offer.round, device, sha256, b"", size, 0)
-            row = _rejected(row, "too-large", f"{size} bytes, the limit is {limit}")
-            self._store.receive(row, None)
-            return Answer(receipt(row, sha256), row)
+            why = f"{size} bytes, the limit is {limit}"
+            return self._reject(device, run, offer.round, offer.manifest, "too-large", why)
         try:
             return self._begin(device, transfer, offer, run, now)
         except StorageError:
@@ -234,13 +233,26 @@ class Uploads:
         """All chunks have arrived: check the whole, write the receipt, and only then answer."""
         manifest = upload.intake.manifest
         blob = self._blobs.take_part(device, manifest)
-        if blob is None:
-            upload.intake.have = set()
+        if blob is None and not upload.damaged:  # perhaps this disk is at fault: once more
+            upload.damaged, upload.intake.have = True, set()
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
-        answer = self._receive(device, run, upload, blob)
+        if blob is None:
+            why = "its chunks do not make the blob of this SHA-256"
+            answer = self._reject(device, run, upload.round, manifest, "malformed", why)
+        else:
+            answer = self._receive(device, run, upload, blob)
         self._blobs.discard_part(device, manifest)
         self._forget(device, transfer)
         return answer
+
+    def _reject(
+        self, device: str, run: Run, number: int, manifest: Manifest, reason: str, why: str
+    ) -> Answer:
+        """Refuse an update for good, whatever it holds."""
+        row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
+        row = _rejected(row, reason, why)
+        self._store.receive(row, None)
+        return Answer(receipt(row, manifest.sha256), row)
 
     def _receive(
         self, device: str, run: Run, upload: Upload, blob: bytes, small: bytes = b""

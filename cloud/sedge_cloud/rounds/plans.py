@@ -47,12 +47,6 @@ class Planned:
     orders: list[OrderRow]
     left_out: dict[str, frozenset[str]]
 
-    @property
-    def lacking(self) -> str:
-        """One line on who is left out, and why."""
-        parts = [f"{name} lacks {', '.join(sorted(what))}" for name, what in self.left_out.items()]
-        return f"left out: {'; '.join(parts)}"
-
 
 def plan_round(
     run: Run, run_store: RunStore, number: int, devices: Sequence[str], hello: Hellos

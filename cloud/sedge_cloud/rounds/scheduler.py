@@ -68,6 +68,10 @@ class Scheduler:
         """Every open round."""
         return [live.round for live in self.live.values() if live.round is not None]
 
+    def running(self) -> list[Run]:
+        """Every run that has not ended."""
+        return [live.run for live in self.live.values() if live.run.status == RUNNING]
+
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
         due = (live.timer() for live in self.live.values())
@@ -131,9 +135,8 @@ class Scheduler:
         if current is None:
             try:
                 planned = plan_cohort(run, self._run_store, number, task, devices, self._draw)
-                if planned.left_out:
-                    where = f"run {run.name}, round {number}"
-                    yield Note(logging.WARNING, f"{where}: {planned.lacking}")
+                for name, features in planned.left_out.items():
+                    yield from devices.refuse(name, run.name, features)
                 if len(planned.orders) < run.config.min_updates:
                     live.drawn_at = devices.changes
                     return
@@ -282,6 +285,7 @@ class Scheduler:
                 current = resume(live.run, self._store, now)
                 if current is not None:
                     effects += self._begin(live, current, now)
+                effects += self._devices.refuse_unable(live.run)
             except ConfigError as exc:
                 effects += self._fail(live, f"its strategy cannot be loaded: {exc}")
         self.live[live.run.name] = live

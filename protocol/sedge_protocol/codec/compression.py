@@ -79,7 +79,7 @@ def grow(data: memoryview, compression: Compression, limit: int) -> bytes:
     if compression is Compression.ZSTD:
         return decompress_zstd(data, limit)
     if compression is Compression.ZLIB:
-        return _inflate(data, limit)
+        return decompress_zlib(data, limit)
     if len(data) > limit:
         raise CodecError(f"section: {len(data)} bytes, the limit is {limit}")
     return bytes(data)
@@ -115,7 +115,11 @@ def decompress_zstd(data: bytes | memoryview, limit: int) -> bytes:
     return result
 
 
-def _inflate(data: memoryview, limit: int) -> bytes:
+def decompress_zlib(data: bytes | memoryview, limit: int) -> bytes:
+    """The one zlib stream in ``data``, at most ``limit`` bytes long.
+
+    Raises ``CodecError`` for a stream that is damaged, truncated or too long, or is followed by more bytes.
+    """
     inflater = zlib.decompressobj()
     try:
         # One byte more than allowed tells a result of exactly ``limit`` bytes from a longer one, and

@@ -7,15 +7,15 @@ if its hash came in a frame with a valid MAC under the device's own key.
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import zstandard
 
 from sedge_protocol.axes import Axes
-from sedge_protocol.codec.compression import decompress_zstd
+from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.program import check_program
@@ -197,7 +197,7 @@ def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
 
 
 def pack(bundle: Bundle) -> bytes:
-    """The bundle as one blob: MessagePack in zstd; the same bundle always gives the same bytes.
+    """The bundle as one blob: MessagePack in zlib, which every device has.
 
     Raises ``CodecError`` for a bundle that is too large for devices.
     """
@@ -205,13 +205,13 @@ def pack(bundle: Bundle) -> bytes:
     packed = msgspec.msgpack.encode(_Packed(_encode_manifest(bundle.manifest), files))
     if len(packed) > MAX_BUNDLE_BYTES:
         raise CodecError(f"bundle: {len(packed)} bytes, the limit is {MAX_BUNDLE_BYTES}")
-    return zstandard.ZstdCompressor(level=9, write_checksum=True).compress(packed)
+    return zlib.compress(packed, 9)
 
 
 def unpack(blob: bytes) -> Bundle:
     """The bundle in a blob. Raises ``CodecError`` for anything but what ``pack`` makes."""
     try:
-        packed = msgspec.msgpack.decode(decompress_zstd(blob, MAX_BUNDLE_BYTES), type=_Packed)
+        packed = msgspec.msgpack.decode(decompress_zlib(blob, MAX_BUNDLE_BYTES), type=_Packed)
     except (ValueError, RecursionError) as exc:
         raise CodecError(f"bundle: {exc}") from exc
     manifest = _decode_manifest(packed.manifest, "bundle")

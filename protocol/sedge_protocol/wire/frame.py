@@ -2,7 +2,7 @@
 
     offset  size  field      little endian
     0       2     magic      "SG"
-    2       1     version    1
+    2       1     version    1 in HELLO, WELCOME, GOODBYE, REFUSED and CHUNK; else the one agreed on
     3       1     kind       ``Kind``
     4       2     flags      bit 0 UNKEYED: no MAC, allowed only for chunks on a blob topic
     6       2     head_len   64; a later minor version may append fields and raise it
@@ -20,13 +20,18 @@ The MAC covers the topic, so a frame cannot be moved to another device or direct
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from sedge_protocol.errors import FrameError, LocalError, VersionError
 
 MAGIC = b"SG"
-VERSION = 1
+# The versions of the protocol that this code speaks. A hello and its welcome name both sides' versions, and
+# the highest in common is spoken from then on.
+VERSIONS: tuple[int, ...] = (1,)
+# How frames are made whose receiver need not have agreed on a version: the same for ever.
+FIRST_VERSION = 1
 HEADER = struct.Struct("<2sBBHHII16sIIQ16s")
 MAC_OFFSET = 48
 UNKEYED = 1
@@ -67,6 +72,10 @@ class Kind(IntEnum):
     REFUSED = 14
 
 
+# Kinds that are understood before a version is agreed on, or whatever it is: frozen in version 1.
+FROZEN = frozenset((Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK))
+
+
 @dataclass(frozen=True)
 class Frame:
     """One frame, header fields and body."""
@@ -79,8 +88,11 @@ class Frame:
     index: int = 0
 
 
-def seal(frame: Frame, topic: str, key: bytes | None) -> bytes:
-    """The frame's bytes for one topic; ``key`` None makes an UNKEYED chunk."""
+def seal(frame: Frame, topic: str, key: bytes | None, version: int = FIRST_VERSION) -> bytes:
+    """The frame's bytes for one topic, in this version unless its kind is frozen.
+
+    ``key`` None makes an UNKEYED chunk.
+    """
     if len(frame.body) > MAX_BODY_BYTES:
         raise LocalError(
             f"{frame.kind.name} body of {len(frame.body)} bytes, limit {MAX_BODY_BYTES}"
@@ -89,7 +101,7 @@ def seal(frame: Frame, topic: str, key: bytes | None) -> bytes:
         raise LocalError(f"a {frame.kind.name} frame needs a key")
     head = HEADER.pack(
         MAGIC,
-        VERSION,
+        FIRST_VERSION if frame.kind in FROZEN else version,
         frame.kind,
         UNKEYED if key is None else 0,
         HEADER.size,
@@ -105,7 +117,9 @@ def seal(frame: Frame, topic: str, key: bytes | None) -> bytes:
     return head + mac + frame.body
 
 
-def open_frame(data: bytes, topic: str, key: bytes | None) -> Frame:
+def open_frame(
+    data: bytes, topic: str, key: bytes | None, versions: Sequence[int] = VERSIONS
+) -> Frame:
     """The frame in ``data``; ``key`` None accepts only UNKEYED chunks.
 
     Raises ``VersionError`` for another version, ``FrameError`` for anything else that is wrong. Limits
@@ -118,8 +132,9 @@ def open_frame(data: bytes, topic: str, key: bytes | None) -> Frame:
     )
     if magic != MAGIC:
         raise FrameError(f"frame begins with {magic!r}, expected {MAGIC!r}")
-    if version != VERSION:
-        raise VersionError(f"frame of protocol version {version}, this side speaks {VERSION}")
+    if version not in versions:
+        spoken = ", ".join(map(str, versions))
+        raise VersionError(f"frame of protocol version {version}, this side speaks {spoken}")
     if body_len > MAX_BODY_BYTES:
         raise FrameError(f"frame.body_len: {body_len}, limit {MAX_BODY_BYTES}")
     if head_len < HEADER.size or head_len + body_len != len(data):

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.errors import FrameError, LocalError
+from sedge_protocol.errors import BodyError, LocalError, RemoteError
 from sedge_protocol.layout import MAX_NAME_CHARS, MAX_TENSORS
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.topics import ID_PATTERN
@@ -39,8 +39,16 @@ Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
+Versions: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(min_length=1, max_length=16)
+]
+
+
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device has (re)connected: what it is and what it can do."""
+    """A device has (re)connected: what it is and what it can do.
+
+    ``versions`` are the protocol versions that it speaks; ``version`` is its software's, for people.
+    """
 
     nonce: Nonce
     version: Short
@@ -50,13 +58,15 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     num_train: Count = 0
     num_test: Count = 0
     memory_mb: Count = 0
+    versions: Versions = (1,)
 
 
-class Welcome(msgspec.Struct, frozen=True):
-    """The coordinator has received the hello with this nonce."""
+class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The coordinator has received the hello with this nonce, and speaks these protocol ``versions``."""
 
     nonce: Nonce
     version: Short
+    versions: Versions = (1,)
 
 
 class Goodbye(msgspec.Struct, frozen=True):
@@ -234,6 +244,13 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.work.training or Training()
 
 
+class OrderName(msgspec.Struct, frozen=True):
+    """Which order it is: all that can be read of one with a value that is not known yet."""
+
+    run: Id
+    round: Round
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """The order of this run and round is void; round 0 voids all of the run's orders."""
 
@@ -361,10 +378,23 @@ def encode_body(message: Message) -> bytes:
 
 
 def decode_body(kind: Kind, body: bytes) -> Message:
-    """The message in a control frame's body. Raises ``FrameError`` when it breaks the schema."""
+    """The message in a control frame's body. Raises ``BodyError`` when it breaks the schema."""
     if kind not in _DECODERS:
         raise LocalError(f"{kind.name} frames have no message")
     try:
         return _DECODERS[kind].decode(body)
     except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
-        raise FrameError(f"{kind.name}: {exc}") from exc
+        raise BodyError(kind.name, body, str(exc)) from exc
+
+
+def unreadable_order(error: RemoteError) -> OrderName | None:
+    """Run and round of the order that could not be read, if it was one and these can be.
+
+    It has a value that this version does not know. Dropped in silence it would come again for ever.
+    """
+    if not isinstance(error, BodyError) or error.kind != Kind.ORDER.name:
+        return None
+    try:
+        return msgspec.msgpack.decode(error.body, type=OrderName)
+    except (ValueError, RecursionError):
+        return None

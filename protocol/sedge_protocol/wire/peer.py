@@ -4,12 +4,15 @@ Both cores use it, with keys and topics swapped.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
-from sedge_protocol.errors import FrameError
+from sedge_protocol.errors import FrameError, VersionError
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import (
+    FIRST_VERSION,
     MAX_INCARNATION,
     NO_TRANSFER,
+    VERSIONS,
     Frame,
     Kind,
     ReplayWindow,
@@ -36,6 +39,7 @@ class Peer:
         receive_key: bytes,
         incarnation: int,
         peer_incarnation: int,
+        versions: Sequence[int] = VERSIONS,
     ) -> None:
         self.send_topic = send_topic
         self.counters: Counter[str] = Counter()
@@ -45,6 +49,8 @@ class Peer:
         self._receive_key = receive_key
         self._incarnation = incarnation
         self._seq = 0
+        self.versions = tuple(versions)
+        self._version = FIRST_VERSION
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
         """A control frame."""
@@ -55,7 +61,15 @@ class Peer:
         self._seq += 1
         kind = KINDS[type(message)]
         frame = Frame(kind, encode_body(message), self._incarnation, self._seq, transfer)
-        return seal(frame, self.send_topic, self._send_key)
+        return seal(frame, self.send_topic, self._send_key, self._version)
+
+    def agree(self, versions: Sequence[int]) -> None:
+        """Speak the highest version that the peer speaks as well. Raises ``VersionError`` for none."""
+        common = set(self.versions).intersection(versions)
+        if not common:
+            mine, theirs = (", ".join(map(str, v)) for v in (self.versions, versions))
+            raise VersionError(f"protocol versions {theirs}, this side speaks {mine}")
+        self._version = max(common)
 
     def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk frame. Chunks are idempotent and carry no sequence number."""
@@ -71,7 +85,7 @@ class Peer:
         ``latest``. A goodbye is sealed when its connection begins and sent when it ends, so the window does
         not apply to it; its nonce says which session it ends.
         """
-        frame = open_frame(payload, topic, self._receive_key)
+        frame = open_frame(payload, topic, self._receive_key, self.versions)
         self.counters[frame.kind.name.lower()] += 1
         if frame.kind is Kind.CHUNK:
             return frame, None

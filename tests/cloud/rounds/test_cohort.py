@@ -115,7 +115,7 @@ def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path) -> None:
     cohorts = [event.cohort for event in cloud.events(RoundOpened)]
     assert len(cohorts) == 6 and all(len(c) == 2 and "d9" not in c for c in cohorts)
     notes = cloud.notes(logging.WARNING)
-    assert notes and all(note.endswith("left out: d9 lacks own_model") for note in notes)
+    assert notes and all(note.endswith("no work for d9: it lacks own_model") for note in notes)
 
 
 def test_a_restart_draws_the_same_devices(tmp_path: Path) -> None:

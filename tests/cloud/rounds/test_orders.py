@@ -21,10 +21,9 @@ ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
         (ZLIB, ("zstd", "zlib"), ZLIB),
         (NONE, ("zstd", "zlib"), NONE),
         (NONE, (), NONE),
-        (ZLIB, ("zstd",), ZSTD),
+        (ZLIB, ("zstd",), ZLIB),
         (ZSTD, ("zlib", "none"), ZLIB),
-        (ZSTD, ("none",), NONE),
-        (ZLIB, ("lz4",), NONE),
+        (ZSTD, (), ZLIB),
     ],
 )
 def test_the_compression_of_an_update(

@@ -33,6 +33,7 @@ from sedge_protocol.wire.messages import (
     Order,
     OwnModel,
     PatchChoice,
+    Refusal,
     Training,
     UpdateSelection,
     Work,
@@ -177,7 +178,8 @@ def test_who_lacks_a_feature_is_left_out_with_one_note(tmp_path: Path) -> None:
     cloud.hello("a", "b", codecs=("phases",))
     cloud.hello("c", codecs=("phases", "own_model"))
     (note,) = cloud.notes(logging.WARNING)
-    assert note == "run run, round 1: left out: b lacks own_model"
+    assert note == "run run has no work for b: it lacks own_model"
+    assert cloud.messages("b", Refusal) == [Refusal("unable", note)]
     assert set(cloud.core.open[RUN].orders) == {"a"}
     cloud.answer("a")
     assert set(cloud.core.open[RUN].orders) == {"a", "c"} and cloud.order("c").work.then
@@ -192,7 +194,7 @@ def test_who_cannot_correct_its_gradients_is_left_out(tmp_path: Path) -> None:
     cloud.hello("b")
     assert set(cloud.core.open[RUN].orders) == {"a"}
     (note,) = cloud.notes(logging.WARNING)
-    assert note == "run run, round 1: left out: b lacks correction"
+    assert note == "run run has no work for b: it lacks correction"
 
 
 @pytest.mark.parametrize("error", [None, ConfigError("x", 1, "something else")])

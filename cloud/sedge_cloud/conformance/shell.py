@@ -1,0 +1,185 @@
+"""The link of a conformance run, and the gate through which a client's connection can be cut."""
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from sedge_cloud.config import CloudConfig, broker_settings
+from sedge_cloud.conformance.acts import Model, play
+from sedge_cloud.conformance.stage import Cut, Finding, Stage, Wait
+from sedge_cloud.conformance.stage import Step as StageStep
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.privileges import act_as_owner, as_caller
+from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.keys import DeviceKeys
+
+
+class Player:
+    """Plays a stage over a real link: a station of the loop."""
+
+    def __init__(self, stage: Stage, settings: BrokerSettings, gate: "Gate | None") -> None:
+        self.stage = stage
+        self.link = MqttLink(settings, (stage.topic,))
+        self._gate = gate
+        self._begun = False
+        self._log = logging.getLogger("sedge.conformance")
+
+    def fileno(self) -> int | None:
+        """The link's socket."""
+        return self.link.fileno()
+
+    def wants_write(self) -> bool:
+        """Whether the link has bytes to write."""
+        return self.link.wants_write()
+
+    def timer(self) -> float:
+        """When ``step`` wants to be called next."""
+        at = self.stage.timer()
+        return self.link.timer() if at is None else min(at, self.link.timer())
+
+    def step(self) -> None:
+        """Take what has happened, do what is due."""
+        for event in self.link.step():
+            now = time.monotonic()
+            match event:
+                case Connected():
+                    if not self._begun:
+                        self._begun = True
+                        self._do(self.stage.begin(now))
+                case Disconnected():
+                    self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
+                case Received():
+                    self._do(self.stage.receive(event.topic, event.payload, now))
+        if self._begun:
+            self._do(self.stage.poll(time.monotonic()))
+
+    def close(self) -> None:
+        """Close the link."""
+        self.link.close()
+
+    def _do(self, steps: Iterable[StageStep]) -> None:
+        for step in steps:
+            match step:
+                case Send():
+                    self.link.send(step.topic, step.payload)
+                case Cut():
+                    if self._gate is not None:
+                        self._gate.cut()
+                case Wait():
+                    pass
+
+
+class Gate:
+    """A way to the broker that can be cut: a port of this host, passed on byte by byte."""
+
+    def __init__(self, port: int, broker: tuple[str, int]) -> None:
+        self._broker = broker
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("", port))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def cut(self) -> None:
+        """Close every connection; the next one is let through."""
+        for end in list(self._open):
+            self._hang_up(end)
+
+    def close(self) -> None:
+        """Let nobody through any more."""
+        self._listener.close()
+        self.cut()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        try:
+            broker = socket.create_connection(self._broker)
+        except OSError:
+            client.close()
+            return
+        other = {client: broker, broker: client}
+        self._open |= other.keys()
+        try:
+            while True:
+                for end in select.select(list(other), [], [])[0]:
+                    data = end.recv(65536)
+                    if not data:
+                        return
+                    other[end].sendall(data)
+        except (OSError, ValueError):  # cut from the other thread
+            return
+        finally:
+            for end in other:
+                self._hang_up(end)
+
+    def _hang_up(self, end: socket.socket) -> None:
+        self._open.discard(end)
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+
+
+def conform(
+    cloud: CloudConfig,
+    device: str,
+    bundle: Path,
+    gate_port: int | None,
+    tell: Callable[[Finding], None],
+) -> bool:
+    """Play every act against an enrolled device's client; True when it keeps every rule.
+
+    It takes the coordinator's place, so that one must not be running. Raises ``ConfigError`` for a device
+    that is not enrolled, ``StorageError`` and ``CodecError`` for a bundle that cannot be read.
+    """
+    folder = act_as_owner(Path(cloud.state_dir))
+    with as_caller():
+        model = Model(*load(bundle))
+    settings = broker_settings(cloud)
+    with (
+        lock_folder(folder),
+        closing(Store(folder)) as store,
+        closing(Loop()) as loop,
+        ExitStack() as stack,
+    ):
+        row = next(
+            (row for row in store.devices() if row.device == device and not row.revoked), None
+        )
+        if row is None:
+            raise ConfigError("device", device, "an enrolled device (`sedge-cloud device add`)")
+        incarnation = store.next_incarnation(int(time.time()))
+        acts = play(model, with_cut=gate_port is not None)
+        stage = Stage(cloud.fleet, device, DeviceKeys.of(row.secret), incarnation, acts)
+        gate = None
+        if gate_port is not None:
+            host, port, _ = settings.endpoint()
+            gate = stack.enter_context(closing(Gate(gate_port, (host, port))))
+        player = stack.enter_context(closing(Player(stage, settings, gate)))
+        loop.stop_on_signals()
+        told = 0
+
+        def finished() -> bool:
+            nonlocal told
+            for place, finding in enumerate(stage.findings[told:], start=told):
+                if finding not in stage.findings[:place]:  # what many rounds show is said once
+                    tell(finding)
+            told = len(stage.findings)
+            return stage.done
+
+        loop.run([player], finished)
+    return stage.done and all(finding.good for finding in stage.findings)

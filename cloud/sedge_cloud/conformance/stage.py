@@ -1,0 +1,254 @@
+"""Where a client is played against: opens its frames, serves its blobs, waits for what an act expects.
+
+A state machine without I/O, driven like the coordinator: frames and the time in, effects out.
+"""
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sedge_protocol.errors import RemoteError
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import MAC_OFFSET, NO_TRANSFER, Frame, Kind, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Cancel, Get, Hello, Message, Welcome
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap
+
+# Small chunks, so that an ordinary model has many.
+CHUNK_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule of WIRE.md or of its pages, and whether the client keeps it."""
+
+    rule: str
+    good: bool
+    text: str
+
+
+class Broken(Exception):
+    """A rule is broken, and what is left of the act would tell nothing."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        self.finding = Finding(rule, False, text)
+        super().__init__(f"{rule}: {text}")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A frame of the client with its message; a chunk has none."""
+
+    frame: Frame
+    message: Message | None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until the client sends something that ``wanted`` takes, or for so many seconds."""
+
+    wanted: Callable[[Heard], bool]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Break the client's connection."""
+
+
+Step: TypeAlias = Send | Wait | Cut
+Act: TypeAlias = Generator[Step, Heard | None, None]
+
+
+@dataclass
+class Shelf:
+    """The blobs that are served, and how: what was asked for, and which chunks go astray once."""
+
+    blobs: dict[bytes, tuple[Manifest, bytes]] = field(
+        default_factory=dict[bytes, tuple[Manifest, bytes]]
+    )
+    asked: list[tuple[bytes, frozenset[int]]] = field(
+        default_factory=list[tuple[bytes, frozenset[int]]]
+    )
+    astray: set[tuple[bytes, int]] = field(default_factory=set[tuple[bytes, int]])
+
+    def put(self, blob: bytes) -> Manifest:
+        """Serve a blob from now on."""
+        manifest = describe(blob, CHUNK_BYTES)
+        self.blobs[manifest.transfer] = manifest, blob
+        return manifest
+
+    def asked_for(self, manifest: Manifest) -> list[frozenset[int]]:
+        """The requests for a blob, oldest first."""
+        return [chunks for transfer, chunks in self.asked if transfer == manifest.transfer]
+
+
+class Stage:
+    """The coordinator's side of one client, ``device``; ``play`` gives the acts."""
+
+    def __init__(
+        self,
+        fleet: str,
+        device: str,
+        keys: DeviceKeys,
+        incarnation: int,
+        play: Callable[["Stage"], Act],
+    ) -> None:
+        self.findings: list[Finding] = []
+        self.shelf = Shelf()
+        self.done = False
+        self.hello: Hello | None = None
+        self._fleet = fleet
+        self.topic, self._down = topics.up(fleet, device), topics.down(fleet, device)
+        self._keys = keys
+        self._incarnation = incarnation
+        self._last = (0, 0)  # the client's start count and number
+        self.peer = self._new_peer()
+        self._act = play(self)
+        self._wait: Wait | None = None
+        self._until = 0.0
+
+    def restart(self) -> None:
+        """Begin anew as a coordinator that has just started."""
+        self._incarnation += 1
+        self.peer = self._new_peer()
+
+    def begin(self, now: float) -> list[Step]:
+        """The link is up: play on until the client is waited for."""
+        return list(self._resume(None, now))
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return None if self._wait is None else self._until
+
+    def poll(self, now: float) -> list[Step]:
+        """Give up waiting when it is time."""
+        if self._wait is None or now < self._until:
+            return []
+        return list(self._resume(None, now))
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[Step]:
+        """A frame of the client: judged, served, and given to the act if that waits for it."""
+        if topic != self.topic or self.done:
+            return []
+        try:
+            opened = self.peer.open(payload, topic)
+        except RemoteError as exc:
+            self.findings.append(Finding("3.3", False, f"a frame that is refused: {exc}"))
+            return []
+        if opened is None:
+            self.findings.append(Finding("3.6", False, "a frame whose number was used before"))
+            return []
+        heard = Heard(*opened)
+        self._judge(heard.frame)
+        found: list[Step] = []
+        if isinstance(heard.message, Hello):
+            self.hello = heard.message
+            found.append(self.say(Welcome(heard.message.nonce, "conformance")))
+        elif isinstance(heard.message, Get):
+            found += self._serve(heard.frame.transfer, heard.message)
+        if self._wait is not None and self._wait.wanted(heard):
+            found += self._resume(heard, now)
+        return found
+
+    def say(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
+        """A control frame for the client."""
+        return self.peer.message(message, transfer)
+
+    def raw(self, payload: bytes) -> Send:
+        """Any bytes on the client's own topic."""
+        return Send(self._down, payload)
+
+    def say_raw(self, kind: int, body: bytes) -> Send:
+        """A control frame of any kind with any body, and a good MAC."""
+        head = bytearray(self.peer.seal(Cancel("any", 0, ""))[:MAC_OFFSET])
+        head[3] = kind
+        struct.pack_into("<I", head, 36, len(body))
+        sealed = self._down.encode() + head + body
+        mac = hmac.digest(self._keys.down, sealed, hashlib.sha256)[:16]
+        return Send(self._down, bytes(head) + mac + body)
+
+    def check(self, rule: str, good: bool, text: str) -> None:
+        """Note whether a rule is kept, and go on."""
+        self.findings.append(Finding(rule, good, text))
+
+    def expect(
+        self, rule: str, text: str, wanted: Callable[[Heard], bool], seconds: float
+    ) -> Generator[Step, Heard | None, Heard]:
+        """What the client must send within so many seconds. Raises ``Broken``."""
+        heard = yield Wait(wanted, seconds)
+        if heard is None:
+            raise Broken(rule, f"{text}: nothing within {seconds:g} s")
+        self.check(rule, True, text)
+        return heard
+
+    def quiet(
+        self, rule: str, text: str, unwanted: Callable[[Heard], bool], seconds: float
+    ) -> Generator[Step, Heard | None, None]:
+        """What the client must not send for so many seconds."""
+        heard = yield Wait(unwanted, seconds)
+        found = (
+            ""
+            if heard is None
+            else f", found {heard.frame.kind.name} {getattr(heard.message, 'run', '')}"
+        )
+        self.check(rule, heard is None, f"{text}{found}")
+
+    def _new_peer(self) -> Peer:
+        down, up = self._keys.down, self._keys.up
+        return Peer(self._down, down, up, self._incarnation, self._last[0])
+
+    def _judge(self, frame: Frame) -> None:
+        """Numbers grow by one; a goodbye is sealed long before it is sent, and a chunk has none."""
+        if frame.kind in (Kind.CHUNK, Kind.GOODBYE):
+            return
+        incarnation, number = self._last
+        if frame.incarnation == incarnation and not number < frame.seq <= number + 2:
+            text = f"{frame.kind.name} number {frame.seq} after {number} of start {incarnation}"
+            self.findings.append(Finding("3.6", False, text))
+        self._last = frame.incarnation, frame.seq
+
+    def _serve(self, transfer: bytes, get: Get) -> Iterator[Step]:
+        held = self.shelf.blobs.get(transfer)
+        if held is None:
+            self.check("8.1", False, f"GET of transfer {transfer.hex()}, which no order names")
+            return
+        manifest, blob = held
+        try:
+            wanted = from_bitmap(get.missing, manifest.count)
+        except RemoteError as exc:
+            self.check("8.3", False, f"GET: {exc}")
+            return
+        self.shelf.asked.append((transfer, frozenset(wanted)))
+        for index in sorted(wanted):
+            offset, length = manifest.span(index)
+            data = blob[offset : offset + length]
+            if (transfer, index) in self.shelf.astray:
+                self.shelf.astray.discard((transfer, index))
+                data = bytes(len(data))  # one that was damaged on its way: as good as lost
+            topic = topics.blob(self._fleet, transfer)
+            frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
+            yield Send(topic, seal(frame, topic, None))
+
+    def _resume(self, heard: Heard | None, now: float) -> Iterator[Step]:
+        """Play on to the next wait, or to the end."""
+        self._wait = None
+        try:
+            step = self._act.send(heard)
+            while not isinstance(step, Wait):
+                yield step
+                step = next(self._act)
+        except StopIteration:
+            self.done = True
+            return
+        self._wait, self._until = step, now + step.seconds
+
+
+def kind_of(*kinds: type[Message]) -> Callable[[Heard], bool]:
+    """Takes messages of these types."""
+    return lambda heard: isinstance(heard.message, kinds)

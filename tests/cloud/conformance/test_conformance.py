@@ -1,0 +1,149 @@
+"""``sedge-cloud conformance`` against our own agent, and against agents that break a rule on purpose."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from sedge_cloud.conformance.acts import Model, play
+from sedge_cloud.conformance.stage import Cut, Finding, Stage, Step
+from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.runtime import OpenBundles
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.job import WorkerContext, run_job
+from sedge_export import export
+from sedge_export.models import mlp
+from sedge_protocol.errors import SedgeError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Order
+
+KEYS = DeviceKeys.of(b"c" * 32)
+# What the core profile asks of a client, and no more.
+HELLO = Hello(bytes(16), "test", ("onnxruntime",), num_train=37, num_test=8)
+PROGRAMS = OpenBundles("auto", threads=1)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    export(
+        mlp(64, 32, 10), torch.randn(8, 64), batch_size=8, name="m", num_classes=10, folder=folder
+    )
+    return folder
+
+
+def examples(count: int) -> Examples:
+    rng = np.random.default_rng(count)
+    return Examples(rng.normal(size=(count, 64)).astype(np.float32), rng.integers(0, 10, count))
+
+
+class Client:
+    """An agent with its disk, under a virtual clock."""
+
+    def __init__(self, folder: Path) -> None:
+        blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
+        identity = Identity("pi-1", "test", KEYS, HELLO)
+        self.agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
+        self._place = WorkerContext(
+            blobs, self.agent.vectors, examples(37), examples(8),
+            lambda sha256: PROGRAMS.open(blobs, sha256), lambda: False, lambda: 0.0,
+        )  # fmt: skip
+        self._work: list[StartJob] = []
+
+    def connect(self, now: float) -> list[Send]:
+        self.agent.will()
+        return self.sent(self.agent.connected(now, max_packet_bytes=400_000))
+
+    def sent(self, effects: Iterable[AgentEffect]) -> list[Send]:
+        """The frames among effects; work is for later, as in a worker's thread."""
+        effects = list(effects)
+        self._work += [effect for effect in effects if isinstance(effect, StartJob)]
+        return [effect for effect in effects if isinstance(effect, Send)]
+
+    def work(self, now: float) -> list[Send]:
+        if not self._work:
+            return []
+        job = self._work.pop(0).job
+        try:
+            return self.sent(self.agent.finished(run_job(job, self._place), now))
+        except SedgeError as exc:
+            return self.sent(self.agent.failed(exc, now))
+
+
+def findings(client: Client, bundle: Path) -> list[Finding]:
+    """Play all acts; the client works whenever nothing else is under way."""
+    stage = Stage("test", "pi-1", KEYS, 1, play(Model(*load(bundle))))
+    now, ends = 0.0, 20_000.0
+    down: list[Step] = stage.begin(now)
+    up = client.connect(now)
+    while not stage.done and now < ends:
+        if up:
+            first = up.pop(0)
+            down += stage.receive(first.topic, first.payload, now)
+        elif down:
+            step = down.pop(0)
+            if isinstance(step, Cut):
+                client.agent.disconnected()
+                up = client.connect(now)
+            else:
+                sent = cast(Send, step)
+                up += client.sent(client.agent.receive(sent.topic, sent.payload, now))
+        elif worked := client.work(now):
+            up += worked
+        else:
+            due = [at for at in (client.agent.timer(), stage.timer()) if at is not None]
+            now = max(now, min(due, default=ends))
+            up += client.sent(client.agent.poll(now))
+            down += stage.poll(now)
+    assert stage.done
+    return stage.findings
+
+
+def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
+    found = findings(Client(tmp_path), bundle)
+    assert [finding for finding in found if not finding.good] == []
+    assert {"3.3", "3.5", "3.6", "5 Cancel", "7.1", "8.1", "8.2", "8.3", "9.3", "B4", "T4"} <= {
+        finding.rule for finding in found
+    }
+
+
+def believes_replays(agent: Agent) -> None:
+    agent.peer.window.accept = lambda frame: True  # type: ignore[method-assign]
+
+
+def never_forgets(agent: Agent) -> None:
+    agent._store.remove_update = lambda waiting: None  # type: ignore[method-assign]
+
+
+def drops_what_it_cannot_read(agent: Agent) -> None:
+    decline = agent._decline
+
+    def only_read(order: object, error: SedgeError) -> AgentEffect:
+        return decline(order, error) if isinstance(order, Order) else Note(0, "")
+
+    agent._decline = only_read  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("fault", "rules"),
+    [
+        (believes_replays, {"3.6"}),
+        (never_forgets, {"3.6", "7.1"}),  # it also offers where an order is played back
+        (drops_what_it_cannot_read, {"3.5"}),
+    ],
+)
+def test_a_wrong_client_is_shown_its_rule(
+    tmp_path: Path, bundle: Path, fault: Callable[[Agent], None], rules: set[str]
+) -> None:
+    client = Client(tmp_path)
+    fault(client.agent)
+    broken = {finding.rule for finding in findings(client, bundle) if not finding.good}
+    assert broken == rules

@@ -1,0 +1,276 @@
+"""Writes spec.json: what a client must do, beyond bytes, as cases that any language can play.
+
+python -m tests.vectors.make_spec
+"""
+
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sedge_edge.training.batches import batches, permutations
+from sedge_edge.training.job import select_elements
+from sedge_protocol.codec import Compression, ValueCoding, decode, encode
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
+from sedge_protocol.wire.messages import Codec, LastBatch
+from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
+
+ABOUT = (
+    "Cases of protocol/WIRE.md and its pages. Bytes are hex, floats are binary32 as 8 hex digits of their "
+    "little-endian bytes, one after the other. shuffles: T6, the epochs' permutations. batches: T4. "
+    "error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
+    "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
+    "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
+    "time is up, whatever it was. bundles: B1 to B5, blobs to accept or to refuse."
+)
+Events = list[dict[str, Any]]
+
+
+def shuffles() -> Events:
+    return [
+        {
+            "seed": seed,
+            "examples": count,
+            "epochs": [p.tolist() for p in permutations(seed, count, 3)],
+        }
+        for seed, count in ((0, 1), (0, 5), (1, 10), (2**32, 7), (2**63 - 1, 40), (20261123, 300))
+    ]
+
+
+def batch_cases() -> Events:
+    cases: list[tuple[int, int, LastBatch, bool]] = [
+        (8, 4, "pad", True), (7, 4, "pad", True), (7, 4, "pad", False), (7, 4, "fill", True),
+        (7, 4, "drop", True), (3, 4, "drop", True), (2, 5, "fill", True), (1, 3, "pad", True),
+    ]  # fmt: skip
+    found: Events = []
+    for count, size, last, safe in cases:
+        made = batches(count, size, 2, last, 5, safe)
+        rows = [[b.epoch, b.indices.tolist(), b.weights.tolist()] for b in made]
+        found.append({
+            "seed": 5, "examples": count, "batch_size": size, "last_batch": last,
+            "uses_batch_statistics": not safe, "batches": rows,
+        })  # fmt: skip
+    return found
+
+
+def hexed(theta: Theta) -> str:
+    return theta.astype("<f4").tobytes().hex()
+
+
+def feedback() -> Events:
+    rng = np.random.default_rng(1)
+    found: Events = []
+    for values, fraction, threshold in (
+        (ValueCoding.FP32, 0.25, 0.0), (ValueCoding.BF16, 1.0, 0.0), (ValueCoding.INT8, 0.5, 0.0),
+        (ValueCoding.FP16, 0.5, 0.02), (ValueCoding.FP32, 1.0, 0.0), (ValueCoding.FP32, 0.01, 0.0),
+    ):  # fmt: skip
+        codec = Codec(
+            values=values, fraction=fraction, threshold=threshold, compression=Compression.NONE
+        )
+        owed, rounds = np.zeros(12, np.float32), []
+        for _ in range(3):
+            change = np.round(rng.normal(0, 0.05, 12), 3).astype(np.float32)
+            change[3] = change[7]  # of equal magnitudes the lowest index first
+            delta = change + owed
+            chosen = select_elements(delta, codec)
+            coded = encode(chosen, values, Compression.NONE)
+            owed = delta - decode(coded, 12).dense()
+            rounds.append({"change": hexed(change), "coded": coded.hex(), "owed": hexed(owed)})
+        found.append({
+            "values": values, "fraction": fraction, "threshold": threshold, "size": 12, "rounds": rounds,
+        })  # fmt: skip
+    return found
+
+
+def replays() -> Events:
+    cases = {
+        "in order": [(1, 1), (1, 2), (1, 3)],
+        "twice": [(1, 1), (1, 1), (1, 2), (1, 1)],
+        "reordered within 64": [(1, 70), (1, 7), (1, 8), (1, 7)],
+        "64 below is dropped": [(1, 100), (1, 36), (1, 37)],
+        "an older start": [(5, 3), (4, 9), (5, 4)],
+        "a newer start begins anew": [(1, 50), (2, 1), (2, 50), (1, 51)],
+        "a leap": [(1, 1), (1, 1000), (1, 1), (1, 937), (1, 936)],
+        "zero is a number like others": [(1, 0), (1, 0)],
+    }
+    found: Events = []
+    for name, frames in cases.items():
+        window = ReplayWindow()
+        verdicts = [window.accept(Frame(Kind.WELCOME, b"", start, seq)) for start, seq in frames]
+        found.append({"name": name, "frames": frames, "accepted": verdicts})
+    return found
+
+
+class Sender:
+    """Plays an upload and writes down what it sends."""
+
+    def __init__(self, chunks: int) -> None:
+        self.blob = bytes(4096 * (chunks - 1) + 10)
+        self.upload = Upload(describe(self.blob, 4096), np.random.default_rng(0))
+        self.now, self.events = 0.0, Events()
+
+    def play(self, event: str, **given: Any) -> None:
+        upload, number = self.upload, self.upload.number
+        if event == "connected":
+            upload.connected(self.now)
+        elif event == "disconnected":
+            upload.disconnected()
+        elif event == "have":
+            held = to_bitmap(given["held"], upload.manifest.count)
+            upload.receive(given["number"], held, given["credit"], self.now)
+        elif event == "busy":
+            upload.busy(1.0, self.now)
+        else:  # the timer
+            self.now = upload.timer() or self.now
+        sent: list[object] = []
+        for what in upload.poll(self.now):
+            sent.append({"offer": upload.number, "data": upload.inline} if what is None else what)
+        assert number <= upload.number
+        self.events.append({"event": event, **given, "sends": sent})
+
+
+def uploads() -> Events:
+    found: Events = []
+    for name, chunks, script in (
+        ("a small blob travels in its first offer", 1, [("connected", {}), ("timer", {}), ("timer", {})]),
+        ("four at once, lowest first", 7, [
+            ("connected", {}), ("have", {"number": 1, "held": [], "credit": 4}),
+            ("have", {"number": 0, "held": [0, 1], "credit": 4}),
+            ("have", {"number": 0, "held": [0, 1, 2, 3], "credit": 4}),
+        ]),
+        ("what was sent before something that arrived is lost", 6, [
+            ("connected", {}), ("have", {"number": 1, "held": [], "credit": 4}),
+            ("have", {"number": 0, "held": [1, 3], "credit": 4}),
+        ]),
+        ("silence: another offer, then what it does not have", 5, [
+            ("connected", {}), ("have", {"number": 1, "held": [], "credit": 2}), ("timer", {}),
+            ("have", {"number": 2, "held": [0], "credit": 2}),
+        ]),
+        ("an answer to an older offer adds", 5, [
+            ("connected", {}), ("timer", {}), ("have", {"number": 1, "held": [2], "credit": 1}),
+            ("have", {"number": 2, "held": [0], "credit": 1}),
+        ]),
+        ("an answer to an earlier start is ignored", 3, [
+            ("connected", {}), ("have", {"number": 9, "held": [0, 1, 2], "credit": 4}),
+            ("have", {"number": 1, "held": [], "credit": 4}),
+        ]),
+        ("busy, then a cut, then all over", 3, [
+            ("connected", {}), ("busy", {}), ("timer", {}),
+            ("have", {"number": 2, "held": [], "credit": 1}), ("disconnected", {}),
+            ("have", {"number": 2, "held": [0], "credit": 4}), ("connected", {}),
+            ("have", {"number": 3, "held": [0], "credit": 4}),
+        ]),
+    ):  # fmt: skip
+        sender = Sender(chunks)
+        for event, given in script:
+            sender.play(event, **given)
+        found.append({"name": name, "chunks": chunks, "events": sender.events})
+    return found
+
+
+def downloads() -> Events:
+    found: Events = []
+    cases: list[tuple[str, list[int], list[str | int]]] = [
+        ("one chunk first, then the others", [], ["connected", 0, 1, 2, 3]),
+        ("what is held is not asked for", [0, 2], ["connected", 1, 3]),
+        ("silence: the first alone, again", [], ["connected", "timer", "timer", 0]),
+        ("a chunk lost: only what is missing", [], ["connected", 0, 1, 3, "timer", 2]),
+        ("chunks that others asked for are as good", [], ["connected", 3, 2, 0, "timer", 1]),
+        ("a cut: probing again", [], ["connected", 0, "disconnected", 1, "connected", 2, 3]),
+    ]  # fmt: skip
+    for name, held, script in cases:
+        manifest = describe(bytes(range(256)) * 56, 4096)
+        blob = bytes(range(256)) * 56
+        fetch, now, events = Fetch(manifest, set(held), np.random.default_rng(0)), 0.0, Events()
+        for event in script:
+            if isinstance(event, int):
+                offset, length = manifest.span(event)
+                fetch.chunk(event, blob[offset : offset + length], now)
+            elif event == "connected":
+                fetch.connected(now)
+            elif event == "disconnected":
+                fetch.disconnected()
+            else:
+                now = fetch.timer() or now
+            asked = fetch.poll(now)
+            wants = None if asked is None else sorted(from_bitmap(asked, manifest.count))
+            events.append({"event": event, "gets": wants})
+        found.append({"name": name, "chunks": manifest.count, "held": held, "events": events})
+    return found
+
+
+def bundles() -> Events:
+    program = b"\x08\x0a"
+    layout = {
+        "tensors": [
+            {"name": "w", "shape": [2, 3], "offset": 0},
+            {"name": "b", "shape": [], "offset": 6},
+        ]
+    }
+    manifest: dict[str, Any] = {
+        "format": 1, "name": "tiny", "layout": layout, "batch_size": 4,
+        "input": {"dtype": "float32", "shape": [3]}, "target": {"dtype": "int64", "shape": []},
+        "num_classes": 2, "optimizer": "sgd", "uses_batch_statistics": False,
+        "programs": [{
+            "name": "train", "backend": "other", "file": "train.bin",
+            "sha256": hashlib.sha256(program).hexdigest(),
+        }],
+        "verification": {"step_error": 0.0, "epoch_error": 0.0, "tolerance": 1.0, "versions": {}},
+    }  # fmt: skip
+
+    def packed(manifest: dict[str, Any], files: dict[str, bytes] | None = None) -> bytes:
+        files = {"train.bin": program} if files is None else files
+        body = {"manifest": json.dumps(manifest).encode(), "files": files}
+        return zlib.compress(msgspec.msgpack.encode(body), 9)
+
+    def tensor(**other: object) -> dict[str, Any]:
+        first = {**layout["tensors"][0], **other}
+        return {**manifest, "layout": {"tensors": [first, layout["tensors"][1]]}}
+
+    entry = manifest["programs"][0]
+    good = packed(manifest)
+    cases: list[tuple[str, bytes, bool]] = [
+        ("as it should be", good, True),
+        ("a key that is not known (B5)", packed({**manifest, "later": 1}), True),
+        ("a byte behind the stream (B1)", good + b"\0", False),
+        ("cut off (B1)", good[:-1], False),
+        ("not compressed (B1)", zlib.decompress(good), False),
+        ("another format (B5)", packed({**manifest, "format": 2}), False),
+        ("a file that is missing (B2)", packed(manifest, {}), False),
+        ("a file of another hash (B3)", packed(manifest, {"train.bin": b"\x08\x0b"}), False),
+        ("a name that is a path (B2)", packed(
+            {**manifest, "programs": [{**entry, "file": "../x"}]}, {"../x": program}), False),
+        ("an offset that leaves a gap (B6)", packed(tensor(offset=1)), False),
+        ("an empty extent (B6)", packed(tensor(shape=[2, 0])), False),
+        ("a name that repeats (B6)", packed(tensor(name="b")), False),
+        ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
+    ]  # fmt: skip
+    return [{"rule": rule, "blob": blob.hex(), "accepted": fine} for rule, blob, fine in cases]
+
+
+def vectors() -> dict[str, object]:
+    """Everything in spec.json."""
+    return {
+        "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
+        "replay": replays(), "uploads": uploads(), "downloads": downloads(), "bundles": bundles(),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    text = json.dumps(vectors(), separators=(", ", ": "))
+    for key in (
+        "shuffles",
+        "batches",
+        "error_feedback",
+        "replay",
+        "uploads",
+        "downloads",
+        "bundles",
+    ):
+        text = text.replace(f'"{key}": [', f'\n"{key}": [\n')
+    Path(__file__).with_name("spec.json").write_text(text.replace('}, {"', '},\n{"') + "\n")

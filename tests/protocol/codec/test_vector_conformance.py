@@ -77,8 +77,8 @@ def test_accepted_vectors_cover_every_form_coding_and_compression() -> None:
 
 
 def test_the_examples_of_wire_md_decode() -> None:
-    text = (Path(__file__).parents[3] / "protocol" / "WIRE.md").read_text()
-    blocks = text[text.rindex("### Example") :].split("```")[1::2]
+    text = (Path(__file__).parents[3] / "protocol" / "spec" / "coded-vector.md").read_text()
+    blocks = text[text.rindex("## Example") :].split("```")[1::2]
     examples = [
         b"".join(bytes.fromhex(re.split("   +", line)[0]) for line in block.strip().splitlines())
         for block in blocks

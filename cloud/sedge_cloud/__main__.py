@@ -62,13 +62,14 @@ def _parser() -> argparse.ArgumentParser:
     conformance = commands.add_parser(
         "conformance", help="find the rules of WIRE.md that a client breaks"
     )
-    conformance.add_argument("device", help="an enrolled device, whose client is to be started")
+    conformance.add_argument(
+        "device",
+        help="a device enrolled for this alone: what its client keeps of other runs makes room",
+    )
     conformance.add_argument(
         "--bundle", type=Path, required=True, help="folder made by sedge-export"
     )
-    help_text = (
-        "port to listen on for the client in the broker's place, so that its connection can be cut"
-    )
+    help_text = "port that passes the client on to the broker, and can be cut; open to the network"
     conformance.add_argument("--gate", type=int, metavar="PORT", help=help_text)
     conformance.set_defaults(call=_conformance)
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))

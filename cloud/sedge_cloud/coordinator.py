@@ -202,7 +202,12 @@ class Coordinator:
 
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
-        device.peer.agree(hello.versions)
+        try:
+            device.peer.agree(hello.versions)
+        except VersionError:  # whatever it spoke before, no order reaches it now
+            self.devices.leave(device)
+            self.rounds.leave(name)
+            raise
         if frame.incarnation != device.row.incarnation:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)

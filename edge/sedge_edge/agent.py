@@ -201,7 +201,7 @@ class Agent:
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
             note = Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")
-            order = messages.unreadable_order(exc)
+            order = messages.unreadable_order(exc) if self._handshake.ever_welcomed else None
             return [note] if order is None else [note, self._decline(order, exc)]
         except StorageError as exc:  # one log line for all the chunks in flight
             return [] if now < self._disk_retry_at else self._wait_for_disk(exc, now)

@@ -186,7 +186,20 @@ def is_order(send: Send) -> bool:
     return send.payload[3] == Kind.ORDER
 
 
+def test_sides_that_no_longer_speak_version_1_agree(tmp_path: Path) -> None:
+    """HELLO and WELCOME are frozen: read by a side that has dropped the version of their header."""
+    cloud = Cloud(tmp_path)
+    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 2, versions=(2, 3))
+    cloud.load()
+    old = cloud.devices["a"]
+    old.peer = Peer(old.topic, old.keys.up, old.keys.down, 2, 0, versions=(2,))
+    (welcome, *_) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2,)))
+    assert isinstance(welcome, Welcome) and welcome.versions == (2, 3)
+    assert cloud.core.devices["a"].online
+
+
 def test_a_device_without_a_version_in_common_is_refused(cloud: Cloud) -> None:
+    cloud.say("a", a_hello("as it was"))
     (refusal,) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(7,)))
     assert refusal == Refusal("version", "protocol versions 7, this side speaks 1")
     assert not cloud.core.devices["a"].online

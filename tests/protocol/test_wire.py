@@ -18,7 +18,7 @@ from sedge_cloud.store import runs as run_store
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt
-from sedge_protocol.wire import bundle, frame, messages, topics, transfer, update
+from sedge_protocol.wire import bundle, frame, messages, program, topics, transfer, update
 from sedge_protocol.wire.frame import HEADER, Kind, ReplayWindow
 from sedge_protocol.wire.messages import KINDS
 
@@ -239,9 +239,7 @@ def test_the_other_numbers() -> None:
     assert f"min({transfer.RETRY_MAX_S:g}, {transfer.RETRY_FIRST_S:g} · 2^a)" in upload
     link = prose("1. Topics and the broker")
     assert link.count(str(mqtt.DEFAULT_MAX_PACKET)) == 3
-    assert (
-        f"heard nothing for {mqtt.DEAF_S:g} s" in link and f"{mqtt.DEAF_MAX_S:g} s at most" in link
-    )
+    assert f"in the {mqtt.DEAF_S:g} s after" in link and f"{mqtt.DEAF_MAX_S:g} s at most" in link
     assert f"Keepalive {mqtt.KEEPALIVE_S} s" in link
     assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link
     assert f"min({mqtt.RECONNECT_MAX_S:g}, 2^f)" in link
@@ -249,6 +247,16 @@ def test_the_other_numbers() -> None:
     assert f"`gather_ms` ({CloudConfig('fleet').gather_ms})" in TEXT
     assert f"BUSY, {inbox.RETRY_MS} ms" in TEXT
     assert row(section("The packed bundle"), "format")[1] == str(bundle.FORMAT)
+
+
+def test_what_a_program_may_have() -> None:
+    text = section("Programs")
+    listed = text[text.index("The operators:") : text.index("| message of")]
+    assert set(re.findall(r"`(\w+)`", listed)) == program.OPERATORS
+    fields = {cells[0]: cells[1] for cells in rows(text[text.index("| message of") :])[1:]}
+    for name, message in (("NodeProto", program._NODE), ("TensorProto", program._TENSOR)):
+        names = [f"{number} {field}" for number, (field, _) in sorted(message.allowed.items())]
+        assert fields[name] == ", ".join(names)
 
 
 def test_topics_and_access_list() -> None:

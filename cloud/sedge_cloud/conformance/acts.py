@@ -11,12 +11,12 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from sedge_cloud.conformance.stage import Act, Broken, Cut, Heard, Stage, Step, kind_of
+from sedge_cloud.conformance.stage import Act, Broken, Cut, Heard, Model, Stage, Step, kind_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import RemoteError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import messages
-from sedge_protocol.wire.bundle import Bundle, pack
+from sedge_protocol.wire.bundle import pack
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.messages import (
     Codec,
@@ -42,14 +42,6 @@ S = TypeVar("S", bound=messages.Message)
 
 
 @dataclass(frozen=True)
-class Model:
-    """A bundle and the vector (n,) that its training begins with."""
-
-    bundle: Bundle
-    theta: Theta
-
-
-@dataclass(frozen=True)
 class Uploaded:
     """An update as it has come: the offer, the transfer, the blob and its report."""
 
@@ -66,9 +58,11 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
     """
 
     def acts(stage: Stage) -> Act:
+        # Not what an earlier play has left on the device: blobs and versions of its own.
+        salt, fresh = stage.incarnation, model.salted(stage.incarnation)
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
-            run = Run(stage, model, f"conformance-{number}")
+            run = Run(stage, fresh, f"conformance-{number}-{salt}")
             try:
                 yield from act(run)
             except Broken as exc:
@@ -151,7 +145,10 @@ class Run:
             missing = min(set(range(manifest.count)) - parts.keys())
             text = f"chunk {missing}, the lowest that is missing, with a credit of one"
             chunk = yield from stage.expect("7.1", text, is_chunk(transfer, missing), SOON_S)
-            manifest.check(chunk.frame.index, chunk.frame.body)
+            try:
+                manifest.check(chunk.frame.index, chunk.frame.body)
+            except RemoteError as exc:
+                raise Broken("6.4", f"a chunk that is refused: {exc}") from exc
             parts[missing] = chunk.frame.body
         blob = b"".join(parts[i] for i in range(manifest.count))
         if hashlib.sha256(blob).digest() != manifest.sha256:
@@ -181,7 +178,7 @@ class Run:
         stage.check("9.3", (delta is not None) == wanted, "a payload exactly where it was ordered")
         rows = self.model.bundle.manifest.batch_size
         steps = -(-report.num_examples // rows) * order.training.local_epochs
-        stage.check("T4", report.steps == steps, f"{steps} steps an epoch, found {report.steps}")
+        stage.check("T4", report.steps == steps, f"{steps} steps in all, found {report.steps}")
         return report
 
     def settle(self, uploaded: Uploaded, answer: messages.Committed | messages.Reject) -> Act:

@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig, broker_settings
-from sedge_cloud.conformance.acts import Model, play
-from sedge_cloud.conformance.stage import Cut, Finding, Stage, Wait
+from sedge_cloud.conformance.acts import play
+from sedge_cloud.conformance.stage import Cut, Finding, Model, Stage, Wait
 from sedge_cloud.conformance.stage import Step as StageStep
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
@@ -80,12 +80,15 @@ class Player:
 
 
 class Gate:
-    """A way to the broker that can be cut: a port of this host, passed on byte by byte."""
+    """A way to the broker that can be cut: a port on all interfaces, passed on byte by byte."""
 
     def __init__(self, port: int, broker: tuple[str, int]) -> None:
         self._broker = broker
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("", port))
+        try:
+            self._listener = socket.create_server(("", port))
+        except (OSError, OverflowError) as exc:
+            raise ConfigError("gate", port, f"a free port, 1024 to 65535 ({exc})") from exc
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -10,8 +10,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+import numpy as np
+
 from sedge_protocol.errors import RemoteError
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire import topics
+from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import MAC_OFFSET, NO_TRANSFER, Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
@@ -65,6 +70,20 @@ Step: TypeAlias = Send | Wait | Cut
 Act: TypeAlias = Generator[Step, Heard | None, None]
 
 
+@dataclass(frozen=True)
+class Model:
+    """A bundle and the vector (n,) that its training begins with."""
+
+    bundle: Bundle
+    theta: Theta
+
+    def salted(self, salt: int) -> "Model":
+        """The same model under another name and from another start, so that no device has it."""
+        manifest = msgspec.structs.replace(self.bundle.manifest, name=f"conformance {salt}")
+        noise = np.random.default_rng(salt).normal(0, 1e-3, self.theta.size).astype(np.float32)
+        return Model(Bundle(manifest, self.bundle.files), self.theta + noise)
+
+
 @dataclass
 class Shelf:
     """The blobs that are served, and how: what was asked for, and which chunks go astray once."""
@@ -106,7 +125,7 @@ class Stage:
         self._fleet = fleet
         self.topic, self._down = topics.up(fleet, device), topics.down(fleet, device)
         self._keys = keys
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._last = (0, 0)  # the client's start count and number
         self.peer = self._new_peer()
         self._act = play(self)
@@ -115,7 +134,7 @@ class Stage:
 
     def restart(self) -> None:
         """Begin anew as a coordinator that has just started."""
-        self._incarnation += 1
+        self.incarnation += 1
         self.peer = self._new_peer()
 
     def begin(self, now: float) -> list[Step]:
@@ -201,7 +220,7 @@ class Stage:
 
     def _new_peer(self) -> Peer:
         down, up = self._keys.down, self._keys.up
-        return Peer(self._down, down, up, self._incarnation, self._last[0])
+        return Peer(self._down, down, up, self.incarnation, self._last[0])
 
     def _judge(self, frame: Frame) -> None:
         """Numbers grow by one; a goodbye is sealed long before it is sent, and a chunk has none."""
@@ -232,7 +251,7 @@ class Stage:
                 self.shelf.astray.discard((transfer, index))
                 data = bytes(len(data))  # one that was damaged on its way: as good as lost
             topic = topics.blob(self._fleet, transfer)
-            frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
+            frame = Frame(Kind.CHUNK, data, self.incarnation, 0, transfer, index)
             yield Send(topic, seal(frame, topic, None))
 
     def _resume(self, heard: Heard | None, now: float) -> Iterator[Step]:

@@ -205,12 +205,14 @@ class LiveRun:
     ``retry_at`` above 0 says that the disk has refused a write: nothing is tried before that time.
     ``drawn_at`` is ``Fleet.changes`` at the last draw with too few capable devices: drawing again is
     useless until a device comes or goes.
+    ``refused`` are the devices that have been told which features they lack.
     """
 
     run: Run
     round: OpenRound | None = None
     retry_at: float = 0.0
     drawn_at: int = -1
+    refused: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def timer(self) -> float | None:
         """When the run is next due, whether or not messages arrive; None without an open round."""

@@ -136,7 +136,9 @@ class Scheduler:
             try:
                 planned = plan_cohort(run, self._run_store, number, task, devices, self._draw)
                 for name, features in planned.left_out.items():
-                    yield from devices.refuse(name, run.name, features)
+                    if live.refused.get(name) != features:  # said once, not at every draw
+                        live.refused[name] = features
+                        yield from devices.refuse(name, run.name, features)
                 if len(planned.orders) < run.config.min_updates:
                     live.drawn_at = devices.changes
                     return

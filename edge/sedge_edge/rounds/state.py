@@ -20,7 +20,7 @@ from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 
-SCHEMA = 1
+SCHEMA = 2
 # Runs that the device keeps state of: a bundle and at most five vectors of the model's size each.
 MAX_RUNS = 16
 # The wait after the disk has refused.

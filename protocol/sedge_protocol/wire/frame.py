@@ -132,7 +132,7 @@ def open_frame(
     )
     if magic != MAGIC:
         raise FrameError(f"frame begins with {magic!r}, expected {MAGIC!r}")
-    if version not in versions:
+    if version not in ((FIRST_VERSION,) if kind in FROZEN else versions):
         spoken = ", ".join(map(str, versions))
         raise VersionError(f"frame of protocol version {version}, this side speaks {spoken}")
     if body_len > MAX_BODY_BYTES:

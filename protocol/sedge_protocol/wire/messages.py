@@ -327,7 +327,7 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The last frame cannot be processed: its version, its size, its sender."""
+    """Why the coordinator cannot work with the device; ``reason`` is one of WIRE.md's."""
 
     reason: Short
     detail: Detail = ""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from sedge_cloud.conformance.acts import Model, play
-from sedge_cloud.conformance.stage import Cut, Finding, Stage, Step
+from sedge_cloud.conformance.acts import play
+from sedge_cloud.conformance.stage import Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles

@@ -44,23 +44,30 @@ class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
 class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broadcast]: how the next global model travels to the devices.
 
-    With ``values`` fp32 and ``fraction`` 1 it travels whole and exact. Otherwise each round sends the
-    change: the ``fraction`` (0 to 1, a share of the n elements) that is largest in magnitude, in the
-    precision ``values``, and what that leaves out is owed to the next rounds, or part of the next change
-    where a strategy replaces the model (``Context.replaced``). The cloud adopts what the devices decode, so
-    both hold the same model whatever is lost. A device that has missed too many changes gets the model
-    whole and exact. ``compression`` is of both: a device that cannot decompress it, or does not know
-    ``values``, takes no part in the run.
+    Each round sends the change: the ``fraction`` (0 to 1, a share of the n elements) that is largest in
+    magnitude, in the precision ``values``. What that leaves out is owed to the next rounds. The cloud
+    adopts what the devices decode, so both hold the same model whatever is lost. A device that is new, has
+    missed too many changes or does not know ``values`` gets the model whole and exact, and so does every
+    device where a strategy replaces the model (``Context.replaced``), unless ``fraction`` is 1.
+
+    With ``values`` sign a model takes 5 to 6 bits an element whole, as all its elements are multiples of a
+    power of two (broadcast.py). The first model is rounded to it: in its root mean square there are about
+    ``levels`` of them. A model that is trained already wants more, and with 0 it stays as it is.
+
+    ``whole`` sends the model whole and exact in every round. A device that cannot decompress
+    ``compression`` takes no part in the run.
     """
 
-    values: ValueCoding = ValueCoding.FP32
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    values: ValueCoding = ValueCoding.SIGN
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.03
     compression: Compression = Compression.ZSTD
+    levels: Annotated[int, Meta(ge=0, le=65536)] = 6
+    whole: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether every round sends the model whole and exact."""
-        return self.values is ValueCoding.FP32 and self.fraction >= 1.0
+    def on_grid(self) -> bool:
+        """Whether every version is on a grid (broadcast.py)."""
+        return self.values is ValueCoding.SIGN and not self.whole
 
 
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

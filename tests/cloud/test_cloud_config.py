@@ -208,7 +208,8 @@ error_feedback = false
 def test_a_run_file_with_nothing_but_a_strategy(tmp_path: Path) -> None:
     config = load_run(written(tmp_path, RUN))
     assert config == RunConfig(strategy="fedobp")
-    assert config.broadcast.whole and config.rounds_in_all == 101
+    assert config.broadcast.on_grid and not config.broadcast.whole
+    assert config.rounds_in_all == 101
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedobp", "fedrep", "fedselect"])
@@ -277,16 +278,16 @@ def test_options_may_be_lists_of_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broadcast", "whole"),
+    ("broadcast", "on_grid"),
     [
         (BroadcastConfig(), True),
-        (BroadcastConfig(compression=Compression.ZLIB), True),
-        (BroadcastConfig(fraction=0.99), False),
+        (BroadcastConfig(ValueCoding.SIGN, 1.0, levels=0), True),
+        (BroadcastConfig(whole=True), False),
         (BroadcastConfig(ValueCoding.BF16), False),
     ],
 )
-def test_when_the_broadcast_is_whole(broadcast: BroadcastConfig, whole: bool) -> None:
-    assert broadcast.whole is whole
+def test_when_the_model_is_on_a_grid(broadcast: BroadcastConfig, on_grid: bool) -> None:
+    assert broadcast.on_grid is on_grid
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from sedge_emulate.emulation import Course
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.plan import Plan
 from sedge_emulate.progress import Progress
+from sedge_emulate.reproduce.cells import WHOLE
 from sedge_emulate.reproduce.play import ROBUST
 from sedge_emulate.reproduce.released import DEVICES, Released, name, partition
 from sedge_emulate.shares import Shares
@@ -93,6 +94,7 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
         num_rounds=ROUNDS,
         min_available_devices=DEVICES,
         training=TrainingConfig(local_epochs=5, learning_rate=0.01, momentum=0.7),
+        broadcast=WHOLE,
         evaluate=False,
         robust=ROBUST,
     )

@@ -341,7 +341,9 @@ def test_the_same_order_gives_the_same_bytes(
     ],
     ids=["dense", "bf16", "int8"],
 )
-@pytest.mark.parametrize("broadcast", [BroadcastConfig(), BroadcastConfig(ValueCoding.BF16, 0.1)])
+@pytest.mark.parametrize(
+    "broadcast", [BroadcastConfig(whole=True), BroadcastConfig(ValueCoding.BF16, 0.1)]
+)
 def test_the_cloud_holds_start_and_delta_bit_for_bit(
     exported: dict[str, Exported],
     digits: tuple[Examples, Examples],

@@ -14,6 +14,7 @@ from sedge_cloud.config import COORDINATOR, RunConfig
 from sedge_cloud.rounds.lifecycle import RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_stranger
+from sedge_cloud.store.broadcast import first_version
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.runs import Run, RunState, RunStore
@@ -65,7 +66,9 @@ def start_run(
     first = strategy.init(context)
     blobs = [store.blobs.write(bundles.pack(packed)) for packed in (bundle, *forms)]
     run_store = RunStore(store)
-    model, model_hash, _ = run_store.write_model(first.theta, config.broadcast.compression)
+    statistics = (layout.by_name[name].slice for name in layout.statistics)
+    theta = first_version(first.theta, statistics, config.broadcast)
+    model, model_hash, _ = run_store.write_model(theta, config.broadcast.compression)
     state = RunState(
         model,
         model_hash,

@@ -19,23 +19,27 @@ CORRECTION = "correction"
 def capable(run: Run) -> Callable[[Hello], bool]:
     """Whether a device can do a run's work.
 
-    That is: run one of its programs, and decode what devices get, the bundle, broadcast and patches.
+    That is: run one of its programs, and decode what devices get, the bundle, models and patches.
     """
     backends = {program.backend for program in run.manifest.programs}
     broadcast, patch = run.config.broadcast, run.config.patch
     # A bundle is zstd, and nobody needs to announce what is not compressed.
     compressions = {Compression.ZSTD, broadcast.compression, patch.compression}
     compressions.discard(Compression.NONE)
-    codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
 
     def able(hello: Hello) -> bool:
         return (
             bool(backends.intersection(hello.backends))
             and compressions.issubset(hello.compressions)
-            and codings.issubset(hello.codecs)
+            and decodes(hello, patch.values)
         )
 
     return able
+
+
+def decodes(hello: Hello, values: ValueCoding) -> bool:
+    """Whether a device knows this precision."""
+    return values in COMMON_VALUES or values in hello.codecs
 
 
 def needed_features(work: Work, training: Training) -> frozenset[str]:
@@ -59,9 +63,8 @@ def codec_for(config: RunConfig, hello: Hello | None) -> Codec:
         return codec
     known = {*hello.compressions, Compression.NONE}
     wanted = (codec.compression, Compression.ZSTD, Compression.ZLIB, Compression.NONE)
-    values_known = codec.values in COMMON_VALUES or codec.values in hello.codecs
     return msgspec.structs.replace(
         codec,
-        values=codec.values if values_known else ValueCoding.INT8,
+        values=codec.values if decodes(hello, codec.values) else ValueCoding.INT8,
         compression=next(compression for compression in wanted if compression in known),
     )

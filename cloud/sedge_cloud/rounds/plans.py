@@ -216,7 +216,13 @@ class _Planner:
             trusted=trusted,
             num_train=0 if said is None else said.num_train,
             correction=self._correction(assignment.correction),
+            holds=self._held(known),
         )
+
+    def _held(self, known: ClientModelRow | None) -> bytes:
+        """The hash of the global model that a device began its last update with; empty for none."""
+        row = known and self._run_store.store.round(self._run.name, known.round)
+        return row.model_hash if known and row and row.model == known.model else b""
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
         """Blob and hash of a start vector; both empty where it is the run's model."""

@@ -269,6 +269,10 @@ class Scheduler:
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"
             yield Note(logging.ERROR, text)
+        if summary.whole:
+            self._counters["whole_models"] += 1
+            text = "the next model travels whole: the broadcast's coding does not serve it"
+            yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
         if live.run.status != RUNNING:
             yield RunEnded(live.run.name, live.run.status)
         yield from self._house.closed(len(current.orders))

@@ -29,6 +29,7 @@ class Summary(msgspec.Struct, frozen=True):
     from, only those that it picked. ``failure`` says why the round ended the run; the global model is then
     the one before it. ``distrusted`` has the devices whose updates were shortened or left out, with the
     factor (outliers.py), and ``late`` those whose updates for earlier rounds were counted in this one.
+    ``whole`` says that the next global model travels whole though the run's broadcast is coded.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
     failure: str = ""
     distrusted: dict[str, float] = {}
     late: tuple[str, ...] = ()
+    whole: bool = False
 
 
 def summarise(

@@ -168,20 +168,23 @@ class RunStore(Vectors):
     def write_state(self, run: Run, state: State) -> RunState:
         """Store what a strategy gives back; the result names it.
 
-        Where the broadcast is not whole, the next global model is what the devices make of it
-        (broadcast.py). What the broadcast leaves out is owed where the state ``counts``. A pure function of
-        ``run.state`` and ``state``. Raises ``LocalError`` when it is not finite.
+        Where the broadcast is coded, the next global model is what the devices make of it (broadcast.py),
+        and what it leaves out is owed where the state ``counts``. Where it does not, a part of the elements
+        is no model: it then travels whole. A pure function of ``run.state`` and ``state``. Raises
+        ``LocalError`` when the next global model is not finite.
         """
         known, broadcast = run.state, run.config.broadcast
         known = msgspec.structs.replace(
             known, arrays=self.write_arrays(state.arrays), groups=self.write_groups(state.groups)
         )
         current = self.theta(known.model, run.manifest.layout.size)
-        if broadcast.whole:
+        if broadcast.whole or not (state.counts or broadcast.fraction >= 1):
             if state.theta is current:
                 return known
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
-            return msgspec.structs.replace(known, model=model, model_hash=model_hash)
+            return msgspec.structs.replace(
+                known, model=model, model_hash=model_hash, owed=b"", steps=()
+            )
         owed = self.read_vector(known.owed) if known.owed and state.counts else None
         version = next_version(state.theta, current, owed, broadcast)
         left = self.write_vector(version.owed) if state.counts else b""

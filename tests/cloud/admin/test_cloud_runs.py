@@ -194,12 +194,21 @@ def test_a_first_model_that_is_not_finite(store: Store, tmp_path: Path) -> None:
 
 
 def test_runs_begin_with_the_exact_model(store: Store, tmp_path: Path) -> None:
-    lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8))
+    lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8, 1.0))
     start_run(store, "run", make_bundle(tmp_path / "bundle"), lossy)
     state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
     theta = RunStore(store).theta(state.model, LAYOUT.size)
     assert theta.tobytes() == random_theta(1).tobytes()
     assert state.model_hash == hashlib.sha256(theta.tobytes()).digest()
+
+
+def test_runs_begin_on_the_grid(store: Store, tmp_path: Path) -> None:
+    coded = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(levels=8))
+    start_run(store, "run", make_bundle(tmp_path / "bundle"), coded)
+    state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
+    theta, given = RunStore(store).theta(state.model, LAYOUT.size), random_theta(1)
+    # The weights' root mean square is .1: an eighth of it is nearest to 1/64.
+    np.testing.assert_array_equal(theta, np.rint(given * 64) / 64)
 
 
 def test_only_a_running_run_is_stopped(store: Store, tmp_path: Path) -> None:

@@ -161,16 +161,16 @@ CODED = BroadcastConfig(ValueCoding.BF16, 0.1, Compression.ZLIB)
 @pytest.mark.parametrize(
     ("hello", "broadcast", "able"),
     [
-        (a_hello(), BroadcastConfig(), True),
+        (a_hello(), BroadcastConfig(whole=True), True),
         (a_hello(), CODED, False),
         (a_hello(compressions=("zlib", "zstd")), CODED, True),
         (a_hello(compressions=("zlib",)), CODED, False),  # its bundle is zstd
         (a_hello(compressions=()), BroadcastConfig(compression=Compression.NONE), False),
         (a_hello(), BroadcastConfig(compression=Compression.NONE), True),
-        (a_hello(backends=("executorch",)), BroadcastConfig(), False),
-        (a_hello(backends=("executorch", "onnxruntime")), BroadcastConfig(), True),
-        (a_hello(backends=()), BroadcastConfig(), False),
-        (a_hello(), BroadcastConfig(ValueCoding.INT8), True),
+        (a_hello(backends=("executorch",)), BroadcastConfig(whole=True), False),
+        (a_hello(backends=("executorch", "onnxruntime")), BroadcastConfig(whole=True), True),
+        (a_hello(backends=()), BroadcastConfig(whole=True), False),
+        (a_hello(), BroadcastConfig(ValueCoding.SIGN), True),  # it gets models whole
     ],
 )
 def test_who_is_able(
@@ -209,17 +209,6 @@ def test_what_a_device_has_said(fleet: Fleet) -> None:
     assert fleet.hello("a") is None and fleet.hello("nobody") is None
     fleet.arrive(fleet["a"], a_hello("x"))
     assert fleet.hello("a") == a_hello("x")
-
-
-def test_a_broadcast_in_an_announced_coding(
-    run: Run, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sedge_cloud.devices.capabilities.COMMON_VALUES", (ValueCoding.FP32,))
-    run.config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16))
-    fleet.arrive(fleet["a"], a_hello())
-    assert fleet.able(run) == []
-    fleet.arrive(fleet["a"], a_hello(codecs=("bf16",)))
-    assert fleet.able(run) == ["a"]
 
 
 def test_who_is_present_is_counted(fleet: Fleet) -> None:

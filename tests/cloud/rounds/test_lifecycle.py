@@ -454,7 +454,7 @@ def test_an_evaluation_nobody_can_do_fails_the_run_and_keeps_its_model(tmp_path:
 
 def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
     """One device's finite but huge numbers must not stop the coordinator, now or after a restart."""
-    config = replaced(broadcast=BroadcastConfig(ValueCoding.FP16))
+    config = replaced(broadcast=BroadcastConfig(ValueCoding.FP16, 1.0))
     cloud = Cloud(tmp_path, config)
     before = cloud.state()
     cloud.hello()

@@ -10,21 +10,28 @@ import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
-from sedge_cloud.store.broadcast import chosen, next_version, worth_sending
+from sedge_cloud.store.broadcast import (
+    chosen,
+    first_version,
+    next_version,
+    steps_since,
+    worth_sending,
+)
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.messages import MAX_STEPS, Get, Order
+from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye, Order
 from sedge_protocol.wire.transfer import Manifest, to_bitmap
 
 FLEET = "bench"
 LOSSY = [
-    BroadcastConfig(ValueCoding.BF16),
+    BroadcastConfig(ValueCoding.BF16, 1.0),
     BroadcastConfig(ValueCoding.FP32, 0.1),
     BroadcastConfig(ValueCoding.INT8, 0.03, Compression.ZLIB),
     BroadcastConfig(ValueCoding.FP16, 1e-9, Compression.NONE),
+    BroadcastConfig(),
 ]
 
 
@@ -54,7 +61,7 @@ def test_nothing_is_lost_for_good(broadcast: BroadcastConfig) -> None:
 
 def test_the_largest_part_is_sent() -> None:
     theta, change = random_theta(1, 500), random_change(2)
-    version = next_version(theta + change, theta, None, BroadcastConfig(fraction=0.1))
+    version = next_version(theta + change, theta, None, BroadcastConfig(ValueCoding.FP32, 0.1))
     sent = decode(version.step, 500)
     assert sent.count == 50 and sent.indices is not None
     d = (theta + change) - theta
@@ -69,9 +76,37 @@ def test_what_is_owed_comes_with_the_next_change() -> None:
     theta = random_theta(1, 500)
     owed = np.zeros(500, np.float32)
     owed[7] = 3.0
-    version = next_version(theta, theta, owed, BroadcastConfig(fraction=0.002))
+    version = next_version(theta, theta, owed, BroadcastConfig(ValueCoding.FP32, 0.002))
     assert decode(version.step, 500).indices == [7] and not version.owed.any()
     assert version.theta[7] == theta[7] + np.float32(3)
+
+
+def test_the_versions_are_on_a_grid() -> None:
+    """Multiples of a power of two that is near what the elements move by: few bits an element."""
+    broadcast = BroadcastConfig(fraction=0.2)
+    theta = first_version(random_theta(1, 2000), (), broadcast)
+    begin = encode(SparseVector(2000, None, theta), ValueCoding.FP32)
+    owed = None
+    for number in range(10):
+        version = next_version(theta + 2 * random_change(number, 2000), theta, owed, broadcast)
+        theta, owed = version.theta, version.owed
+        assert decode(version.step, 2000).values.any()
+    multiples = theta * 256
+    np.testing.assert_array_equal(multiples, np.rint(multiples))
+    end = encode(SparseVector(2000, None, theta), ValueCoding.FP32)
+    exact = encode(SparseVector(2000, None, random_theta(1, 2000)), ValueCoding.FP32)
+    assert len(begin) < len(end) < len(exact) / 2
+
+
+def test_a_first_version_rounds_neither_statistics_nor_what_it_must_not() -> None:
+    theta, kept = random_theta(1, 500), slice(100, 200)
+    found = first_version(theta, [kept], BroadcastConfig())
+    assert found[kept].tobytes() == theta[kept].tobytes()
+    np.testing.assert_array_equal(found[200:], np.rint(theta[200:] * 64) / 64)
+    for broadcast in (BroadcastConfig(levels=0), BroadcastConfig(whole=True), LOSSY[0]):
+        assert first_version(theta, (), broadcast) is theta
+    zeros = np.zeros(500, np.float32)
+    assert first_version(zeros, (), BroadcastConfig()).tobytes() == zeros.tobytes()
 
 
 def test_the_arguments_stay_as_they_are() -> None:
@@ -95,7 +130,7 @@ def test_a_sum_that_is_not_finite() -> None:
     theta = np.full(4, 3.3e38, np.float32)
     owed = np.full(4, 3e37, np.float32)
     with pytest.raises(LocalError, match="broadcast: element 0 is not finite"):
-        next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16))
+        next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16, 1.0))
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(1.0, 500), (0.5, 250), (1e-9, 1)])
@@ -171,8 +206,9 @@ def test_steps_lead_a_device_to_the_model(tmp_path: Path, broadcast: BroadcastCo
     theta = random_theta(1)
     for closed in range(4):
         order = cloud.order("a")
-        assert len(order.steps) == closed or broadcast.fraction == 1.0
-        assert sum(step.blob.size for step in order.steps) < order.model.size
+        chain = cloud.core.open[RUN].steps
+        assert len(chain) == closed or broadcast.fraction == 1.0
+        assert sum(step.size for step in chain) < order.model.size
         if closed:
             last = order.steps[-1]
             assert last.base_hash == hash_of(theta)
@@ -181,16 +217,55 @@ def test_steps_lead_a_device_to_the_model(tmp_path: Path, broadcast: BroadcastCo
         # Someone new gets the same model whole.
         assert decode(fetched(cloud, order.model), LAYOUT.size).dense().tobytes() == theta.tobytes()
         behind = random_theta(1)  # someone who holds the first version goes all the way
-        if order.steps and order.steps[0].base_hash == hash_of(behind):
-            for step in order.steps:
+        if chain and chain[0].base_hash == hash_of(behind):
+            for step in chain:
                 assert step.base_hash == hash_of(behind)
-                decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(behind)
+                decode(cloud.store.blobs.read(step.blob), LAYOUT.size).add_to(behind)
             assert behind.tobytes() == theta.tobytes()
         rounds_of(cloud, 1)
 
 
-def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:
+def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
+    """One from the last version, three from that of four rounds ago, and for a new device all of them."""
+    config = config_of(BroadcastConfig(ValueCoding.BF16, 0.05))
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c", "new"))
+    cloud.hello("a", "b", "c")
+    held = cloud.order("c").model_hash
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 2)
+    cloud.say("c", a_hello("c"))
+    cloud.say("new", a_hello("new"))
+    rounds_of(cloud, 1)
+    chain = cloud.core.open[RUN].steps
+    lacking = {name: [s.base_hash for s in cloud.order(name).steps] for name in ("a", "c", "new")}
+    all_of_them = [step.base_hash for step in chain]
+    assert lacking == {"a": all_of_them[2:], "c": all_of_them, "new": all_of_them}
+    assert len(chain) == 3 and chain[0].base_hash == held
+    cloud.restart()
+    cloud.say("c", a_hello("again"))
+    assert [step.base_hash for step in cloud.order("c").steps] == all_of_them
+
+
+def test_a_device_that_does_not_know_the_coding_gets_the_model_whole(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, config_of(BroadcastConfig()))
+    cloud.hello("a", codecs=("sign",))
+    cloud.hello("b")
+    rounds_of(cloud, 1)
+    assert [len(cloud.order(name).steps) for name in "ab"] == [1, 0]
+    assert cloud.order("a").model == cloud.order("b").model
+    assert cloud.core.counters["whole_models"] == 0
+
+
+def test_a_version_that_no_step_builds_on() -> None:
+    rows = steps(1, 1, 1)
+    assert steps_since(rows, bytes([1]) * 32) == rows[1:]
+    for unknown in (b"", b"?" * 32):
+        assert steps_since(rows, unknown) == rows
+
+
+def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, config_of(BroadcastConfig(whole=True)))
     cloud.hello()
     rounds_of(cloud, 2)
     assert [order.steps for order in cloud.messages("a", Order)] == [(), (), ()]
@@ -220,7 +295,7 @@ def test_a_restart_repeats_the_same_order(tmp_path: Path) -> None:
     cloud.hello()
     rounds_of(cloud, 3)
     before = cloud.order("a")
-    assert len(before.steps) == 3
+    assert len(before.steps) == 1
     cloud.restart()
     cloud.hello()
     assert cloud.order("a") == before
@@ -244,12 +319,14 @@ def test_closing_is_a_pure_function_of_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_the_evaluation_changes_nothing(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(config_of(BroadcastConfig(fraction=0.05)), num_rounds=2)
+    config = msgspec.structs.replace(
+        config_of(BroadcastConfig(ValueCoding.FP32, 0.05)), num_rounds=2
+    )
     cloud = Cloud(tmp_path, config)
     cloud.hello()
     rounds_of(cloud, 2)
     last = cloud.state()
-    assert cloud.order("a").task == "evaluate" and len(cloud.order("a").steps) == 2
+    assert cloud.order("a").task == "evaluate" and len(cloud.order("a").steps) == 1
     cloud.answer("a", "b")
     assert cloud.run_row().status == "finished"
     assert cloud.state() == msgspec.structs.replace(last, round=3)

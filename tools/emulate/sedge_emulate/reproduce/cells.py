@@ -14,6 +14,9 @@ from sedge_emulate.reproduce.setting import Setting
 from sedge_emulate.reproduce.sized import DROPPED, SizedSetting
 from sedge_protocol.codec import ValueCoding
 
+# As the papers have it: every round sends the model whole.
+WHOLE = BroadcastConfig(whole=True)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -35,7 +38,7 @@ class Cell:
         default_factory=dict[str, tuple[float, float]]
     )
     codec: CodecConfig = field(default_factory=CodecConfig)
-    broadcast: BroadcastConfig = field(default_factory=BroadcastConfig)
+    broadcast: BroadcastConfig = WHOLE
     patch: PatchConfig = field(default_factory=PatchConfig)
 
 
@@ -90,7 +93,7 @@ def _coded(options: Mapping[str, Option], best: float | None = None) -> Cell:
     return Cell(
         "coded", "fedpurin", options, best=best, accounted=_BYTES,
         codec=CodecConfig(values=ValueCoding.INT8),
-        broadcast=BroadcastConfig(values=ValueCoding.INT4),
+        broadcast=BroadcastConfig(ValueCoding.INT4, fraction=1),
         patch=PatchConfig(values=ValueCoding.INT8),
     )  # fmt: skip
 

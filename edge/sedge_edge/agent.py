@@ -14,6 +14,7 @@ monotonic seconds. Effects go out after the state they speak of is on disk.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TypeAlias
 
 import msgspec
@@ -297,6 +298,10 @@ class Agent:
             return []  # the coordinator asks again; the upload's own retries answer it
         if self.state.hopeless(order):  # it has not heard our decline
             return self._refuse(order)
+        if order.step:  # journaled without: from here on it is a blob like others
+            if order.steps and sha256(order.step).digest() == order.steps[-1].blob.sha256:
+                self.blobs.write(order.step)
+            order = msgspec.structs.replace(order, step=b"")
         try:
             gone = self._memory.accept(order)
         except TooManyRuns as exc:

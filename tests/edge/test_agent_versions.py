@@ -79,6 +79,32 @@ def test_a_device_that_was_there_fetches_one_step(desk: Desk, orders: list[Order
     np.testing.assert_allclose(theta, desk.stored(orders[3].model_hash), atol=1e-7)
 
 
+def test_a_step_inside_its_order_is_not_fetched(desk: Desk, orders: list[Order]) -> None:
+    desk.give(orders[0])
+    step = desk.served[orders[1].steps[-1].blob.transfer]
+    assert sent_for(desk, msgspec.structs.replace(orders[1], step=step)) == 0
+    assert desk.on_disk().runs["run"].base == orders[1].model_hash
+
+
+def test_a_step_inside_its_order_is_a_blob_from_then_on(desk: Desk, orders: list[Order]) -> None:
+    desk.give(orders[0])
+    step = desk.served[orders[1].steps[-1].blob.transfer]
+    desk.tell(msgspec.structs.replace(orders[1], step=step))
+    assert desk.on_disk().orders["run"] == orders[1]
+    assert orders[1].steps[-1].blob.sha256 in files(desk)
+
+
+@pytest.mark.parametrize("wrong", [b"another step", b""])
+def test_another_step_inside_an_order_is_dropped(
+    desk: Desk, orders: list[Order], wrong: bytes
+) -> None:
+    desk.give(orders[0])
+    order = msgspec.structs.replace(orders[1], step=wrong)
+    assert sent_for(desk, order) == chunks(order.steps[-1].blob)
+    without = msgspec.structs.replace(desk.order(5), step=b"there are no steps")
+    assert sent_for(desk, without) == chunks(without.model)
+
+
 def test_a_device_that_was_away_fetches_the_steps_it_missed(
     desk: Desk, orders: list[Order]
 ) -> None:

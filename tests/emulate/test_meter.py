@@ -5,7 +5,7 @@ import pytest
 
 from sedge_emulate.meter import CONNACK, SUBACK, Meter
 from sedge_protocol.wire.frame import HEADER, Frame, Kind, seal
-from sedge_protocol.wire.messages import Hello, Offer, Order, encode_body
+from sedge_protocol.wire.messages import Hello, Offer, Order, Step, encode_body
 from sedge_protocol.wire.transfer import Manifest, describe
 
 TOPIC = "sedge/1/f/device/d/up"
@@ -74,6 +74,19 @@ def test_a_patch_inside_an_order_is_payload() -> None:
     meter.received(TOPIC, control(Kind.ORDER, order(bytes(300))))
     meter.received(TOPIC, control(Kind.ORDER, order(b"")))
     assert (meter.down.payload, meter.down.resent) == (300, 300)
+
+
+@pytest.mark.parametrize("patch", [b"", bytes(300)])
+def test_a_step_inside_an_order_is_payload(patch: bytes) -> None:
+    """The order comes again without it: the patch of that one has been there before."""
+    meter, data = Meter(), bytes(200)
+    given = order(patch)
+    if not patch:
+        given = msgspec.structs.replace(given, patch_hash=b"")
+    given = msgspec.structs.replace(given, steps=(Step(bytes(32), describe(data)),), step=data)
+    meter.received(TOPIC, control(Kind.ORDER, given))
+    meter.received(TOPIC, control(Kind.ORDER, msgspec.structs.replace(given, step=b"")))
+    assert (meter.down.payload, meter.down.resent) == (200 + len(patch), len(patch))
 
 
 def test_overhead_is_everything_else() -> None:

@@ -70,6 +70,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
             messages.Step(digest("version 1"), describe(blob(3000))),
             messages.Step(digest("version 2"), describe(blob(5000))),
         ),
+        step=blob(5000),
         context=digest("mask"),
     )  # fmt: skip
     small = messages.Order(

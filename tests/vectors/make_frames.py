@@ -151,7 +151,8 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
         ("model_hash", bytes(31)), ("seed", 2**63), ("codec", {"fraction": 0.0}),
         ("codec", {"fraction": NAN}), ("codec", {"values": "fp64"}),
         ("codec", {"threshold": -1.0}), ("codec", {"threshold": NAN}),
-        ("steps", [{"base_hash": bytes(32)}]), ("context", bytes(33)), ("correction", {}),
+        ("steps", [{"base_hash": bytes(32)}]), ("step", bytes(32769)), ("context", bytes(33)),
+        ("correction", {}),
         ("work", None), *(("work", {key: value}) for key, value in [
             ("keep", ["x" * 257]), ("training", {"learning_rate": NAN}),
             ("training", {"learning_rate": INFINITY}), ("training", {"learning_rate": 0.0}),

@@ -204,6 +204,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``model`` is the coded global vector and ``model_hash`` the SHA-256 of its decoded float32 bytes.
     ``steps`` lead there from older versions, the last one to ``model_hash``: a device that holds the
     version with a step's ``base_hash`` adds that delta and all later ones instead of fetching ``model``.
+    ``step`` is the blob of the last step itself, where that is small, or empty.
     ``patch`` (inline) or ``patch_blob`` is a coded vector of absolute values to write over it;
     ``patch_hash`` is the SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n
     bits, without which the patch cannot be decoded: the device's own last one, fetched where it is gone.
@@ -219,6 +220,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     model: Manifest
     model_hash: Hash
     steps: Annotated[tuple[Step, ...], Meta(max_length=MAX_STEPS)] = ()
+    step: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
     patch: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
     patch_blob: Manifest | None = None
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""

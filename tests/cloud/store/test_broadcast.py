@@ -10,6 +10,7 @@ import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.rounds.orders import with_step
 from sedge_cloud.store.broadcast import (
     chosen,
     first_version,
@@ -22,7 +23,7 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode,
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye, Order
+from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye, Order, encode_body
 from sedge_protocol.wire.transfer import Manifest, to_bitmap
 
 FLEET = "bench"
@@ -247,6 +248,40 @@ def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
     assert [step.base_hash for step in cloud.order("c").steps] == all_of_them
 
 
+def test_a_small_step_is_inside_the_orders_once(tmp_path: Path) -> None:
+    """Who says hello again, or lacks more than that step, asks for it."""
+    config = config_of(BroadcastConfig(ValueCoding.BF16, 0.01))
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
+    cloud.hello()
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 1)
+    order = cloud.order("a")
+    assert order.step == cloud.store.blobs.read(order.steps[0].blob.sha256)
+    assert not cloud.messages("a", Order)[0].step
+    cloud.say("a", a_hello("again"))
+    assert cloud.order("a") == msgspec.structs.replace(order, step=b"")
+    cloud.say("c", a_hello("c"))
+    rounds_of(cloud, 1)
+    assert (len(cloud.order("c").steps), cloud.order("c").step) == (2, b"")
+    assert cloud.order("a").step
+
+
+@pytest.mark.parametrize("limit", ["INLINE_STEP_BYTES", "MAX_ORDER_BYTES"])
+def test_a_step_that_does_not_fit_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.BF16, 0.01)))
+    cloud.hello()
+    rounds_of(cloud, 1)
+    order = cloud.order("a")
+    least = {"INLINE_STEP_BYTES": len(order.step), "MAX_ORDER_BYTES": len(encode_body(order))}
+    bare, read = msgspec.structs.replace(order, step=b""), cloud.store.blobs.read
+    for allowed, expected in ((least[limit], order), (least[limit] - 1, bare)):
+        monkeypatch.setattr(f"sedge_cloud.rounds.orders.{limit}", allowed)
+        assert with_step(bare, read) == expected
+
+
 def test_a_device_that_does_not_know_the_coding_gets_the_model_whole(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, config_of(BroadcastConfig()))
     cloud.hello("a", codecs=("sign",))
@@ -294,7 +329,7 @@ def test_a_restart_repeats_the_same_order(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.BF16, 0.05)))
     cloud.hello()
     rounds_of(cloud, 3)
-    before = cloud.order("a")
+    before = msgspec.structs.replace(cloud.order("a"), step=b"")
     assert len(before.steps) == 1
     cloud.restart()
     cloud.hello()

@@ -89,8 +89,9 @@ class Meter:
             message = decode_body(Kind(kind), frame[HEADER.size :])
             if isinstance(message, Offer) and message.data:
                 return len(message.data), self._again(message.manifest.transfer, 0)
-            if isinstance(message, Order) and message.patch:
-                return len(message.patch), self._again(message.patch_hash, 0)
+            if isinstance(message, Order) and (message.patch or message.step):
+                name = message.patch_hash or message.steps[-1].blob.transfer
+                return len(message.patch) + len(message.step), self._again(name, 0)
         return 0, False
 
     def _again(self, transfer: bytes, index: int) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tests.cloud.helper import EMPTY_PROGRAM
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import CodecConfig, RunConfig
+from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
@@ -236,7 +236,7 @@ class World:
     def boot_agent(self, name: str) -> Agent:
         """An agent from what is on disk."""
         secret = bytes([self.names.index(name)]) * 32
-        hello = Hello(bytes(16), "sim", ("onnxruntime",), ("zstd",), (), 10, 10)
+        hello = Hello(bytes(16), "sim", ("onnxruntime",), ("zstd",), ("sign",), 10, 10)
         identity = Identity(name, FLEET, DeviceKeys.of(secret), hello)
         home = self.folder / name
         rng = np.random.default_rng([7, self.starts, len(self.queue)])
@@ -420,7 +420,9 @@ CONFIGS = {
         num_rounds=4,
         codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
     ),
-    "fedavg-dense": RunConfig(strategy="fedavg", num_rounds=3),
+    "fedavg-dense": RunConfig(
+        strategy="fedavg", num_rounds=3, broadcast=BroadcastConfig(whole=True)
+    ),
     "local": RunConfig(strategy="local_only", num_rounds=3),
 }
 
@@ -444,6 +446,8 @@ def test_a_quiet_run_ends_with_every_update(folder: Path, name: str) -> None:
     assert all(len(summary.devices) == 3 for summary in ending.rounds)
     assert ending.state.round == config.num_rounds + 1
     assert not any(agent.state.outbox or agent.state.orders for agent in world.agents.values())
+    # Each of a kB, inside the orders.
+    assert len(ending.state.steps) == (config.num_rounds if name == "fedobp" else 0)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -102,7 +102,8 @@ class OpenRound:
     """The open round of a run: who was asked, who has answered, and until when it waits.
 
     ``settled`` are the devices that owe no answer any more, ``received`` those of them with an update that
-    counts, ``present`` those that are online and still owe one. ``ends_at`` is when the phase does.
+    counts, ``present`` those that are online and still owe one. ``anew`` are those that had a model and ask
+    for it whole. ``ends_at`` is when the phase does.
     """
 
     row: RoundRow
@@ -111,6 +112,7 @@ class OpenRound:
     settled: set[str] = field(default_factory=set[str])
     received: set[str] = field(default_factory=set[str])
     present: set[str] = field(default_factory=set[str])
+    anew: set[str] = field(default_factory=set[str])
     phase: Phase = Phase.OPEN
     grace_ends: float = math.inf
     resend_at: float = math.inf

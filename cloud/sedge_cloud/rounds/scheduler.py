@@ -220,6 +220,17 @@ class Scheduler:
                 users = current.users[blob]
                 yield Served(self._describe(blob), min(users, waiting) if users > 1 else 0)
 
+    def begins_anew(self, current: OpenRound, device: str, transfer: bytes) -> list[Note]:
+        """Count a device that asks for the model whole though it had one: lost, or too far behind."""
+        given, model = current.orders[device], self._describe(current.row.model)
+        coded = not self.live[current.row.run].run.config.broadcast.whole
+        first = device not in current.anew
+        if not (coded and first and given.holds and transfer == model.transfer):
+            return []
+        current.anew.add(device)
+        self._counters["fetched_anew"] += 1
+        return [_told(current, f"{device} has lost its model, or was away too long: gets it whole")]
+
     def _ask(
         self,
         live: LiveRun,

@@ -5,10 +5,10 @@
     global_r+1 = global_r + sent                     float32, on every device and here
     owed_r+1  = d - sent                             error feedback, so that nothing is lost for good
 
-With the coding ``sign`` a version is on a grid: its elements are multiples of a power of two, and few
-are of a fine one. So the model whole takes 5 to 6 bits an element, without loss, in place of 27. The
-first model is rounded to the grid, and each step moves by multiples of what its elements need
-(``rounded``). Error feedback makes up for what that leaves out.
+With the coding ``sign`` a version is on a grid: its elements are multiples of a power of two. So the
+model whole takes 5 to 6 bits an element, without loss, in place of 27, and steps add up exactly, in
+whatever order. The first model is rounded to the grid, and a step moves by multiples of the power of two
+that is nearest to what its elements need (``on_grid``). Error feedback makes up for what that leaves out.
 
 Where theta' is made of whole values and not of changes to global_r, d of the next round has what was left
 out in it already: nothing is owed. Counted twice it would be sent twice, and FedPURIN's model grew 18 times
@@ -24,7 +24,7 @@ import numpy as np
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
-from sedge_protocol.codec import Compression, SparseVector, decode, encode, top_k
+from sedge_protocol.codec import SparseVector, decode, decoded_values, encode, top_k
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import MAX_STEPS
@@ -51,9 +51,8 @@ def next_version(
         if owed is not None:
             change += owed
     most = chosen(change, broadcast.fraction)
-    if broadcast.on_grid:  # the magnitudes that the coding gives them, on the grid
-        coded = decode(encode(most, broadcast.values, Compression.NONE), change.size).values
-        most = SparseVector(most.size, most.indices, rounded(coded, coded))
+    if broadcast.on_grid:
+        most = on_grid(most, current, broadcast)
     step = encode(most, broadcast.values, broadcast.compression)
     sent = decode(step, change.size)
     theta = current.copy()
@@ -69,19 +68,43 @@ def first_version(theta: Theta, statistics: Iterable[slice], broadcast: Broadcas
     """The model (n,) that a run begins with: on the grid where its broadcast is, but for statistics."""
     if not (broadcast.on_grid and broadcast.levels):
         return theta
-    found = rounded(theta, theta / np.float32(broadcast.levels))
+    found = rounded(theta, spacing(theta, broadcast.levels))
     for place in statistics:
         found[place] = theta[place]
     return found
 
 
-def rounded(values: Theta, sizes: Theta) -> Theta:
-    """``values`` as multiples of a power of two: the one nearest to the root mean square of ``sizes``."""
-    size = float(np.sqrt(np.mean(np.square(sizes, dtype=np.float64)))) if sizes.size else 0.0
-    if not 0 < size < np.inf:
+def on_grid(sent: SparseVector, current: Theta, broadcast: BroadcastConfig) -> SparseVector:
+    """What a step of signs sends of ``sent``: magnitudes on the grid, for the elements that they serve.
+
+    Half of the first model's spacing is the finest for as long as all is not far below it: what is too
+    small for it waits, and the model stays as small as it is.
+    """
+    grid = spacing(sent.values, 1)
+    if broadcast.levels and 2 * grid == spacing(current, 2 * broadcast.levels):
+        grid *= 2
+    if not grid:
+        return sent
+    served = np.abs(sent.values) >= grid / 2
+    values = sent.values[served]
+    indices = np.flatnonzero(served).astype(np.uint32)
+    if sent.indices is not None:
+        indices = sent.indices[served]
+    sizes = rounded(np.abs(decoded_values(values, broadcast.values)), grid)
+    return SparseVector(sent.size, indices, np.copysign(np.maximum(sizes, grid), values))
+
+
+def spacing(values: Theta, levels: int) -> float:
+    """The power of two nearest to a share 1 / ``levels`` of the root mean square of values; 0 of zeros."""
+    size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
+    return 2.0 ** round(math.log2(size / levels)) if 0 < size < np.inf else 0.0
+
+
+def rounded(values: Theta, grid: float) -> Theta:
+    """The nearest multiples of ``grid``; the values themselves where it is 0."""
+    if not grid:
         return values.copy()
-    grid = np.float32(2.0 ** round(math.log2(size)))
-    multiples: Theta = np.rint(values / grid) * grid
+    multiples: Theta = np.rint(values / np.float32(grid)) * np.float32(grid)
     return multiples
 
 

@@ -16,6 +16,7 @@ from sedge_cloud.store.broadcast import (
     chosen,
     first_version,
     next_version,
+    on_grid,
     steps_since,
     worth_sending,
 )
@@ -93,11 +94,50 @@ def test_the_versions_are_on_a_grid() -> None:
         version = next_version(theta + 2 * random_change(number, 2000), theta, owed, broadcast)
         theta, owed = version.theta, version.owed
         assert decode(version.step, 2000).values.any()
-    multiples = theta * 256
+    multiples = theta * 512
     np.testing.assert_array_equal(multiples, np.rint(multiples))
     end = encode(SparseVector(2000, None, theta), ValueCoding.FP32)
     exact = encode(SparseVector(2000, None, random_theta(1, 2000)), ValueCoding.FP32)
     assert len(begin) < len(end) < len(exact) / 2
+
+
+@pytest.mark.parametrize(
+    ("size", "levels", "grid"),
+    [
+        (1 / 64, 8, 1 / 64),
+        (1 / 128, 8, 1 / 128),
+        (1.25 / 256, 8, 1 / 128),  # the model's own
+        (1 / 512, 8, 1 / 512),
+        (1 / 256, 0, 1 / 256),
+        (1 / 2**20, 8, 1 / 2**20),
+    ],
+)
+def test_the_grid_of_a_step(size: float, levels: int, grid: float) -> None:
+    """The model's weights have a root mean square of .1: half of an eighth is nearest to 1/128."""
+    theta, change = random_theta(1, 500), np.zeros(500, np.float32)
+    change[:64], change[64:128] = size, -size
+    broadcast = BroadcastConfig(fraction=128 / 500, levels=levels)
+    step = decode(next_version(theta + change, theta, None, broadcast).step, 500)
+    np.testing.assert_allclose(np.abs(step.values), grid, rtol=0)
+    assert step.count == 128
+
+
+def test_what_is_too_small_for_the_grid_waits() -> None:
+    theta, values = random_theta(1, 500), np.array([0.9, -0.4, 1.6, -0.6], np.float32) / np.float32(128)
+    sent = SparseVector(500, np.array([3, 5, 7, 9], np.uint32), values)
+    step = on_grid(sent, theta, BroadcastConfig(levels=8))
+    assert step.indices is not None and step.indices.tolist() == [3, 7, 9]
+    np.testing.assert_array_equal(np.abs(step.values) * 128, [1, 1, 1])
+    whole = on_grid(SparseVector(4, None, values), theta, BroadcastConfig(levels=8))
+    assert whole.indices is not None and whole.indices.tolist() == [0, 2, 3]
+    broken = SparseVector(1, None, np.array([np.inf], np.float32))
+    assert on_grid(broken, theta, BroadcastConfig()) is broken
+
+
+def test_nothing_to_send() -> None:
+    theta = random_theta(1, 500)
+    version = next_version(theta, theta, None, BroadcastConfig())
+    assert decode(version.step, 500).count == 0 and version.theta.tobytes() == theta.tobytes()
 
 
 def test_a_first_version_rounds_neither_statistics_nor_what_it_must_not() -> None:

@@ -43,7 +43,8 @@ EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model wit
 LAYOUT = Layout.of(
     [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
 )
-CONFIG = RunConfig(strategy="fedavg", num_rounds=2, broadcast=BroadcastConfig(whole=True))
+WHOLE = BroadcastConfig(whole=True)
+CONFIG = RunConfig(strategy="fedavg", num_rounds=2, broadcast=WHOLE)
 
 M = TypeVar("M", bound=Message)
 E = TypeVar("E")

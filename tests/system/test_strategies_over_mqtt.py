@@ -17,6 +17,8 @@ from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 from sedge_cloud.strategies import STRATEGIES
 
 MORE = f"""
+[broadcast]
+whole = true
 [training]
 local_epochs = {TRAINING.local_epochs}
 learning_rate = {TRAINING.learning_rate}

@@ -123,7 +123,10 @@ def test_the_grid_of_a_step(size: float, levels: int, grid: float) -> None:
 
 
 def test_what_is_too_small_for_the_grid_waits() -> None:
-    theta, values = random_theta(1, 500), np.array([0.9, -0.4, 1.6, -0.6], np.float32) / np.float32(128)
+    theta, values = (
+        random_theta(1, 500),
+        np.array([0.9, -0.4, 1.6, -0.6], np.float32) / np.float32(128),
+    )
     sent = SparseVector(500, np.array([3, 5, 7, 9], np.uint32), values)
     step = on_grid(sent, theta, BroadcastConfig(levels=8))
     assert step.indices is not None and step.indices.tolist() == [3, 7, 9]

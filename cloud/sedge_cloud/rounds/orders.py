@@ -38,6 +38,8 @@ def make_order(
     work = given.read_work()
     if given.model or (hello is not None and not decodes(hello, run.config.broadcast.values)):
         steps = ()
+    elif given.step:
+        steps = (StepRow(given.holds, given.step, 0),)
     return Order(
         run=row.run,
         round=row.round,

@@ -185,6 +185,7 @@ class _Planner:
         self._context: Context = run_store.context(run)
         self._clients = ClientModels(run, run_store, self._context.groups, hello)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
+        self._sums: dict[bytes, bytes] = {}
 
     def assignment(self, device: str) -> Assignment:
         return self._run.strategy.plan(self._context, self._clients.of(device))
@@ -198,6 +199,7 @@ class _Planner:
             known = None  # its mask and what it remembers are of another layout
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, known)
+        holds = self._held(known)
         patch, patch_context = self._patch(assignment.patch, known, is_own)
         inline = len(patch) <= (NAMED_BYTES if is_own else MAX_INLINE_BYTES)
         return OrderRow(
@@ -216,13 +218,23 @@ class _Planner:
             trusted=trusted,
             num_train=0 if said is None else said.num_train,
             correction=self._correction(assignment.correction),
-            holds=self._held(known),
+            holds=holds,
+            step=b"" if known is None or model else self._sum(known, holds),
         )
 
     def _held(self, known: ClientModelRow | None) -> bytes:
         """The hash of the global model that a device began its last update with; empty for none."""
         row = known and self._run_store.store.round(self._run.name, known.round)
         return row.model_hash if known and row and row.model == known.model else b""
+
+    def _sum(self, known: ClientModelRow, holds: bytes) -> bytes:
+        """The blob of one step for all that a device has missed; empty where it may not need all of it."""
+        order, run = self._run_store.store.order, self._run.name
+        if any(order(run, n, known.device) for n in range(known.round + 1, self._number)):
+            return b""
+        if holds not in self._sums:
+            self._sums[holds] = self._run_store.summed_step(self._run, holds)
+        return self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
         """Blob and hash of a start vector; both empty where it is the run's model."""

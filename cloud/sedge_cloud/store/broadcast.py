@@ -8,7 +8,7 @@
 With the coding ``sign`` a version is on a grid: its elements are multiples of a power of two. So the
 model whole takes 5 to 6 bits an element, without loss, in place of 27, and steps add up exactly, in
 whatever order. The first model is rounded to the grid, and a step moves by multiples of the power of two
-that is nearest to what its elements need (``on_grid``). Error feedback makes up for what that leaves out.
+next below what its elements need (``on_grid``). Error feedback makes up for what that leaves out.
 
 Where theta' is made of whole values and not of changes to global_r, d of the next round has what was left
 out in it already: nothing is owed. Counted twice it would be sent twice, and FedPURIN's model grew 18 times
@@ -24,6 +24,7 @@ import numpy as np
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
+from sedge_cloud.store.vectors import hash_of
 from sedge_protocol.codec import SparseVector, decode, decoded_values, encode, top_k
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
@@ -95,9 +96,9 @@ def on_grid(sent: SparseVector, current: Theta, broadcast: BroadcastConfig) -> S
 
 
 def spacing(values: Theta, levels: int) -> float:
-    """The power of two nearest to a share 1 / ``levels`` of the root mean square of values; 0 of zeros."""
+    """The power of two next below 1 / ``levels`` of the root mean square of values; 0 where they are 0."""
     size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
-    return 2.0 ** round(math.log2(size / levels)) if 0 < size < np.inf else 0.0
+    return 2.0 ** math.floor(math.log2(size / levels)) if 0 < size < np.inf else 0.0
 
 
 def rounded(values: Theta, grid: float) -> Theta:
@@ -105,6 +106,7 @@ def rounded(values: Theta, grid: float) -> Theta:
     if not grid:
         return values.copy()
     multiples: Theta = np.rint(values / np.float32(grid)) * np.float32(grid)
+    multiples += 0  # of two zeros the positive one, which sums end with
     return multiples
 
 
@@ -127,6 +129,23 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
             break
         first -= 1
     return tuple(steps[first:])
+
+
+def summed(steps: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
+    """One step in place of those that lead from the version with the hash ``held`` to ``current`` (n,).
+
+    None where it does not lead there bit for bit: only on a grid does a sum not depend on its order.
+    """
+    total = np.zeros_like(current)
+    for step in steps:
+        step.add_to(total)
+    base = current - total
+    indices = np.flatnonzero(total).astype(np.uint32)
+    found = SparseVector(current.size, indices, total[indices])
+    reached = base.copy()
+    found.add_to(reached)
+    same = reached.tobytes() == current.tobytes() and hash_of(base) == held
+    return found if same else None
 
 
 def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:

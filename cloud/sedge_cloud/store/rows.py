@@ -72,7 +72,8 @@ class OrderRow(msgspec.Struct, frozen=True):
     the mask without which its patch cannot be decoded. ``model`` is the blob of a start vector that takes
     the place of the round's model, and ``model_hash`` its hash. ``correction`` is the blob of a vector that
     the device adds to its gradients. ``holds`` is the hash of the global model that its last update began
-    with: it holds that one or a later one. Each is empty where there is none.
+    with: it holds that one or a later one. ``step`` is the blob of a step from there to the round's model
+    that takes the place of several. Each is empty where there is none.
     ``width`` counts the run's bundles from 0. ``trusted`` is that of the client model which the order was
     planned from (strategy.ClientModel), ``num_train`` the examples that the device said hello with, 0
     unknown; it is told neither.
@@ -95,6 +96,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     num_train: int = 0
     correction: bytes = b""
     holds: bytes = b""
+    step: bytes = b""
 
     @property
     def patch_hash(self) -> bytes:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.broadcast import next_version, worth_sending
+from sedge_cloud.store.broadcast import next_version, steps_since, summed, worth_sending
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow, UpdateRow
@@ -21,6 +21,7 @@ from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import Vectors
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import ClientModel, Context, Groups, State, Strategy, Update, Width
+from sedge_protocol.codec import ValueCoding, encode
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest, unpack
@@ -196,6 +197,22 @@ class RunStore(Vectors):
         step = StepRow(known.model_hash, blob, len(version.step))
         steps = worth_sending((*known.steps, step), size)
         return msgspec.structs.replace(known, model=model, model_hash=model_hash, steps=steps)
+
+    def summed_step(self, run: Run, held: bytes) -> bytes:
+        """The blob of one step from the version with the hash ``held`` to the run's model; empty for none.
+
+        There is one where it takes the place of several, and is smaller.
+        """
+        steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
+        if len(steps) < 2 or steps[0].base_hash != held:
+            return b""
+        vectors = (self.decode(self.store.blobs.read(step.blob), size, b"") for step in steps)
+        found = summed(vectors, self.theta(run.state.model, size), held)
+        if found is None:
+            return b""
+        coded = encode(found, ValueCoding.FP32, run.config.broadcast.compression)
+        smaller = len(coded) < sum(step.size for step in steps)
+        return self.store.blobs.write(coded) if smaller else b""
 
     def client_model(self, run: Run, device: str) -> ClientModel:
         """What the cloud knows of a device in this run, but for its group and its memory's size.

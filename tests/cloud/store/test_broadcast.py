@@ -18,6 +18,7 @@ from sedge_cloud.store.broadcast import (
     next_version,
     on_grid,
     steps_since,
+    summed,
     worth_sending,
 )
 from sedge_cloud.store.schema import StepRow
@@ -104,16 +105,16 @@ def test_the_versions_are_on_a_grid() -> None:
 @pytest.mark.parametrize(
     ("size", "levels", "grid"),
     [
-        (1 / 64, 8, 1 / 64),
-        (1 / 128, 8, 1 / 128),
-        (1.25 / 256, 8, 1 / 128),  # the model's own
-        (1 / 512, 8, 1 / 512),
+        (1 / 64, 5, 1 / 64),
+        (1 / 128, 5, 1 / 128),
+        (1.25 / 256, 5, 1 / 128),  # the model's own
+        (1 / 512, 5, 1 / 512),
         (1 / 256, 0, 1 / 256),
-        (1 / 2**20, 8, 1 / 2**20),
+        (1 / 2**20, 5, 1 / 2**20),
     ],
 )
 def test_the_grid_of_a_step(size: float, levels: int, grid: float) -> None:
-    """The model's weights have a root mean square of .1: half of an eighth is nearest to 1/128."""
+    """The model's weights have a root mean square of .091: 1/128 is next below a tenth of it."""
     theta, change = random_theta(1, 500), np.zeros(500, np.float32)
     change[:64], change[64:128] = size, -size
     broadcast = BroadcastConfig(fraction=128 / 500, levels=levels)
@@ -128,10 +129,10 @@ def test_what_is_too_small_for_the_grid_waits() -> None:
         np.array([0.9, -0.4, 1.6, -0.6], np.float32) / np.float32(128),
     )
     sent = SparseVector(500, np.array([3, 5, 7, 9], np.uint32), values)
-    step = on_grid(sent, theta, BroadcastConfig(levels=8))
+    step = on_grid(sent, theta, BroadcastConfig(levels=5))
     assert step.indices is not None and step.indices.tolist() == [3, 7, 9]
     np.testing.assert_array_equal(np.abs(step.values) * 128, [1, 1, 1])
-    whole = on_grid(SparseVector(4, None, values), theta, BroadcastConfig(levels=8))
+    whole = on_grid(SparseVector(4, None, values), theta, BroadcastConfig(levels=5))
     assert whole.indices is not None and whole.indices.tolist() == [0, 2, 3]
     broken = SparseVector(1, None, np.array([np.inf], np.float32))
     assert on_grid(broken, theta, BroadcastConfig()) is broken
@@ -356,6 +357,67 @@ def test_a_device_that_does_not_know_the_coding_gets_the_model_whole(tmp_path: P
     assert [len(cloud.order(name).steps) for name in "ab"] == [1, 0]
     assert cloud.order("a").model == cloud.order("b").model
     assert cloud.core.counters["whole_models"] == 0
+
+
+def away(tmp_path: Path, broadcast: BroadcastConfig) -> tuple[Cloud, Theta]:
+    """Device c comes back after four rounds, to a fifth; and the version (n,) that it holds."""
+    cloud = Cloud(tmp_path, config_of(broadcast), devices=("a", "b", "c"))
+    cloud.hello(codecs=("sign",))
+    held = cloud.model(cloud.order("c").model.sha256)
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 4)
+    cloud.say("c", a_hello("c", codecs=("sign",)))
+    rounds_of(cloud, 1)
+    return cloud, held
+
+
+def test_who_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -> None:
+    cloud, theta = away(tmp_path, BroadcastConfig())
+    chain, order = cloud.core.open[RUN].steps, cloud.order("c")
+    (step,) = order.steps
+    assert len(chain) == 5 and step.base_hash == hash_of(theta)
+    assert step.blob.size < sum(row.size for row in chain)
+    cloud.core.run_store.collect()
+    current = cloud.core.open[RUN]
+    private = [one.manifest for one in cloud.core.rounds.served(current, "c") if not one.askers]
+    assert private == [step.blob]
+    decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(theta)
+    assert hash_of(theta) == order.model_hash
+    assert [s.blob.sha256 for s in cloud.order("a").steps] == [chain[-1].blob]
+
+
+def test_a_sum_that_depends_on_its_order_is_none(tmp_path: Path) -> None:
+    cloud, _ = away(tmp_path, BroadcastConfig(ValueCoding.BF16, 0.05))
+    assert len(cloud.order("c").steps) == 5
+
+
+def test_who_may_hold_a_later_version_gets_the_steps_apart(tmp_path: Path) -> None:
+    """It was asked meanwhile, and its update may be on its way."""
+    config = config_of(BroadcastConfig(), quorum=0.5)
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
+    cloud.hello(codecs=("sign",))
+    sparse_update(cloud, "c", 7)
+    rounds_of(cloud, 3)
+    assert len(cloud.core.open[RUN].steps) == len(cloud.order("c").steps) == 3
+
+
+def test_what_a_sum_needs() -> None:
+    """Every bit: of zeros, of an element that came back, of one that rounding has touched."""
+    theta = np.array([0.0, 0.5, -0.25, 1e-9], np.float32)
+    there = SparseVector(4, np.array([0, 1, 2], np.uint32), np.array([1, 2, 3], np.float32))
+    back = SparseVector(4, np.array([1], np.uint32), np.array([-2], np.float32))
+    current = theta.copy()
+    for step in (there, back):
+        step.add_to(current)
+    found = summed([there, back], current, hash_of(theta))
+    assert found is not None and found.indices is not None and found.indices.tolist() == [0, 2]
+    assert summed([there, back], current, hash_of(current)) is None
+    small = SparseVector(4, np.array([3], np.uint32), np.array([1], np.float32))
+    lossy = theta.copy()
+    for step in (small, there):
+        step.add_to(lossy)
+    assert summed([small, there], lossy, hash_of(theta)) is None
 
 
 def test_a_version_that_no_step_builds_on() -> None:

@@ -82,7 +82,7 @@ class HostDisk:
 
     def _remove(self, name: bytes) -> None:
         self._parts.pop(name, None)
-        if self._memory.pop(name, None) is not None:
+        if self._memory.pop(name, None) is not None and name not in self._files:
             return
         if name in self._files:
             path = self.blobs / name.hex()
@@ -115,8 +115,11 @@ class HostDisk:
         return name in self._memory or name in self._files
 
     def bring(self, name: bytes) -> bool:
-        """Have a blob here that nobody has fetched yet. False when the source does not have it."""
-        if self.has(name):
+        """Have a blob as a file, for the workers. False when the source does not have it either."""
+        if name in self._files:
+            return True
+        if name in self._memory:
+            self._write(name, self._memory[name])
             return True
         if self._source is None or not self._source.has(name):
             return False

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import RunConfig, TrainingConfig
+from sedge_cloud.config import BroadcastConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.store.database import Store
@@ -70,7 +70,10 @@ def main(folder: Path) -> None:
     export(model, sample, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
     store, options = Store(folder / "cloud"), {"quantile": 0.99}
     training = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
-    config = RunConfig(strategy="fedobp", options=options, num_rounds=1, training=training)
+    whole = BroadcastConfig(whole=True)  # what a coded one leaves out would come in later rounds
+    config = RunConfig(
+        strategy="fedobp", options=options, num_rounds=1, training=training, broadcast=whole
+    )
     start_run(store, "run", folder / "bundle", config)
     devices: dict[str, tuple[Agent, Workplace]] = {}
     for name, labels in (("left", range(5)), ("right", range(5, 10))):

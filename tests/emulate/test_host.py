@@ -50,6 +50,17 @@ def test_two_devices_hold_one_file(host: HostDisk) -> None:
     assert files(host) == []
 
 
+def test_what_a_device_has_written_is_a_file_once_workers_need_it(host: HostDisk) -> None:
+    """As a step that came inside an order."""
+    device = DeviceDisk(host)
+    name = device.write(DATA)
+    assert files(host) == [] and host.bring(name) and host.bring(name)
+    assert files(host) == [name.hex()]
+    assert (host.blobs / name.hex()).read_bytes() == device.read(name) == DATA
+    device.collect(set(), 0.0)
+    assert files(host) == [] and not host.has(name)
+
+
 def test_what_has_arrived_is_remembered_by_device(host: HostDisk) -> None:
     one, two = DeviceDisk(host), DeviceDisk(host)
     one.write_part("fleet", MANIFEST, 1, DATA[65536:131072])

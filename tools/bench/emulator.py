@@ -44,6 +44,8 @@ momentum = 0.7
 [codec]
 values = "bf16"
 fraction = 0.01
+[broadcast]
+whole = true
 [[strategies]]
 name = "fedobp"
 options = {{ quantile = 0.9995 }}

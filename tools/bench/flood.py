@@ -40,7 +40,7 @@ from tools.bench.coordinator import RUN, made_up, make_bundle, update_for
 
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.runs import initialise, start_run
-from sedge_cloud.config import RunConfig, load_cloud
+from sedge_cloud.config import BroadcastConfig, RunConfig, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker import LOOPBACK, find_mosquitto, on_free_port, wait_until_accepting
 from sedge_protocol.codec import ValueCoding, encode, top_k
@@ -338,6 +338,7 @@ class Bench:
             min_train_devices=everyone,
             min_available_devices=everyone,
             quorum=self._count / everyone - 0.01,
+            broadcast=BroadcastConfig(whole=True),
         )
         start_run(store, RUN, make_bundle(folder / "bundle", SIZE), config)
         store.close()

@@ -55,6 +55,8 @@ num_rounds = ROUNDS
 [training]
 local_epochs = 1
 learning_rate = 0.01
+[broadcast]
+whole = true
 [[strategies]]
 name = "fedavg"
 """

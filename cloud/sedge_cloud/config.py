@@ -51,7 +51,7 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device where a strategy replaces the model (``Context.replaced``), unless ``fraction`` is 1.
 
     With ``values`` sign a model takes 5 to 6 bits an element whole, as all its elements are multiples of a
-    power of two (broadcast.py). The first model is rounded to it: its root mean square has at least
+    power of two (broadcast.py). The first model is rounded to it: in its root mean square there are about
     ``levels`` of them. A model that is trained already wants more, and with 0 it stays as it is.
 
     ``whole`` sends the model whole and exact in every round. A device that cannot decompress
@@ -61,7 +61,7 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: ValueCoding = ValueCoding.SIGN
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.03
     compression: Compression = Compression.ZSTD
-    levels: Annotated[int, Meta(ge=0, le=65536)] = 4
+    levels: Annotated[int, Meta(ge=0, le=65536)] = 6
     whole: bool = False
 
     @property

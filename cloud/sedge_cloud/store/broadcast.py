@@ -8,7 +8,7 @@
 With the coding ``sign`` a version is on a grid: its elements are multiples of a power of two. So the
 model whole takes 5 to 6 bits an element, without loss, in place of 27, and steps add up exactly, in
 whatever order. The first model is rounded to the grid, and a step moves by multiples of the power of two
-next below what its elements need (``on_grid``). Error feedback makes up for what that leaves out.
+nearest to what its elements need (``on_grid``). Error feedback makes up for what that leaves out.
 
 Where theta' is made of whole values and not of changes to global_r, d of the next round has what was left
 out in it already: nothing is owed. Counted twice it would be sent twice, and FedPURIN's model grew 18 times
@@ -25,7 +25,14 @@ import numpy as np
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import hash_of
-from sedge_protocol.codec import SparseVector, decode, decoded_values, encode, top_k
+from sedge_protocol.codec import (
+    SparseVector,
+    ValueCoding,
+    decode,
+    decoded_values,
+    encode,
+    top_k,
+)
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import MAX_STEPS
@@ -53,7 +60,7 @@ def next_version(
             change += owed
     most = chosen(change, broadcast.fraction)
     if broadcast.on_grid:
-        most = on_grid(most, current, broadcast)
+        most = on_grid(most, broadcast.values)
     step = encode(most, broadcast.values, broadcast.compression)
     sent = decode(step, change.size)
     theta = current.copy()
@@ -75,30 +82,16 @@ def first_version(theta: Theta, statistics: Iterable[slice], broadcast: Broadcas
     return found
 
 
-def on_grid(sent: SparseVector, current: Theta, broadcast: BroadcastConfig) -> SparseVector:
-    """What a step of signs sends of ``sent``: magnitudes on the grid, for the elements that they serve.
-
-    Half of the first model's spacing is the finest for as long as all is not far below it: what is too
-    small for it waits, and the model stays as small as it is.
-    """
-    grid = spacing(sent.values, 1)
-    if broadcast.levels and 2 * grid == spacing(current, 2 * broadcast.levels):
-        grid *= 2
-    if not grid:
-        return sent
-    served = np.abs(sent.values) >= grid / 2
-    values = sent.values[served]
-    indices = np.flatnonzero(served).astype(np.uint32)
-    if sent.indices is not None:
-        indices = sent.indices[served]
-    sizes = rounded(np.abs(decoded_values(values, broadcast.values)), grid)
-    return SparseVector(sent.size, indices, np.copysign(np.maximum(sizes, grid), values))
+def on_grid(sent: SparseVector, values: ValueCoding) -> SparseVector:
+    """What ``sent`` becomes in the coding ``values``, as multiples of the nearest power of two."""
+    coded = decoded_values(sent.values, values)
+    return SparseVector(sent.size, sent.indices, rounded(coded, spacing(coded, 1)))
 
 
 def spacing(values: Theta, levels: int) -> float:
-    """The power of two next below 1 / ``levels`` of the root mean square of values; 0 where they are 0."""
+    """The power of two nearest to 1 / ``levels`` of the root mean square of values; 0 where they are 0."""
     size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
-    return 2.0 ** math.floor(math.log2(size / levels)) if 0 < size < np.inf else 0.0
+    return 2.0 ** round(math.log2(size / levels)) if 0 < size < np.inf else 0.0
 
 
 def rounded(values: Theta, grid: float) -> Theta:

@@ -103,45 +103,26 @@ def test_the_versions_are_on_a_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "levels", "grid"),
-    [
-        (1 / 64, 5, 1 / 64),
-        (1 / 128, 5, 1 / 128),
-        (1.25 / 256, 5, 1 / 128),  # the model's own
-        (1 / 512, 5, 1 / 512),
-        (1 / 256, 0, 1 / 256),
-        (1 / 2**20, 5, 1 / 2**20),
-    ],
+    ("size", "grid"), [(1 / 64, 1 / 64), (1.4 / 64, 1 / 64), (1.45 / 64, 1 / 32), (1e-6, 2**-20)]
 )
-def test_the_grid_of_a_step(size: float, levels: int, grid: float) -> None:
-    """The model's weights have a root mean square of .091: 1/128 is next below a tenth of it."""
-    theta, change = random_theta(1, 500), np.zeros(500, np.float32)
-    change[:64], change[64:128] = size, -size
-    broadcast = BroadcastConfig(fraction=128 / 500, levels=levels)
-    step = decode(next_version(theta + change, theta, None, broadcast).step, 500)
-    np.testing.assert_allclose(np.abs(step.values), grid, rtol=0)
-    assert step.count == 128
+def test_the_grid_of_a_step(size: float, grid: float) -> None:
+    """The power of two that is nearest to what its elements need."""
+    values = np.array([size, -size] * 64, np.float32)
+    step = on_grid(SparseVector(128, None, values), ValueCoding.SIGN)
+    np.testing.assert_array_equal(step.values, np.sign(values) * np.float32(grid))
 
 
-def test_what_is_too_small_for_the_grid_waits() -> None:
-    theta, values = (
-        random_theta(1, 500),
-        np.array([0.9, -0.4, 1.6, -0.6], np.float32) / np.float32(128),
-    )
-    sent = SparseVector(500, np.array([3, 5, 7, 9], np.uint32), values)
-    step = on_grid(sent, theta, BroadcastConfig(levels=5))
-    assert step.indices is not None and step.indices.tolist() == [3, 7, 9]
-    np.testing.assert_array_equal(np.abs(step.values) * 128, [1, 1, 1])
-    whole = on_grid(SparseVector(4, None, values), theta, BroadcastConfig(levels=5))
-    assert whole.indices is not None and whole.indices.tolist() == [0, 2, 3]
-    broken = SparseVector(1, None, np.array([np.inf], np.float32))
-    assert on_grid(broken, theta, BroadcastConfig()) is broken
+def test_a_step_without_a_grid() -> None:
+    """Of zeros."""
+    zeros = SparseVector(3, None, np.zeros(3, np.float32))
+    assert on_grid(zeros, ValueCoding.SIGN).values.tolist() == [0, 0, 0]
 
 
 def test_nothing_to_send() -> None:
     theta = random_theta(1, 500)
     version = next_version(theta, theta, None, BroadcastConfig())
-    assert decode(version.step, 500).count == 0 and version.theta.tobytes() == theta.tobytes()
+    assert not decode(version.step, 500).values.any()
+    assert version.theta.tobytes() == theta.tobytes()
 
 
 def test_a_first_version_rounds_neither_statistics_nor_what_it_must_not() -> None:

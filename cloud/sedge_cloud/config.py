@@ -50,15 +50,16 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     missed too many changes or does not know ``values`` gets the model whole and exact, and so does every
     device where a strategy replaces the model (``Context.replaced``), unless ``fraction`` is 1.
 
-    With ``values`` sign a model takes 5 to 6 bits an element whole, as all its elements are multiples of a
-    power of two (broadcast.py). The first model is rounded to it: in its root mean square there are about
-    ``levels`` of them. A model that is trained already wants more, and with 0 it stays as it is.
+    With ``values`` bf16 or sign a model takes 5 to 6 bits an element whole, as all its elements are
+    multiples of a power of two (broadcast.py). The first model is rounded to it: in its root mean square
+    there are about ``levels`` of them. A model that is trained already wants more; with 0 nothing is
+    rounded.
 
     ``whole`` sends the model whole and exact in every round. A device that cannot decompress
     ``compression`` takes no part in the run.
     """
 
-    values: ValueCoding = ValueCoding.SIGN
+    values: ValueCoding = ValueCoding.BF16
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.03
     compression: Compression = Compression.ZSTD
     levels: Annotated[int, Meta(ge=0, le=65536)] = 6
@@ -67,7 +68,8 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def on_grid(self) -> bool:
         """Whether every version is on a grid (broadcast.py)."""
-        return self.values is ValueCoding.SIGN and not self.whole
+        coarse = self.values in (ValueCoding.BF16, ValueCoding.SIGN)
+        return coarse and self.levels > 0 and not self.whole
 
 
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

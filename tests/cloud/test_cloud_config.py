@@ -281,9 +281,10 @@ def test_options_may_be_lists_of_numbers(tmp_path: Path) -> None:
     ("broadcast", "on_grid"),
     [
         (BroadcastConfig(), True),
-        (BroadcastConfig(ValueCoding.SIGN, 1.0, levels=0), True),
+        (BroadcastConfig(ValueCoding.SIGN, 1.0), True),
+        (BroadcastConfig(levels=0), False),
         (BroadcastConfig(whole=True), False),
-        (BroadcastConfig(ValueCoding.BF16), False),
+        (BroadcastConfig(ValueCoding.FP16), False),
     ],
 )
 def test_when_the_model_is_on_a_grid(broadcast: BroadcastConfig, on_grid: bool) -> None:

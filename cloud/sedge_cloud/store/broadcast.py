@@ -5,10 +5,11 @@
     global_r+1 = global_r + sent                     float32, on every device and here
     owed_r+1  = d - sent                             error feedback, so that nothing is lost for good
 
-With the coding ``sign`` a version is on a grid: its elements are multiples of a power of two. So the
-model whole takes 5 to 6 bits an element, without loss, in place of 27, and steps add up exactly, in
-whatever order. The first model is rounded to the grid, and a step moves by multiples of the power of two
-nearest to what its elements need (``on_grid``). Error feedback makes up for what that leaves out.
+With the codings ``bf16`` and ``sign`` a version is on a grid: its elements are multiples of a power of
+two. So the model whole takes 5 to 6 bits an element, without loss, in place of 27, and steps add up
+exactly, in whatever order. The first model is rounded to the grid, and a step moves by multiples of the
+power of two nearest to what its elements need (``on_grid``). Error feedback makes up for what that leaves
+out.
 
 Where theta' is made of whole values and not of changes to global_r, d of the next round has what was left
 out in it already: nothing is owed. Counted twice it would be sent twice, and FedPURIN's model grew 18 times
@@ -74,7 +75,7 @@ def next_version(
 
 def first_version(theta: Theta, statistics: Iterable[slice], broadcast: BroadcastConfig) -> Theta:
     """The model (n,) that a run begins with: on the grid where its broadcast is, but for statistics."""
-    if not (broadcast.on_grid and broadcast.levels):
+    if not broadcast.on_grid:
         return theta
     found = rounded(theta, spacing(theta, broadcast.levels))
     for place in statistics:
@@ -83,9 +84,12 @@ def first_version(theta: Theta, statistics: Iterable[slice], broadcast: Broadcas
 
 
 def on_grid(sent: SparseVector, values: ValueCoding) -> SparseVector:
-    """What ``sent`` becomes in the coding ``values``, as multiples of the nearest power of two."""
+    """What ``sent`` becomes in the coding ``values``, as multiples of the nearest power of two but 0."""
     coded = decoded_values(sent.values, values)
-    return SparseVector(sent.size, sent.indices, rounded(coded, spacing(coded, 1)))
+    multiples = rounded(coded, spacing(coded, 1))
+    moved = np.flatnonzero(multiples)
+    indices = moved.astype(np.uint32) if sent.indices is None else sent.indices[moved]
+    return SparseVector(sent.size, indices, multiples[moved])
 
 
 def spacing(values: Theta, levels: int) -> float:

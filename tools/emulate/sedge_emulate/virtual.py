@@ -219,6 +219,8 @@ class VirtualDevice:
         holds = (order.model_hash, *(manifest.sha256 for manifest in named(order)))
         for name in holds:
             world.disk.hold(name)
+        for step in order.steps:  # one that came inside the order is no file yet
+            world.disk.bring(step.blob.sha256)
         known = world.memo.find(key)
         if known is None:
             future = world.crew.submit(

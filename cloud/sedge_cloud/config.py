@@ -59,8 +59,8 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``compression`` takes no part in the run.
     """
 
-    values: ValueCoding = ValueCoding.BF16
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.03
+    values: ValueCoding = ValueCoding.SIGN
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.025
     compression: Compression = Compression.ZSTD
     levels: Annotated[int, Meta(ge=0, le=65536)] = 6
     whole: bool = False

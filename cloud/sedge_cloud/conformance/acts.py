@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.conformance.stage import Act, Broken, Cut, Heard, Model, Stage, Step, kind_of
+from sedge_cloud.store.vectors import hash_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import RemoteError
 from sedge_protocol.layout import Theta
@@ -360,11 +361,6 @@ def trained(run: Run) -> Act:
     order = run.order(1, run.model.theta)
     yield run.stage.say(order)
     yield from run.commit((yield from run.take(order, (yield from run.offered(1)))))
-
-
-def hash_of(theta: Theta) -> bytes:
-    """The name of a version (n,)."""
-    return hashlib.sha256(theta.astype("<f4").tobytes()).digest()
 
 
 def slice_of(span: tuple[int, int]) -> slice:

@@ -155,7 +155,12 @@ def looping() -> bytes:
     ("backend", "program", "reason", "text"),
     [
         ("executorch", b"", "ConfigError", "an installed backend: one of those in the bundle"),
-        ("onnxruntime", b"noise", "CodecError", "program 'train' cannot be loaded: model: not a"),
+        (
+            "onnxruntime",
+            b"noise",
+            "CodecError",
+            "program 'gradient' cannot be loaded: model: not a",
+        ),
         (
             "onnxruntime",
             looping(),

@@ -116,7 +116,7 @@ def make_bundle(folder: Path) -> None:
         ]
     )
     sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
-    program = bundles.Program("train", "onnxruntime", "train.onnx", sha256)
+    program = bundles.Program("gradient", "onnxruntime", "train.onnx", sha256)
     manifest = bundles.BundleManifest(
         format=bundles.FORMAT,
         name="softmax",
@@ -125,7 +125,6 @@ def make_bundle(folder: Path) -> None:
         input=bundles.TensorSpec("float32", (INPUTS,)),
         target=bundles.TensorSpec("int64", ()),
         num_classes=CLASSES,
-        optimizer="sgd",
         uses_batch_statistics=False,
         programs=(program,),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),

@@ -215,9 +215,9 @@ def bundles() -> Events:
     manifest: dict[str, Any] = {
         "format": 1, "name": "tiny", "layout": layout, "batch_size": 4,
         "input": {"dtype": "float32", "shape": [3]}, "target": {"dtype": "int64", "shape": []},
-        "num_classes": 2, "optimizer": "sgd", "uses_batch_statistics": False,
+        "num_classes": 2, "uses_batch_statistics": False,
         "programs": [{
-            "name": "train", "backend": "other", "file": "train.bin",
+            "name": "gradient", "backend": "other", "file": "train.bin",
             "sha256": hashlib.sha256(program).hexdigest(),
         }],
         "verification": {"step_error": 0.0, "epoch_error": 0.0, "tolerance": 1.0, "versions": {}},

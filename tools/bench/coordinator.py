@@ -77,7 +77,6 @@ def make_bundle(folder: Path, size: int) -> Path:
         input=bundles.TensorSpec("float32", (10,)),
         target=bundles.TensorSpec("int64", ()),
         num_classes=10,
-        optimizer="sgd",
         uses_batch_statistics=False,
         programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),

@@ -22,10 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sedge_edge.training.steppers import Differentiated, Model
 from sedge_export import export, models
 from sedge_export.verify import Program, load_program
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.messages import Training
 
 BATCH_SIZE = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.7
@@ -62,8 +64,8 @@ def measure(name: str, seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         export(model, x, batch_size=BATCH_SIZE, name=name, num_classes=10, folder=Path(folder))
         bundle, theta = load(Path(folder))
-    program = load_program("train", bundle.program("train", "onnxruntime"))
-    sides = [_onnx_step(program, theta, x, y), _eager_step(model, x, y)]
+    program = load_program("gradient", bundle.program("gradient", "onnxruntime"))
+    sides = [_onnx_step(program, bundle.manifest.layout, theta, x, y), _eager_step(model, x, y)]
     onnx_ms, eager_ms = alternate(sides, seconds)
     return {
         "onnxruntime_ms": onnx_ms,
@@ -87,19 +89,18 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def _onnx_step(program: Program, theta: Theta, x: Tensor, y: Tensor) -> Step:
-    state = [theta, np.zeros_like(theta)]
+def _onnx_step(program: Program, layout: Layout, theta: Theta, x: Tensor, y: Tensor) -> Step:
+    model = Model(layout, theta, Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM))
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),
         "y": y.numpy(),
         "w": np.ones(len(x), np.float32),
-        "learning_rate": np.array(LEARNING_RATE, np.float32),
-        "momentum": np.array(MOMENTUM, np.float32),
     }
 
     def step() -> None:
-        result = program({"theta": state[0], "velocity": state[1], **fixed})
-        state[:] = result["theta_next"], result["velocity_next"]
+        found = program({"theta": model.theta, **fixed})
+        statistics = found.get("statistics")
+        model.advance(Differentiated(found["gradient"], found["loss"], statistics))
 
     return step
 

@@ -2,17 +2,15 @@
 
 The programs are ordinary ONNX graphs with inputs and outputs by these names:
 
-    train       theta, velocity, x, y, w, learning_rate, momentum   -> theta_next, velocity_next, loss
-    train_prox  the same and prox, anchor                           -> the same
-    evaluate    theta, x, y, w                                      -> loss_sum, correct_count, weight_sum
-    predict     theta, x                                            -> logits
+    gradient    theta, x, y, w  -> gradient, loss, and statistics where the layout has any
+    evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
+    predict     theta, x        -> logits
 
 Why these settings: the peak memory of a whole round (4-layer CNN, 582,026 parameters, batch 32, 1 thread,
 onnxruntime 1.31, x86) is 111 MiB with onnxruntime's defaults. It is 102 MiB, at the same speed, without
 memory patterns and with one arena for all sessions that grows by what is requested instead of doubling.
-Without any arena the steps of a small model (MLP, 159,010 parameters) take 1.2 times as long. Binding theta
-and velocity to two alternating buffers (IOBinding) gains nothing: two copies of 2.3 MB are cheap compared
-with a step.
+Without any arena the steps of a small model (MLP, 159,010 parameters) take 1.2 times as long. Binding the
+gradient to a buffer (IOBinding) gains nothing: a copy of 2.3 MB is cheap compared with a step.
 """
 
 import math
@@ -22,6 +20,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +28,14 @@ from sedge_edge.backends import INSTALL
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.batches import Batch, batches, evaluation_batches
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.steppers import Arrays, MixtureStepper, PlainStepper, Stepper
+from sedge_edge.training.steppers import (
+    Arrays,
+    Differentiated,
+    MixtureStepper,
+    Model,
+    PlainStepper,
+    Stepper,
+)
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.onnx_runtime import library, open_session
@@ -38,12 +44,10 @@ from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
-_STEP_INPUTS = ["theta", "velocity", "x", "y", "w", "learning_rate", "momentum"]
-_STEP_OUTPUTS = ["theta_next", "velocity_next", "loss"]
+_BATCH = ["theta", "x", "y", "w"]
 _SIGNATURES = {
-    "train": (_STEP_INPUTS, _STEP_OUTPUTS),
-    "train_prox": ([*_STEP_INPUTS, "prox", "anchor"], _STEP_OUTPUTS),
-    "evaluate": (["theta", "x", "y", "w"], ["loss_sum", "correct_count", "weight_sum"]),
+    "gradient": (_BATCH, ["gradient", "loss"]),
+    "evaluate": (_BATCH, ["loss_sum", "correct_count", "weight_sum"]),
     "predict": (["theta", "x"], ["logits"]),
 }
 
@@ -73,7 +77,7 @@ class OnnxTrainer:
         self._threads = threads
         self._programs: dict[str, _Program] = {}
         self._lock = threading.Lock()
-        self._program("train")  # to find a missing or broken library here
+        self._program("gradient")  # to find a missing or broken library here
 
     def train(
         self,
@@ -92,9 +96,10 @@ class OnnxTrainer:
         for vector in (theta, anchor, correction):
             if vector is not None:
                 layout.check(vector)
-        stepper = PlainStepper(self._run, layout, theta, training, anchor, gradient, correction)
+        model = Model(layout, theta, self._recipe(training), anchor, correction)
+        stepper = PlainStepper(self._differentiate, model, gradient)
         loss, steps = self._train(stepper, examples, training, seed, stopped)
-        return Trained(stepper.theta, loss, steps, stepper.gradient)
+        return Trained(model.theta, loss, steps, stepper.gradient)
 
     def train_mixed(
         self,
@@ -111,9 +116,10 @@ class OnnxTrainer:
         layout = self._bundle.manifest.layout
         layout.check(sent)
         layout.check(own)
-        stepper = MixtureStepper(self._run, layout, sent, own, mix, adaptive, training)
-        loss, steps = self._train(stepper, examples, training, seed, stopped)
-        return Mixed(Trained(stepper.sent.theta, loss, steps), stepper.own, stepper.mix)
+        recipe = self._recipe(training)
+        both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, recipe)
+        loss, steps = self._train(both, examples, training, seed, stopped)
+        return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """Mean loss and accuracy of theta (n,); see ``Trainer.evaluate``."""
@@ -159,7 +165,8 @@ class OnnxTrainer:
             for batch, last in group:
                 if stopped():
                     raise TrainingStopped(f"{where} {steps + 1}: stopped")
-                step_losses = stepper.step(buffers.fill(batch), last)
+                with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
+                    step_losses = [float(loss) for loss in stepper.step(buffers.fill(batch), last)]
                 steps += 1
                 losses.append(step_losses[0])
                 weights.append(float(batch.weights.sum()))
@@ -171,6 +178,15 @@ class OnnxTrainer:
                     raise TrainingDiverged(f"{where} {steps}: {count} parameters are not finite")
             loss = float(np.average(losses, weights=weights))
         return loss, steps
+
+    def _recipe(self, training: Training) -> Training:
+        """The training, with the parameters that the model itself keeps frozen."""
+        freeze = (*training.freeze, *self._bundle.manifest.frozen)
+        return msgspec.structs.replace(training, freeze=freeze)
+
+    def _differentiate(self, theta: Theta, batch: Arrays, last: bool) -> Differentiated:
+        outputs = self._run("gradient", {"theta": theta, **batch}, last)
+        return Differentiated(*outputs)
 
     def _batches(self, examples: Examples, training: Training, seed: int) -> Iterator[Batch]:
         manifest = self._bundle.manifest
@@ -199,6 +215,8 @@ class OnnxTrainer:
     def _load(self, name: str) -> "_Program":
         data = self._bundle.program(name, ONNXRUNTIME)
         inputs, outputs = _SIGNATURES[name]
+        if name == "gradient" and self._bundle.manifest.layout.statistics:
+            outputs = [*outputs, "statistics"]
         try:
             program = _Program(data, outputs, self._threads)
         except ImportError as exc:

@@ -33,6 +33,7 @@ Task: TypeAlias = Literal["train", "evaluate"]
 # The most steps that an order may name; a longer chain is rarely smaller than the whole model.
 MAX_STEPS = 32
 LastBatch: TypeAlias = Literal["pad", "fill", "drop"]
+OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 # The most trainings of one order, one after the other; FedRep has two.
 MAX_PHASES = 8
 Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
@@ -80,7 +81,9 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``last_batch`` says what happens to the last partial batch: ``pad`` it with rows of weight zero,
     ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` do not
-    change.
+    change. ``momentum`` and ``nesterov`` are ``sgd``'s; ``beta1``, ``beta2`` and ``epsilon`` are those of
+    ``adam`` and ``adamw``. ``weight_decay`` is part of the gradient, and under ``adamw`` shrinks theta
+    instead. ``clip_norm`` > 0 limits the L2 norm of each step's gradient.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -89,6 +92,19 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     prox: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     last_batch: LastBatch = "pad"
     freeze: Names = ()
+    optimizer: OptimizerName = "sgd"
+    nesterov: bool = False
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
+    epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether every device can do its steps: SGD with momentum and nothing more."""
+        extras = self.nesterov, self.weight_decay, self.clip_norm
+        return self.optimizer == "sgd" and not any(extras)
 
 
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -81,14 +81,6 @@ GRADIENT = """
     gradient_flat = Reshape (gradient_W, flat)
     gradient = Concat <axis = 0> (gradient_flat, gradient_b)
 """
-PLAIN = "slope = Identity (gradient)\n"
-PULLED = "away = Sub (theta, anchor)\n pull = Mul (prox, away)\n slope = Add (gradient, pull)\n"
-DESCENT = """
-    decayed = Mul (momentum, velocity)
-    velocity_next = Add (decayed, slope)
-    change = Mul (learning_rate, velocity_next)
-    theta_next = Sub (theta, change)
-"""
 COUNT = """
     guess = ArgMax <axis = 1, keepdims = 0> (logits)
     right = Equal (guess, y)
@@ -98,8 +90,6 @@ COUNT = """
 """
 ROWS = f"float[{N}] theta, float[{B}, {F}] x"
 BATCH = f"{ROWS}, int64[{B}] y, float[{B}] w"
-STEP = f"{BATCH}, float[{N}] velocity, float learning_rate, float momentum"
-STEPPED = f"float[{N}] theta_next, float[{N}] velocity_next, float loss"
 
 
 def program(inputs: str, outputs: str, *nodes: str) -> bytes:
@@ -111,10 +101,7 @@ def program(inputs: str, outputs: str, *nodes: str) -> bytes:
 
 
 FILES = {
-    "train": program(STEP, STEPPED, FORWARD, GRADIENT, PLAIN, DESCENT),
-    "train_prox": program(
-        f"{STEP}, float prox, float[{N}] anchor", STEPPED, FORWARD, GRADIENT, PULLED, DESCENT
-    ),
+    "gradient": program(BATCH, f"float[{N}] gradient, float loss", FORWARD, GRADIENT),
     "evaluate": program(
         BATCH, "float loss_sum, float correct_count, float weight_sum", FORWARD, COUNT
     ),
@@ -346,21 +333,24 @@ def test_threads_share_one_trainer() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train": b""}, "cannot be loaded"),
-        ({"train": b"not onnx"}, "cannot be loaded"),
-        ({"train": FILES["train"][:-100]}, "cannot be loaded"),
-        ({"train": FILES["predict"]}, "takes theta, x and gives logits, expected theta, velocity"),
-        ({"evaluate": FILES["evaluate"]}, "no program 'train'"),
+        ({"gradient": b""}, "cannot be loaded"),
+        ({"gradient": b"not onnx"}, "cannot be loaded"),
+        ({"gradient": FILES["gradient"][:-100]}, "cannot be loaded"),
+        (
+            {"gradient": FILES["predict"]},
+            "takes theta, x and gives logits, expected theta, x, y, w",
+        ),
+        ({"evaluate": FILES["evaluate"]}, "no program 'gradient'"),
     ],
 )
-def test_a_bad_train_program_is_refused_at_once(files: dict[str, bytes], message: str) -> None:
+def test_a_bad_gradient_program_is_refused_at_once(files: dict[str, bytes], message: str) -> None:
     with pytest.raises(CodecError, match=f"bundle 'softmax'.*{message}"):
         OnnxTrainer(bundle(files), threads=1)
 
 
 def reading(file: str) -> bytes:
     """The train program, its last constant read from a file in the working directory."""
-    model = ModelProto.FromString(FILES["train"])
+    model = ModelProto.FromString(FILES["gradient"])
     model.graph.initializer.append(
         TensorProto(
             name="secret",
@@ -379,16 +369,16 @@ def test_a_program_cannot_read_the_devices_files(
     """onnxruntime would take it: it looks for such a file in the working directory."""
     (tmp_path / "secret").write_bytes(b"0123456789abcdef")
     monkeypatch.chdir(tmp_path)
-    said = r"program 'train' cannot be loaded: model.graph.initializer\[\d\]: external_data"
+    said = r"program 'gradient' cannot be loaded: model.graph.initializer\[\d\]: external_data"
     with pytest.raises(CodecError, match=said):
-        OnnxTrainer(bundle({"train": reading("secret")}), threads=1)
+        OnnxTrainer(bundle({"gradient": reading("secret")}), threads=1)
 
 
 def test_bytes_of_another_format_are_not_taken_for_it() -> None:
     """ONNX with the mark of onnxruntime's own format, which it would believe."""
     name = ModelProto(producer_name="  ORTM").SerializeToString()
     assert name[4:8] == b"ORTM"
-    OnnxTrainer(bundle({"train": name + FILES["train"]}), threads=1)
+    OnnxTrainer(bundle({"gradient": name + FILES["gradient"]}), threads=1)
 
 
 # Predicts with a packed bundle on a machine that has as many pages of memory as its first argument says.
@@ -431,5 +421,5 @@ def test_wrong_arrays_are_refused(trainer: OnnxTrainer) -> None:
     with pytest.raises(CodecError, match="theta"):
         trainer.train(start()[:-1], examples(4), Training(), 0, never)
     narrow = Examples(examples(4).inputs[:, :3], examples(4).targets)
-    with pytest.raises(CodecError, match="program 'train' failed"):
+    with pytest.raises(CodecError, match="program 'gradient' failed"):
         trainer.train(start(), narrow, Training(), 0, never)

@@ -18,7 +18,7 @@ from sedge_protocol.wire.bundle import (
 
 def bundle(*backends: str) -> Bundle:
     """A bundle whose programs are not programs: only the choice is tested here."""
-    programs = tuple(Program("train", name, f"train.{name}", "") for name in backends)
+    programs = tuple(Program("gradient", name, f"train.{name}", "") for name in backends)
     manifest = manifest_of(Layout.of([("w", (2,), Role.PARAMETER)]), *programs)
     return Bundle(manifest, {program.file: b"" for program in programs})
 
@@ -26,7 +26,7 @@ def bundle(*backends: str) -> Bundle:
 @pytest.mark.parametrize("backend", ["auto", "onnxruntime"])
 @pytest.mark.parametrize("offered", [("onnxruntime",), ("executorch", "onnxruntime")])
 def test_onnxruntime_is_found(backend: str, offered: tuple[str, ...]) -> None:
-    with pytest.raises(CodecError, match="'train' cannot be loaded"):  # so it was opened
+    with pytest.raises(CodecError, match="'gradient' cannot be loaded"):  # so it was opened
         open_trainer(bundle(*offered), backend, 1)
 
 

@@ -33,11 +33,8 @@ from sedge_protocol.wire.bundle import (
     save,
 )
 
-OPTIMIZER = "sgd"
 TOLERANCE = 1e-4
 _BATCH = ("x", "y", "w")
-_STEP = ("theta", "velocity", *_BATCH, "learning_rate", "momentum")
-_STEPPED = ("theta_next", "velocity_next", "loss")
 
 
 def export(
@@ -141,18 +138,14 @@ class _Plan:
 
 def _programs(form: _Form, x: Tensor, y: Tensor) -> dict[str, bytes]:
     network = form.network
+    gradient = ("gradient", "loss", *(("statistics",) if network.layout.statistics else ()))
+    sums = ("loss_sum", "correct_count", "weight_sum")
     plans = {
-        "train": _Plan(network.train, True, _STEP, _STEPPED),
-        "train_prox": _Plan(network.train_prox, True, (*_STEP, "prox", "anchor"), _STEPPED),
-        "evaluate": _Plan(
-            network.evaluate, False, ("theta", *_BATCH), ("loss_sum", "correct_count", "weight_sum")
-        ),
+        "gradient": _Plan(network.gradient, True, ("theta", *_BATCH), gradient),
+        "evaluate": _Plan(network.evaluate, False, ("theta", *_BATCH), sums),
         "predict": _Plan(network.predict, False, ("theta", "x"), ("logits",)),
     }
-    # Separate tensors, because tracing tells its inputs apart by identity.
-    vectors = {key: torch.from_numpy(network.theta) for key in ("theta", "velocity", "anchor")}
-    scalars = {key: torch.ones(()) for key in ("learning_rate", "momentum", "prox")}
-    inputs = {**vectors, **scalars, "x": x, "y": y, "w": torch.ones(len(x))}
+    inputs = {"theta": torch.from_numpy(network.theta), "x": x, "y": y, "w": torch.ones(len(x))}
     lowered: dict[str, bytes] = {}
     for name, plan in plans.items():
         network.model.train(plan.training)
@@ -178,7 +171,7 @@ def _bundle(
         input=TensorSpec(str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),
         target=target,
         num_classes=num_classes,
-        optimizer=OPTIMIZER,
+        frozen=form.network.frozen,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
         verification=measured,

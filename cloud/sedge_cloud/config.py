@@ -138,6 +138,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         except ConfigError as exc:
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
+        _check_optimizer(self.training, where)
         if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
             rules = "direction, mean, krum or multi_krum"
             expected = f"{rules}: {self.strategy} has an aggregation of its own"
@@ -155,6 +156,15 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             if not math.isfinite(getattr(self, key)):
                 raise ConfigError(key, getattr(self, key), "a finite number", where)
         return self
+
+
+def _check_optimizer(training: Training, where: str) -> None:
+    if training.optimizer != "sgd" and training.momentum:
+        expected = f"0: {training.optimizer} has beta1"
+        raise ConfigError("training.momentum", training.momentum, expected, where)
+    if training.nesterov and not training.momentum:
+        expected = "false: Nesterov's step is one of momentum"
+        raise ConfigError("training.nesterov", True, expected, where)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

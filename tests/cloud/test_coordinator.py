@@ -199,10 +199,12 @@ def test_sides_that_no_longer_speak_version_1_agree(tmp_path: Path) -> None:
 
 
 def test_a_device_without_a_version_in_common_is_refused(cloud: Cloud) -> None:
-    cloud.say("a", a_hello("as it was"))
+    cloud.hello()
+    assert cloud.core.open[RUN].present == {"a", "b"}
     (refusal,) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(7,)))
     assert refusal == Refusal("version", "protocol versions 7, this side speaks 1")
     assert not cloud.core.devices["a"].online
+    assert cloud.core.open[RUN].present == {"b"}
 
 
 def snapshot(cloud: Cloud) -> object:

@@ -185,7 +185,7 @@ class Coordinator:
             case None:
                 return self._chunk(device, frame, now)
             case Hello():
-                return self._hello(device, frame, message, now)
+                return self._hello(device, frame, message)
             case messages.Goodbye():
                 if device.hello is not None and device.hello.nonce == message.nonce:
                     self.devices.leave(device)
@@ -196,11 +196,11 @@ class Coordinator:
             case messages.Offer():
                 return self._offer(device, frame.transfer, message, now)
             case messages.Decline():
-                return self._decline(device, message, now)
+                return self._decline(device, message)
             case _:
                 raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
 
-    def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
+    def _hello(self, device: Device, frame: Frame, hello: Hello) -> list[CloudEffect]:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
@@ -217,7 +217,7 @@ class Coordinator:
         self.devices.arrive(device, hello)
         for run in self.rounds.running():
             effects += self.devices.refuse_unable(run, [name])
-        return effects + self.rounds.arrive(name, now)
+        return effects + self.rounds.arrive(name)
 
     def _get(
         self, device: Device, transfer: bytes, get: messages.Get, now: float
@@ -284,7 +284,7 @@ class Coordinator:
             effects.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
         return effects
 
-    def _decline(self, device: Device, message: messages.Decline, now: float) -> list[CloudEffect]:
+    def _decline(self, device: Device, message: messages.Decline) -> list[CloudEffect]:
         name, current = device.row.device, self.rounds.open_round(message.run)
         if current is None or current.row.round != message.round or not current.waiting_for(name):
             return []

@@ -100,7 +100,7 @@ def test_a_hello_brings_the_open_order_again(cloud: Cloud) -> None:
     first = cloud.order("a")
     cloud.now += 50.0
     _, again = cloud.say("a", a_hello("again"))
-    assert again == msgspec.structs.replace(first, deadline_ms=first.deadline_ms - 50_000)
+    assert again == first
     cloud.answer("a")
     assert len(cloud.say("a", a_hello("third"))) == 1  # it owes nothing any more
     assert len(cloud.messages("b", Order)) == 1

@@ -61,7 +61,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     full = messages.Order(
         run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
         patch=b"a coded vector", patch_hash=digest("a coded vector"),
-        seed=2**63 - 1, deadline_ms=90_000,
+        seed=2**63 - 1,
         work=messages.Work(
             keep=("head.weight", "head.bias"), training=messages.Training(5, 0.05, 0.9, 0.1, "drop")
         ),

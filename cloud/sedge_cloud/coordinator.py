@@ -169,7 +169,7 @@ class Coordinator:
             return self._dispatch(device, *opened, now)
         except RemoteError as exc:
             self.counters["version" if isinstance(exc, VersionError) else "refused"] += 1
-            return [*self.devices.bad_frame(device, exc)]
+            return [*self.devices.bad_frame(device, exc, now)]
         except StorageError as exc:
             return [self._housekeeping.storage_failed(exc)]
 

@@ -206,11 +206,20 @@ class Fleet:
         return [peer.message(self.welcome(HELLO_REQUEST.nonce))]
 
 
-def unable_devices(rows: Iterable[DeviceRow], run: Run) -> dict[str, list[str]]:
-    """The devices that cannot do a run's work, by their last hello, and what each of them lacks."""
+def unable_devices(
+    rows: Iterable[DeviceRow], run: Run, features: frozenset[str]
+) -> dict[str, list[str]]:
+    """The devices that cannot do a run's work, by their last hello, and what each of them lacks.
+
+    ``features`` are those that the run's strategy needs.
+    """
     missing = lacking(run)
     hellos = {row.device: _stored_hello(row) for row in rows if not row.revoked}
-    lacks = {name: missing(hello) for name, hello in hellos.items() if hello is not None}
+    lacks = {
+        name: [*missing(hello), *sorted(features.difference(hello.codecs))]
+        for name, hello in hellos.items()
+        if hello is not None
+    }
     return {name: what for name, what in lacks.items() if what}
 
 

@@ -30,10 +30,10 @@ sys.exit(main(sys.argv[1:]))
 """
 # ``sedge-edge`` on a machine whose only compression is the standard library's.
 ZLIB_ALONE = """\
-import sys, zstandard
+import sys
 from sedge_edge import __main__ as agent
-from sedge_protocol.codec import Compression
-zstandard.ZstdCompressor = zstandard.get_frame_parameters = None
+from sedge_protocol.codec import Compression, compression
+compression.zstd = None
 agent.Compression = (Compression.ZLIB,)
 sys.exit(agent.main(sys.argv[1:]))
 """

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from sedge_protocol.codec import (
@@ -24,6 +23,7 @@ from sedge_protocol.codec import (
     encode,
     mask_bitmap,
 )
+from sedge_protocol.codec.compression import zstd
 
 PATH = Path(__file__).with_name("sparse.json")
 
@@ -184,7 +184,7 @@ def _readable() -> Iterator[tuple[str, int, list[int] | None, list[float], bytes
     values = [-0.50390625, 0.5078125, -2.0625, 0.51171875]
     order = _coded(b"", by_exponent, form=DENSE, size=4, count=4, order=1)
     yield "by exponent, a few and plain", 4, None, values, order
-    summed = zstandard.ZstdCompressor(write_checksum=True).compress(b"\x3f" * 400)
+    summed = zstd.compress(b"\x3f" * 400, options={zstd.CompressionParameter.checksum_flag: 1})
     planes = (b"\x80" * 400, summed)
     coded = _coded(b"", planes, form=DENSE, coding=BF16 | ZSTD, size=400, count=400)
     yield "zstd with a checksum", 400, None, [1.0] * 400, coded
@@ -346,7 +346,7 @@ def _refused_changes() -> Iterator[tuple[str, int, bytes, bytes | None]]:
         over,
         b"\xff" * 625 + bytes(625),
     )
-    bomb = zstandard.ZstdCompressor().compress(bytes(10**6))
+    bomb = zstd.compress(bytes(10**6))
     over = _coded(bomb, planes, form=CHANGES | ZSTD, size=10_000, count=100)
     yield "changes bomb, zstd", 10_000, over, large
 
@@ -367,7 +367,7 @@ def _refused_streams() -> Iterator[tuple[str, int, bytes]]:
         return _coded(section, planes, form=GAPS | compression, size=400, count=50)
 
     def zs(data: bytes, sized: bool = True) -> bytes:
-        return zstandard.ZstdCompressor(level=3, write_content_size=sized).compress(data)
+        return zstd.compress(data, options={zstd.CompressionParameter.content_size_flag: sized})
 
     high = b"\x3f" * 400
     preset = zlib.compressobj(zdict=b"\x3f" * 64)

@@ -26,7 +26,7 @@ from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 
-PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "zstandard", "msgspec")
+PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "msgspec")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.protocol.codec.slow_decoder import decode_slowly
+from tests.protocol.slow_decoder import decode_slowly
 from tests.vectors.make_spec import vectors
 
 from sedge_protocol.codec import decode

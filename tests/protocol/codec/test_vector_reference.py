@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.protocol.codec.slow_decoder import Broken, decode_slowly
+from tests.protocol.slow_decoder import Broken, decode_slowly
 
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError

@@ -4,13 +4,14 @@ A backend loads its library when it is opened, so importing the agent loads none
 """
 
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle
 
 AUTO = "auto"
 
@@ -27,11 +28,6 @@ class Backend(NamedTuple):
     install: str
     open: Callable[[Bundle, int], Trainer]
 
-    @property
-    def installed(self) -> bool:
-        """Whether the package is there, found without loading it."""
-        return find_spec(self.package) is not None
-
 
 def _onnxruntime(bundle: Bundle, threads: int) -> Trainer:
     from sedge_edge.backends.bundle_trainer import BundleTrainer
@@ -40,17 +36,37 @@ def _onnxruntime(bundle: Bundle, threads: int) -> Trainer:
     return BundleTrainer(bundle, ONNXRUNTIME, OnnxProgram, threads)
 
 
-# In the order in which "auto" prefers them.
+def _executorch(bundle: Bundle, threads: int) -> Trainer:
+    from sedge_edge.backends.bundle_trainer import BundleTrainer
+    from sedge_edge.backends.executorch import ExecutorchProgram
+
+    return BundleTrainer(bundle, EXECUTORCH, ExecutorchProgram, threads)
+
+
+# The fastest first.
 BACKENDS = {
     ONNXRUNTIME: Backend(
         "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime
     ),
+    EXECUTORCH: Backend(
+        "sedge_executorch", "sedge-executorch", "pip install 'sedge-fl[executorch]'", _executorch
+    ),
 }
+# With less memory than this, "auto" takes the runtime that needs the least.
+LITTLE_MEMORY_MB = 256
 
 
 def installed_backends() -> dict[str, str]:
-    """The installed backends and their versions."""
-    return {name: version(row.distribution) for name, row in BACKENDS.items() if row.installed}
+    """The installed backends and their versions, found without loading any."""
+    found = {name: row for name, row in BACKENDS.items() if find_spec(row.package) is not None}
+    return {name: _version(row.distribution) for name, row in found.items()}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # onnxruntime has a distribution for each accelerator
+        return "of unknown version"
 
 
 def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
@@ -59,17 +75,20 @@ def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
     Raises ``ConfigError`` when there is none, ``CodecError`` for a program that cannot be loaded.
     """
     offered = bundle.backends()
-    wanted = BACKENDS if backend == AUTO else (backend,)
+    wanted = _preferred() if backend == AUTO else [backend]
     known = [name for name in wanted if name in BACKENDS and name in offered]
     if not known:
         expected = f"one of those in the bundle: {', '.join(offered) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
-    broken: ImportError | None = None
+    faults: list[str] = []
     for name in known:
-        if BACKENDS[name].installed:
-            try:
-                return BACKENDS[name].open(bundle, threads)
-            except ImportError as exc:
-                broken = exc
-    ways = " or ".join(f"{name} ({BACKENDS[name].install})" for name in known)
-    raise ConfigError("backend.name", backend, f"a working backend: {ways}") from broken
+        try:
+            return BACKENDS[name].open(bundle, threads)
+        except ImportError as exc:
+            faults.append(f"{name}: {exc} ({BACKENDS[name].install})")
+    raise ConfigError("backend.name", backend, f"a working backend; {'; '.join(faults)}")
+
+
+def _preferred() -> list[str]:
+    little = 0 < memory_mb() < LITTLE_MEMORY_MB
+    return list(reversed(BACKENDS)) if little else list(BACKENDS)

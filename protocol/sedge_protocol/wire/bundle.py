@@ -24,6 +24,7 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
+EXECUTORCH = "executorch"  # the backend of .pte programs
 PROGRAM_NAMES = ("train", "train_prox", "evaluate", "predict")
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.

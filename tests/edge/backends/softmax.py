@@ -1,10 +1,11 @@
-"""A softmax regression by hand: its ONNX programs, a numpy twin, and random data.
+"""A softmax regression by hand: its programs for each backend, a numpy twin, and random data.
 
-The programs are written node by node, so that nothing here depends on the exporter. theta is W (F, C) and
-b (C,), flat.
+The ONNX programs are written node by node here, those of ExecuTorch function by function in ``make_pte``:
+nothing depends on the exporter. theta is W (F, C) and b (C,), flat.
 """
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from tests.edge.harness import manifest_of
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.bundle import Bundle, Program, TensorSpec
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program, TensorSpec
 from sedge_protocol.wire.messages import Training
 
 F, C, B = 5, 3, 4
@@ -98,9 +99,15 @@ FILES = {
 }
 
 
-def bundle(files: dict[str, bytes], uses_batch_statistics: bool = False) -> Bundle:
+PTE = {file.stem: file.read_bytes() for file in (Path(__file__).parent / "pte").iterdir()}
+PROGRAMS = {ONNXRUNTIME: FILES, EXECUTORCH: PTE}
+
+
+def bundle(
+    files: dict[str, bytes], backend: str = ONNXRUNTIME, uses_batch_statistics: bool = False
+) -> Bundle:
     listed = [
-        Program(name, "onnxruntime", name, hashlib.sha256(data).hexdigest())
+        Program(name, backend, name, hashlib.sha256(data).hexdigest())
         for name, data in files.items()
     ]
     layout = Layout.of([("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 from tests.edge.backends.softmax import (
-    FILES,
+    PROGRAMS,
     B,
     C,
     F,
@@ -26,18 +26,21 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import EXECUTORCH
 from sedge_protocol.wire.messages import LastBatch, Training
 
 
-@pytest.fixture(scope="module", params=["onnxruntime"])
+@pytest.fixture(scope="module", params=PROGRAMS)
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
+    if name == EXECUTORCH:
+        request.getfixturevalue("executorch_libraries")
     return name
 
 
 @pytest.fixture(scope="module")
 def trainer(backend: str) -> Trainer:
-    return open_trainer(bundle(FILES), backend, 1)
+    return open_trainer(bundle(PROGRAMS[backend], backend), backend, 1)
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
@@ -59,7 +62,9 @@ def test_training_agrees_with_the_twin(
 
 
 def test_batch_statistics_turn_padding_into_filling(backend: str) -> None:
-    trainer = open_trainer(bundle(FILES, uses_batch_statistics=True), backend, 1)
+    trainer = open_trainer(
+        bundle(PROGRAMS[backend], backend, uses_batch_statistics=True), backend, 1
+    )
     theta, data, training = start(), examples(6), Training(2, 0.1)
     expected = twin(theta, data, training, 7, safe=False)[0]
     trained = trainer.train(theta, data, training, 7, never)
@@ -171,7 +176,7 @@ def test_parameters_beyond_float32_after_the_last_step(trainer: Trainer) -> None
 
 
 def test_threads_share_one_trainer(backend: str) -> None:
-    shared = open_trainer(bundle(FILES), backend, 1)
+    shared = open_trainer(bundle(PROGRAMS[backend], backend), backend, 1)
     barrier = threading.Barrier(4)
 
     def work(seed: int) -> tuple[Theta, float]:
@@ -199,6 +204,6 @@ def test_wrong_arrays_are_refused(trainer: Trainer) -> None:
 
 
 def test_a_program_that_the_bundle_lacks(backend: str) -> None:
-    without = open_trainer(bundle({"train": FILES["train"]}), backend, 1)
+    without = open_trainer(bundle({"train": PROGRAMS[backend]["train"]}, backend), backend, 1)
     with pytest.raises(CodecError, match=f"^bundle 'softmax': no program 'predict' for {backend}$"):
         without.predict(start(), examples(1).inputs)

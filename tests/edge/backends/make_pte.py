@@ -1,0 +1,101 @@
+"""Writes pte/*.pte: the programs of ``softmax`` for ExecuTorch, from functions written out by hand.
+
+    python -m tests.edge.backends.make_pte
+
+Needs executorch and torch, which the tests of the runtime then do not. Inputs and outputs are part of the
+memory plan of two programs and not of that of the other two, because the runtime treats them differently.
+"""
+
+from pathlib import Path
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from executorch.exir.passes import MemoryPlanningPass
+from tests.edge.backends.softmax import B, C, F, N
+from torch import Tensor, nn
+
+FOLDER = Path(__file__).parent / "pte"
+CUT = F * C
+
+
+def logits_of(theta: Tensor, x: Tensor) -> Tensor:
+    return x @ theta[:CUT].reshape(F, C) + theta[CUT:]
+
+
+def sums(theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Probabilities and wanted ones (B, C), the sum of weighted losses, and that of the weights."""
+    probabilities = torch.softmax(logits_of(theta, x), 1)
+    wanted = (y.reshape(B, 1) == torch.arange(C)).to(torch.float32)
+    losses = -(torch.log(probabilities) * wanted).sum(1)
+    return probabilities, wanted, (losses * w).sum(), w.sum()
+
+
+def step(
+    theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
+    learning_rate: Tensor, momentum: Tensor, pull: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    probabilities, wanted, loss_sum, weight_sum = sums(theta, x, y, w)
+    mean = (probabilities - wanted) * w.reshape(B, 1) / weight_sum
+    gradient = torch.cat([(x.t() @ mean).reshape(-1), mean.sum(0)])
+    following = momentum * velocity + gradient + pull
+    return theta - learning_rate * following, following, loss_sum / weight_sum
+
+
+class Train(nn.Module):
+    def forward(
+        self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
+        learning_rate: Tensor, momentum: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        return step(theta, velocity, x, y, w, learning_rate, momentum, torch.zeros(()))
+
+
+class TrainProx(nn.Module):
+    def forward(
+        self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
+        learning_rate: Tensor, momentum: Tensor, prox: Tensor, anchor: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        pull = prox * (theta - anchor)
+        return step(theta, velocity, x, y, w, learning_rate, momentum, pull)
+
+
+class Evaluate(nn.Module):
+    def forward(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _, _, loss_sum, weight_sum = sums(theta, x, y, w)
+        right = (logits_of(theta, x).argmax(1) == y).to(torch.float32)
+        return loss_sum, (right * w).sum(), weight_sum
+
+
+class Predict(nn.Module):
+    def forward(self, theta: Tensor, x: Tensor) -> tuple[Tensor]:
+        return (logits_of(theta, x),)
+
+
+def number() -> Tensor:
+    """A tensor of its own: torch.export takes the same tensor twice for the same input."""
+    return torch.tensor(0.1)
+
+
+def main() -> None:
+    """Write all four programs."""
+    rows = (torch.zeros(N), torch.zeros(B, F))
+    labelled = (torch.zeros(B, dtype=torch.int64), torch.ones(B))
+    stepped = (torch.zeros(N), *rows, *labelled, number(), number())
+    programs: dict[str, tuple[nn.Module, tuple[Tensor, ...], bool]] = {
+        "train": (Train(), stepped, False),
+        "train_prox": (TrainProx(), (*stepped, number(), torch.zeros(N)), True),
+        "evaluate": (Evaluate(), (*rows, *labelled), False),
+        "predict": (Predict(), rows, True),
+    }
+    FOLDER.mkdir(exist_ok=True)
+    for name, (module, arguments, planned) in programs.items():
+        exported = torch.export.export(module.eval(), arguments, strict=True)
+        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+        planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+        made = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+        (FOLDER / f"{name}.pte").write_bytes(made.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -154,7 +154,7 @@ def looping() -> bytes:
 @pytest.mark.parametrize(
     ("backend", "program", "reason", "text"),
     [
-        ("executorch", b"", "ConfigError", "an installed backend: one of those in the bundle"),
+        ("executorch", b"", "ConfigError", "one of those in the bundle: onnxruntime"),
         ("onnxruntime", b"noise", "CodecError", "program 'train' cannot be loaded: model: not a"),
         (
             "onnxruntime",

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from sedge_edge.backends.trial import crash
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError
@@ -20,13 +21,15 @@ class Backend(NamedTuple):
     """A runtime: its package and distribution, the command that installs it, and what opens a bundle.
 
     ``open`` raises ``ImportError`` when the package is broken, ``CodecError`` for a bundle's program that
-    cannot be loaded.
+    cannot be loaded. A trial run in another process comes first: once, or with ``tries_each`` for each
+    program, where no check of ours says that it can do no harm.
     """
 
     package: str
     distribution: str
     install: str
     open: Callable[[Bundle, int], Trainer]
+    tries_each: bool
 
 
 def _onnxruntime(bundle: Bundle, threads: int) -> Trainer:
@@ -46,10 +49,14 @@ def _executorch(bundle: Bundle, threads: int) -> Trainer:
 # The fastest first.
 BACKENDS = {
     ONNXRUNTIME: Backend(
-        "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime
+        "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime, False
     ),
     EXECUTORCH: Backend(
-        "sedge_executorch", "sedge-executorch", "pip install 'sedge-fl[executorch]'", _executorch
+        "sedge_executorch",
+        "sedge-executorch",
+        "pip install 'sedge-fl[executorch]'",
+        _executorch,
+        True,
     ),
 }
 # With less memory than this, "auto" takes the runtime that needs the least.
@@ -82,10 +89,14 @@ def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
         raise ConfigError("backend.name", backend, expected)
     faults: list[str] = []
     for name in known:
+        row = BACKENDS[name]
         try:
-            return BACKENDS[name].open(bundle, threads)
+            if fault := crash(name, bundle, threads, row.tries_each):
+                faults.append(f"{name}: {fault}")
+            else:
+                return row.open(bundle, threads)
         except ImportError as exc:
-            faults.append(f"{name}: {exc} ({BACKENDS[name].install})")
+            faults.append(f"{name}: {exc} ({row.install})")
     raise ConfigError("backend.name", backend, f"a working backend; {'; '.join(faults)}")
 
 

@@ -74,9 +74,14 @@ def test_with_little_memory_the_last_is_tried_first(
             asked.append(name)
             raise ImportError(f"no {name}")
 
-        return Backend(name, name, f"get {name}", broken)
+        return Backend(name, name, f"get {name}", broken, False)
 
     monkeypatch.setattr(backends, "BACKENDS", {"a": row("a"), "b": row("b")})
+
+    def works(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr(backends, "crash", works)
     monkeypatch.setattr(backends, "memory_mb", lambda: memory)
     expected = "; ".join(f"{name}: no {name} (get {name})" for name in tried)
     with pytest.raises(ConfigError, match=f"a working backend; {re.escape(expected)}$"):

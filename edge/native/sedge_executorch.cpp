@@ -1,9 +1,11 @@
-// A C interface to the ExecuTorch runtime: load a program, ask what its inputs and outputs are, run it.
+// A C interface to the ExecuTorch runtime: open a file, load a program of it, ask what its inputs and outputs
+// are, run it.
 //
-// A program is one .pte file whose method "forward" takes and gives tensors of fixed shapes. The caller owns
-// the memory of inputs and outputs and has checked it against sedge_et_tensor: only pointers cross this line.
-// Functions that can fail return 0 or a null pointer; sedge_et_error() then says why, for the calling thread.
-// One program must not run in two threads at once; different programs may.
+// A program is a method of a .pte file that takes and gives tensors of fixed shapes. The caller owns the memory
+// of inputs and outputs and has checked it against sedge_et_tensor: only pointers cross this line. The programs
+// of a file share the memory of their intermediate results: one at a time may be loaded or run. Different files
+// are independent. Functions that can fail return 0 or a null pointer; sedge_et_error() then says why, for the
+// calling thread.
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/module/module.h>
@@ -77,9 +79,13 @@ struct Tensor {
   size_t nbytes;
 };
 
-struct LoadedProgram {
+struct File {
   std::unique_ptr<uint8_t, decltype(&free)> bytes{nullptr, free};
   std::unique_ptr<Module> module;
+};
+
+struct LoadedProgram {
+  std::shared_ptr<File> file;
   Method* method = nullptr;
   std::vector<Tensor> inputs, outputs;
   std::vector<TensorPtr> input_tensors;
@@ -134,21 +140,27 @@ bool find_bound(const MethodMeta& meta, LoadedProgram& program) {
   return true;
 }
 
-bool load(LoadedProgram& program, const void* data, size_t size, uint64_t max_bytes) {
+bool open(File& file, const void* data, size_t size) {
   size_t room = (size / kAlignment + 1) * kAlignment;
-  program.bytes.reset(static_cast<uint8_t*>(aligned_alloc(kAlignment, room)));
-  if (!program.bytes) throw std::bad_alloc();
-  memcpy(program.bytes.get(), data, size);
-  program.module =
-      std::make_unique<Module>(std::make_unique<BufferDataLoader>(program.bytes.get(), size));
-  Module& module = *program.module;
-  if (failed(module.load(Program::Verification::InternalConsistency), "program")) return false;
-  auto meta = module.method_meta("forward");
-  if (failed(meta.error(), "method forward")) return false;
+  file.bytes.reset(static_cast<uint8_t*>(aligned_alloc(kAlignment, room)));
+  if (!file.bytes) throw std::bad_alloc();
+  memcpy(file.bytes.get(), data, size);
+  auto loader = std::make_unique<BufferDataLoader>(file.bytes.get(), size);
+  const bool share_memory = true;
+  file.module = std::make_unique<Module>(
+      std::move(loader), nullptr, nullptr, nullptr, nullptr, share_memory);
+  return !failed(file.module->load(Program::Verification::InternalConsistency), "file");
+}
+
+bool load(LoadedProgram& program, const std::string& name, uint64_t max_bytes) {
+  Module& module = *program.file->module;
+  const std::string what = "method " + name;
+  auto meta = module.method_meta(name);
+  if (failed(meta.error(), what.c_str())) return false;
   if (!describe_all(*meta, program) || !fits(*meta, max_bytes)) return false;
-  if (failed(module.load_method("forward"), "method forward")) return false;
-  auto method = module.method("forward");
-  if (failed(method.error(), "method forward")) return false;
+  if (failed(module.load_method(name), what.c_str())) return false;
+  auto method = module.method(name);
+  if (failed(method.error(), what.c_str())) return false;
   program.method = *method;
   if (!find_bound(*meta, program)) return false;
   for (const Tensor& input : program.inputs)
@@ -220,11 +232,30 @@ int sedge_et_set_threads(uint32_t threads) {
   });
 }
 
-// A program of at most max_bytes of planned memory (0: any amount). The bytes are copied.
-void* sedge_et_load(const void* data, size_t size, uint64_t max_bytes) {
+// A checked .pte file. The bytes are copied.
+void* sedge_et_open(const void* data, size_t size) {
+  return guarded([&]() -> void* {
+    auto file = std::make_shared<File>();
+    return open(*file, data, size) ? new std::shared_ptr<File>(file) : nullptr;
+  });
+}
+
+// Its programs keep what they need of it.
+void sedge_et_close(void* file) { delete static_cast<std::shared_ptr<File>*>(file); }
+
+int sedge_et_has(void* file, const char* method) {
+  return guarded([&] {
+    auto names = (*static_cast<std::shared_ptr<File>*>(file))->module->method_names();
+    return names.ok() && names->count(method) ? 1 : 0;
+  });
+}
+
+// A method of a file, with at most max_bytes of planned memory (0: any amount).
+void* sedge_et_load(void* file, const char* method, uint64_t max_bytes) {
   return guarded([&]() -> void* {
     auto program = std::make_unique<LoadedProgram>();
-    return load(*program, data, size, max_bytes) ? program.release() : nullptr;
+    program->file = *static_cast<std::shared_ptr<File>*>(file);
+    return load(*program, method, max_bytes) ? program.release() : nullptr;
   });
 }
 

@@ -32,20 +32,23 @@ from sedge_protocol.wire.update import Metrics
 
 
 class Signature(NamedTuple):
-    """The names of a program's inputs and outputs, in order."""
+    """A program's name, and those of its inputs and outputs, in order."""
 
+    program: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 _STEP_INPUTS = ("theta", "velocity", "x", "y", "w", "learning_rate", "momentum")
 _STEP_OUTPUTS = ("theta_next", "velocity_next", "loss")
-SIGNATURES = {
-    "train": Signature(_STEP_INPUTS, _STEP_OUTPUTS),
-    "train_prox": Signature((*_STEP_INPUTS, "prox", "anchor"), _STEP_OUTPUTS),
-    "evaluate": Signature(("theta", "x", "y", "w"), ("loss_sum", "correct_count", "weight_sum")),
-    "predict": Signature(("theta", "x"), ("logits",)),
-}
+_SUMS = ("loss_sum", "correct_count", "weight_sum")
+_SIGNATURES = (
+    Signature("train", _STEP_INPUTS, _STEP_OUTPUTS),
+    Signature("train_prox", (*_STEP_INPUTS, "prox", "anchor"), _STEP_OUTPUTS),
+    Signature("evaluate", ("theta", "x", "y", "w"), _SUMS),
+    Signature("predict", ("theta", "x"), ("logits",)),
+)
+SIGNATURES = {signature.program: signature for signature in _SIGNATURES}
 
 
 class LoadedProgram(Protocol):

@@ -1,7 +1,7 @@
 """Programs as .pte files in the ExecuTorch runtime, without torch and without executorch's Python package.
 
 The distribution sedge-executorch brings the runtime's own libraries and a small C interface to them
-(edge/native/sedge_executorch.cpp). A program has one method, whose inputs and outputs go by position. Only
+(edge/native/sedge_executorch.cpp). A program is a method, whose inputs and outputs go by position. Only
 pointers cross the interface, so every array is checked here first. Outputs are written into new arrays,
 directly where the program's memory plan leaves them out, by one copy where it does not.
 """
@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -55,8 +56,13 @@ class Library:
             raise ImportError(f"{folder / LIBRARY}: interface {abi}, this version needs {_ABI}")
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self.native.sedge_et_error.restype = ctypes.c_char_p
+        self.native.sedge_et_open.restype = pointer
+        self.native.sedge_et_open.argtypes = [ctypes.c_char_p, size]
+        self.native.sedge_et_close.argtypes = [pointer]
+        self.native.sedge_et_close.restype = None
+        self.native.sedge_et_has.argtypes = [pointer, ctypes.c_char_p]
         self.native.sedge_et_load.restype = pointer
-        self.native.sedge_et_load.argtypes = [ctypes.c_char_p, size, ctypes.c_uint64]
+        self.native.sedge_et_load.argtypes = [pointer, ctypes.c_char_p, ctypes.c_uint64]
         self.native.sedge_et_free.argtypes = [pointer]
         self.native.sedge_et_free.restype = None
         self.native.sedge_et_count.argtypes = [pointer, ctypes.c_int]
@@ -97,16 +103,53 @@ def library() -> Library:
     return Library(Path(spec.submodule_search_locations[0]))
 
 
+class _File:
+    """An open .pte file, whose programs take turns."""
+
+    def __init__(self, data: bytes) -> None:
+        self.lock = threading.Lock()
+        self._library = library()
+        self._file = self._library.native.sedge_et_open(data, len(data))
+        if not self._file:
+            raise self._library.error()
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None):
+            self._library.native.sedge_et_close(self._file)
+
+    def load(self, program: str) -> int:
+        """The native program: the method of its name, or "forward" in a file of its own."""
+        native = self._library.native
+        with self.lock:
+            own = native.sedge_et_has(self._file, program.encode())
+            method = program if own else "forward"
+            loaded: int | None = native.sedge_et_load(self._file, method.encode(), _memory_limit())
+        if loaded is None:
+            raise self._library.error()
+        return loaded
+
+
+# The open files by content: those of one bundle may be one.
+_files: WeakValueDictionary[bytes, _File] = WeakValueDictionary()
+_files_lock = threading.Lock()
+
+
+def _opened(data: bytes) -> _File:
+    with _files_lock:
+        file = _files.get(data)
+        if file is None:
+            file = _files[data] = _File(data)
+        return file
+
+
 class ExecutorchProgram:
-    """``LoadedProgram`` over one .pte. Raises ``ImportError`` without the runtime's libraries."""
+    """``LoadedProgram`` of a .pte file. Raises ``ImportError`` without the runtime's libraries."""
 
     def __init__(self, data: bytes, signature: Signature, threads: int) -> None:
         self._library = library()
         self._library.use_threads(threads)
-        self._program = self._library.native.sedge_et_load(data, len(data), _memory_limit())
-        if not self._program:
-            raise self._library.error()
-        self._lock = threading.Lock()
+        self._file = _opened(data)
+        self._program = self._file.load(signature.program)
         self._inputs = self._tensors(signature.inputs, 0)
         self._outputs = self._tensors(signature.outputs, 1)
 
@@ -120,7 +163,7 @@ class ExecutorchProgram:
         made: list[NDArray[np.float32]] = [
             np.empty(tensor.shape, np.float32) for tensor in self._outputs
         ]
-        with self._lock:
+        with self._file.lock:
             done = self._library.native.sedge_et_run(
                 self._program, _addresses(given), _addresses(made)
             )

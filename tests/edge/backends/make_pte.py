@@ -1,4 +1,4 @@
-"""Writes pte/*.pte: the programs of ``softmax`` for ExecuTorch, from functions written out by hand.
+"""Writes pte/*.pte: the programs of ``softmax`` for ExecuTorch, one by one and in one file.
 
     python -m tests.edge.backends.make_pte
 
@@ -13,6 +13,7 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.passes import MemoryPlanningPass
 from tests.edge.backends.softmax import B, C, F, N
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 FOLDER = Path(__file__).parent / "pte"
 CUT = F * C
@@ -89,12 +90,20 @@ def main() -> None:
         "predict": (Predict(), rows, True),
     }
     FOLDER.mkdir(exist_ok=True)
-    for name, (module, arguments, planned) in programs.items():
-        exported = torch.export.export(module.eval(), arguments, strict=True)
-        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-        planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-        made = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
-        (FOLDER / f"{name}.pte").write_bytes(made.buffer)
+    exported = {
+        name: torch.export.export(module.eval(), arguments, strict=True)
+        for name, (module, arguments, _) in programs.items()
+    }
+    for name, (_, _, planned) in programs.items():
+        (FOLDER / f"{name}.pte").write_bytes(compiled({"forward": exported[name]}, planned))
+    (FOLDER / "all.pte").write_bytes(compiled(exported, planned=False))
+
+
+def compiled(methods: dict[str, ExportedProgram], planned: bool) -> bytes:
+    edge = to_edge(methods, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+    made: bytes = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer
+    return made
 
 
 if __name__ == "__main__":

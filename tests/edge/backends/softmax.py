@@ -100,7 +100,13 @@ FILES = {
 
 
 PTE = {file.stem: file.read_bytes() for file in (Path(__file__).parent / "pte").iterdir()}
-PROGRAMS = {ONNXRUNTIME: FILES, EXECUTORCH: PTE}
+ALL = PTE.pop("all", b"")  # the four in one file
+# By a name for the tests: the backend, and its programs.
+PROGRAMS = {
+    "onnxruntime": (ONNXRUNTIME, FILES),
+    "executorch": (EXECUTORCH, PTE),
+    "executorch, one file": (EXECUTORCH, dict.fromkeys(FILES, ALL)),
+}
 
 
 def bundle(

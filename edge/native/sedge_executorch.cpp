@@ -243,13 +243,6 @@ void* sedge_et_open(const void* data, size_t size) {
 // Its programs keep what they need of it.
 void sedge_et_close(void* file) { delete static_cast<std::shared_ptr<File>*>(file); }
 
-int sedge_et_has(void* file, const char* method) {
-  return guarded([&] {
-    auto names = (*static_cast<std::shared_ptr<File>*>(file))->module->method_names();
-    return names.ok() && names->count(method) ? 1 : 0;
-  });
-}
-
 // A method of a file, with at most max_bytes of planned memory (0: any amount).
 void* sedge_et_load(void* file, const char* method, uint64_t max_bytes) {
   return guarded([&]() -> void* {

@@ -60,7 +60,6 @@ class Library:
         self.native.sedge_et_open.argtypes = [ctypes.c_char_p, size]
         self.native.sedge_et_close.argtypes = [pointer]
         self.native.sedge_et_close.restype = None
-        self.native.sedge_et_has.argtypes = [pointer, ctypes.c_char_p]
         self.native.sedge_et_load.restype = pointer
         self.native.sedge_et_load.argtypes = [pointer, ctypes.c_char_p, ctypes.c_uint64]
         self.native.sedge_et_free.argtypes = [pointer]
@@ -118,18 +117,17 @@ class _File:
             self._library.native.sedge_et_close(self._file)
 
     def load(self, program: str) -> int:
-        """The native program: the method of its name, or "forward" in a file of its own."""
-        native = self._library.native
+        """The native program: the method of its name."""
         with self.lock:
-            own = native.sedge_et_has(self._file, program.encode())
-            method = program if own else "forward"
-            loaded: int | None = native.sedge_et_load(self._file, method.encode(), _memory_limit())
-        if loaded is None:
-            raise self._library.error()
-        return loaded
+            loaded: int | None = self._library.native.sedge_et_load(
+                self._file, program.encode(), _memory_limit()
+            )
+            if loaded is None:
+                raise self._library.error()
+            return loaded
 
 
-# The open files by content: those of one bundle may be one.
+# The open files by content: the programs of a bundle share one.
 _files: WeakValueDictionary[bytes, _File] = WeakValueDictionary()
 _files_lock = threading.Lock()
 

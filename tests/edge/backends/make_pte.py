@@ -1,4 +1,4 @@
-"""Writes pte/*.pte: the programs of ``softmax`` for ExecuTorch, one by one and in one file.
+"""Writes softmax.pte: the programs of ``softmax`` for ExecuTorch, from functions written out by hand.
 
     python -m tests.edge.backends.make_pte
 
@@ -13,9 +13,8 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.passes import MemoryPlanningPass
 from tests.edge.backends.softmax import B, C, F, N
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
-FOLDER = Path(__file__).parent / "pte"
+FILE = Path(__file__).with_name("softmax.pte")
 CUT = F * C
 
 
@@ -79,7 +78,7 @@ def number() -> Tensor:
 
 
 def main() -> None:
-    """Write all four programs."""
+    """Write the file."""
     rows = (torch.zeros(N), torch.zeros(B, F))
     labelled = (torch.zeros(B, dtype=torch.int64), torch.ones(B))
     stepped = (torch.zeros(N), *rows, *labelled, number(), number())
@@ -89,21 +88,17 @@ def main() -> None:
         "evaluate": (Evaluate(), (*rows, *labelled), False),
         "predict": (Predict(), rows, True),
     }
-    FOLDER.mkdir(exist_ok=True)
     exported = {
         name: torch.export.export(module.eval(), arguments, strict=True)
         for name, (module, arguments, _) in programs.items()
     }
-    for name, (_, _, planned) in programs.items():
-        (FOLDER / f"{name}.pte").write_bytes(compiled({"forward": exported[name]}, planned))
-    (FOLDER / "all.pte").write_bytes(compiled(exported, planned=False))
-
-
-def compiled(methods: dict[str, ExportedProgram], planned: bool) -> bytes:
-    edge = to_edge(methods, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    made: bytes = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer
-    return made
+    planning = {
+        name: MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+        for name, (_, _, planned) in programs.items()
+    }
+    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    made = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    FILE.write_bytes(made.buffer)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -30,26 +29,22 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import EXECUTORCH
 from sedge_protocol.wire.messages import LastBatch, Training
 
-Programs: TypeAlias = tuple[str, dict[str, bytes]]
-
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def programs(request: pytest.FixtureRequest) -> Programs:
-    """A backend, and the files of its programs."""
-    backend, files = PROGRAMS[request.param]
-    if backend == EXECUTORCH:
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == EXECUTORCH:
         request.getfixturevalue("executorch_libraries")
-    return backend, files
+    return name
 
 
-def opened(programs: Programs, uses_batch_statistics: bool = False) -> Trainer:
-    backend, files = programs
-    return open_trainer(bundle(files, backend, uses_batch_statistics), backend, 1)
+def opened(backend: str, uses_batch_statistics: bool = False) -> Trainer:
+    return open_trainer(bundle(PROGRAMS[backend], backend, uses_batch_statistics), backend, 1)
 
 
 @pytest.fixture(scope="module")
-def trainer(programs: Programs) -> Trainer:
-    return opened(programs)
+def trainer(backend: str) -> Trainer:
+    return opened(backend)
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
@@ -70,8 +65,8 @@ def test_training_agrees_with_the_twin(
     assert trained.theta.dtype == np.float32
 
 
-def test_batch_statistics_turn_padding_into_filling(programs: Programs) -> None:
-    trainer = opened(programs, uses_batch_statistics=True)
+def test_batch_statistics_turn_padding_into_filling(backend: str) -> None:
+    trainer = opened(backend, uses_batch_statistics=True)
     theta, data, training = start(), examples(6), Training(2, 0.1)
     expected = twin(theta, data, training, 7, safe=False)[0]
     trained = trainer.train(theta, data, training, 7, never)
@@ -182,8 +177,8 @@ def test_parameters_beyond_float32_after_the_last_step(trainer: Trainer) -> None
         trainer.train(np.zeros(N, np.float32), huge, Training(1, 1000.0), 0, never)
 
 
-def test_threads_share_one_trainer(programs: Programs) -> None:
-    shared = opened(programs)
+def test_threads_share_one_trainer(backend: str) -> None:
+    shared = opened(backend)
     barrier = threading.Barrier(4)
 
     def work(seed: int) -> tuple[Theta, float]:
@@ -210,8 +205,7 @@ def test_wrong_arrays_are_refused(trainer: Trainer) -> None:
         trainer.train(start(), narrow, Training(), 0, never)
 
 
-def test_a_program_that_the_bundle_lacks(programs: Programs) -> None:
-    backend, files = programs
-    without = opened((backend, {"train": files["train"]}))
+def test_a_program_that_the_bundle_lacks(backend: str) -> None:
+    without = open_trainer(bundle({"train": PROGRAMS[backend]["train"]}, backend), backend, 1)
     with pytest.raises(CodecError, match=f"^bundle 'softmax': no program 'predict' for {backend}$"):
         without.predict(start(), examples(1).inputs)

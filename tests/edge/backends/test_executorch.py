@@ -31,14 +31,26 @@ MARK, OTHER_MARK = b"ET12", b"ET13"
         (FILES["train"], "!= expected 'ET12'"),
         (PTE["train"].replace(MARK, OTHER_MARK, 1), "identifier 'ET13' != expected 'ET12'"),
         (PTE["train"][:-100], "data may be truncated or corrupt"),
-        (PTE["train"][:200] + bytes(200) + PTE["train"][400:], "cannot be loaded: "),
+        (PTE["train"][:8000] + bytes(2000) + PTE["train"][10000:], "cannot be loaded: "),
         (PTE["train"].replace(b"aten::mm", b"aten::xx"), "kernel 'aten::xx.out' not found"),
-        (PTE["predict"], "it has 2 inputs, expected 7: theta, velocity, x"),
+        (PTE["train"].replace(b"train\0", b"brain\0"), "method train: Error::InvalidArgument"),
     ],
 )
 def test_a_bad_program_is_refused(program: bytes, message: str) -> None:
     with pytest.raises(CodecError, match=f"^bundle 'softmax': program 'train' .*{message}"):
         open_trainer(bundle({"train": program}, EXECUTORCH), EXECUTORCH, 1)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("predict", "it has 2 inputs, expected 7: theta, velocity, x"),
+        ("evaluate", "it has 4 inputs"),
+    ],
+)
+def test_a_program_of_another_signature(program: str, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        ExecutorchProgram(PTE[program], SIGNATURES["train"]._replace(program=program), 1)
 
 
 def test_loading_checks_a_program() -> None:

@@ -18,7 +18,8 @@ from sedge_edge.training.job import select_elements
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
-from sedge_protocol.wire.messages import Codec, LastBatch
+from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.training import LastBatch
 from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
 
 ABOUT = (

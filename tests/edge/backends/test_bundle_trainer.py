@@ -27,7 +27,7 @@ from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopp
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import EXECUTORCH
-from sedge_protocol.wire.messages import LastBatch, Training
+from sedge_protocol.wire.training import LastBatch, Training
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)

@@ -13,7 +13,7 @@ from sedge_edge.training.steppers import (
     PlainStepper,
 )
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import OptimizerName, Training
+from sedge_protocol.wire.training import OptimizerName, Training
 
 LAYOUT = Layout.of(
     [

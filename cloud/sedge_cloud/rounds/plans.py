@@ -213,7 +213,13 @@ class _Planner:
             trusted=trusted,
             num_train=0 if hello is None else hello.num_train,
             correction=self._correction(assignment.correction),
+            holds=self._held(client),
         )
+
+    def _held(self, client: ClientModelRow | None) -> bytes:
+        """The hash of the global model that a device's last update started from; empty for none."""
+        row = client and self._run_store.store.round(self._run.name, client.round)
+        return row.model_hash if client and row and row.model == client.model else b""
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
         """Blob and hash of a start vector; both empty for the run's own model."""

@@ -74,3 +74,12 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
             break
         first -= 1
     return tuple(steps[first:])
+
+
+def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:
+    """The last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
+
+    All of them if none starts from ``held``.
+    """
+    starts = (place for place, step in enumerate(steps) if step.base_hash == held)
+    return steps[next(starts, 0) :]

@@ -26,7 +26,7 @@ CREATE TABLE orders (
     work BLOB NOT NULL, arrays BLOB NOT NULL, declined TEXT NOT NULL, context BLOB NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, width INTEGER NOT NULL, patch_blob BLOB NOT NULL,
     patch_context BLOB NOT NULL, trusted INTEGER NOT NULL, num_train INTEGER NOT NULL,
-    correction BLOB NOT NULL,
+    correction BLOB NOT NULL, holds BLOB NOT NULL,
     PRIMARY KEY (run, round, device));
 CREATE TABLE updates (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, blob BLOB NOT NULL,

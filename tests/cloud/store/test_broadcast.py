@@ -9,13 +9,13 @@ import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
 
 from sedge_cloud.config import BroadcastConfig, RunConfig
-from sedge_cloud.store.broadcast import next_version, worth_sending
+from sedge_cloud.store.broadcast import next_version, steps_since, worth_sending
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.messages import MAX_STEPS, Get, Order
+from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye, Order
 from sedge_protocol.wire.transfer import Manifest, to_bitmap
 
 FLEET = "bench"
@@ -147,8 +147,9 @@ def test_steps_lead_a_device_to_the_model(tmp_path: Path, broadcast: BroadcastCo
     theta = random_theta(1)
     for closed in range(4):
         order = cloud.order("a")
-        assert len(order.steps) == closed or broadcast.fraction == 1.0
-        assert sum(step.blob.size for step in order.steps) < order.model.size
+        chain = cloud.core.open[RUN].steps
+        assert len(chain) == closed or broadcast.fraction == 1.0
+        assert sum(step.size for step in chain) < order.model.size
         if closed:
             last = order.steps[-1]
             assert last.base_hash == hash_of(theta)
@@ -157,12 +158,40 @@ def test_steps_lead_a_device_to_the_model(tmp_path: Path, broadcast: BroadcastCo
         # Someone new gets the same model whole.
         assert decode(fetched(cloud, order.model), LAYOUT.size).dense().tobytes() == theta.tobytes()
         behind = random_theta(1)  # someone who holds the first version goes all the way
-        if order.steps and order.steps[0].base_hash == hash_of(behind):
-            for step in order.steps:
+        if chain and chain[0].base_hash == hash_of(behind):
+            for step in chain:
                 assert step.base_hash == hash_of(behind)
-                decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(behind)
+                decode(cloud.store.blobs.read(step.blob), LAYOUT.size).add_to(behind)
             assert behind.tobytes() == theta.tobytes()
         rounds_of(cloud, 1)
+
+
+def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
+    """The last step; the three since a device left; all of them for a device without a past."""
+    config = config_of(BroadcastConfig(ValueCoding.FP16, 0.05))
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c", "new"))
+    cloud.hello("a", "b", "c")
+    held = cloud.order("c").model_hash
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 2)
+    cloud.say("c", a_hello("c"))
+    cloud.say("new", a_hello("new"))
+    rounds_of(cloud, 1)
+    chain = [step.base_hash for step in cloud.core.open[RUN].steps]
+    named = {name: [s.base_hash for s in cloud.order(name).steps] for name in ("a", "c", "new")}
+    assert named == {"a": chain[2:], "c": chain, "new": chain}
+    assert len(chain) == 3 and chain[0] == held
+    cloud.restart()
+    cloud.say("c", a_hello("again"))
+    assert [step.base_hash for step in cloud.order("c").steps] == chain
+
+
+def test_steps_since_a_version_that_none_starts_from() -> None:
+    rows = steps(1, 1, 1)
+    assert steps_since(rows, bytes([1]) * 32) == rows[1:]
+    for unknown in (b"", b"?" * 32):
+        assert steps_since(rows, unknown) == rows
 
 
 def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def make_order(
     work = given.read_work()
     if given.model:
         steps = ()
+    elif given.step:
+        steps = (StepRow(given.holds, given.step, 0),)
     return Order(
         run=row.run,
         round=row.round,

@@ -218,7 +218,8 @@ class Scheduler:
             users = min(waiting, current.users[row.model])
             for blob in (row.model, *(step.blob for step in current.steps)):
                 yield NamedBlob(self._describe(blob), users)
-        for blob in (given.model, given.patch_blob, given.patch_context, given.correction):
+        own = (given.model, given.patch_blob, given.patch_context, given.correction, given.step)
+        for blob in own:
             if blob:
                 users = current.users[blob]
                 yield NamedBlob(self._describe(blob), min(users, waiting) if users > 1 else 0)

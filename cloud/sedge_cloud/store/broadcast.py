@@ -18,13 +18,14 @@ Nothing here knows of blobs or rounds. n = parameters of the model.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
+from sedge_cloud.store.vectors import hash_of
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, decoded_values, encode, top_k
 from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Layout, Role, Theta
@@ -126,6 +127,23 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
             break
         first -= 1
     return tuple(steps[first:])
+
+
+def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
+    """One change in place of those that lead from the model with the hash ``held`` to ``current`` (n,).
+
+    None unless it leads there bit for bit: only on a grid do sums not depend on their order.
+    """
+    total = np.zeros_like(current)
+    for change in changes:
+        change.add_to(total)
+    base = current - total
+    indices = np.flatnonzero(total).astype(np.uint32)
+    found = SparseVector(current.size, indices, total[indices])
+    reached = base.copy()
+    found.add_to(reached)
+    leads_there = reached.tobytes() == current.tobytes() and hash_of(base) == held
+    return found if leads_there else None
 
 
 def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:

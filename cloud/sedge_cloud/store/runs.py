@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.broadcast import next_version, worth_sending
+from sedge_cloud.store.broadcast import next_version, steps_since, summed, worth_sending
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow, UpdateRow
@@ -21,6 +21,7 @@ from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import Vectors
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import ClientModel, Context, Groups, State, Strategy, Update, Width
+from sedge_protocol.codec import ValueCoding, encode
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest, unpack
@@ -197,6 +198,22 @@ class RunStore(Vectors):
         step = StepRow(last.model_hash, blob, len(version.step))
         steps = worth_sending((*last.steps, step), size)
         return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
+
+    def summed_step(self, run: Run, held: bytes) -> bytes:
+        """The blob of one step to the run's model from the one with the hash ``held``.
+
+        Empty unless it replaces several and is smaller than they are together.
+        """
+        steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
+        if len(steps) < 2 or steps[0].base_hash != held:
+            return b""
+        changes = (self.decode(self.store.blobs.read(step.blob), size, b"") for step in steps)
+        total = summed(changes, self.theta(run.state.model, size), held)
+        if total is None:
+            return b""
+        coded = encode(total, ValueCoding.FP32, run.config.broadcast.compression)
+        is_smaller = len(coded) < sum(step.size for step in steps)
+        return self.store.blobs.write(coded) if is_smaller else b""
 
     def client_model(self, run: Run, device: str) -> ClientModel:
         """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.

@@ -14,6 +14,7 @@ from sedge_cloud.store.broadcast import (
     next_version,
     on_grid,
     steps_since,
+    summed,
     worth_sending,
 )
 from sedge_cloud.store.schema import StepRow
@@ -260,6 +261,69 @@ def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
     cloud.restart()
     cloud.say("c", a_hello("again"))
     assert [step.base_hash for step in cloud.order("c").steps] == chain
+
+
+def away(tmp_path: Path, broadcast: BroadcastConfig) -> tuple[Cloud, Theta]:
+    """Device c comes back in the fifth round after the first; the model (n,) that it has."""
+    cloud = Cloud(tmp_path, config_of(broadcast), devices=("a", "b", "c"))
+    cloud.hello()
+    held = cloud.model(cloud.order("c").model.sha256)
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 4)
+    cloud.say("c", a_hello("c"))
+    rounds_of(cloud, 1)
+    return cloud, held
+
+
+def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -> None:
+    cloud, theta = away(tmp_path, BroadcastConfig(ValueCoding.BF16, 0.2))
+    chain, order = cloud.core.open[RUN].steps, cloud.order("c")
+    (step,) = order.steps
+    assert len(chain) == 5 and step.base_hash == hash_of(theta)
+    assert step.blob.size < sum(row.size for row in chain)
+    cloud.core.run_store.collect()
+    current = cloud.core.open[RUN]
+    private = [
+        named.manifest for named in cloud.core.rounds.served(current, "c") if not named.receivers
+    ]
+    assert private == [step.blob]
+    decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(theta)
+    assert hash_of(theta) == order.model_hash
+    assert [s.blob.sha256 for s in cloud.order("a").steps] == [chain[-1].blob]
+
+
+def test_a_sum_that_depends_on_its_order_is_not_sent(tmp_path: Path) -> None:
+    cloud, _ = away(tmp_path, BroadcastConfig(ValueCoding.FP16, 0.05))
+    assert len(cloud.order("c").steps) == 5
+
+
+def test_a_device_that_may_have_a_later_model_gets_the_steps(tmp_path: Path) -> None:
+    """It was asked meanwhile, and its update may be on its way."""
+    config = config_of(BroadcastConfig(ValueCoding.BF16, 0.2), quorum=0.5)
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
+    cloud.hello()
+    sparse_update(cloud, "c", 7)
+    rounds_of(cloud, 3)
+    assert len(cloud.core.open[RUN].steps) == len(cloud.order("c").steps) == 3
+
+
+def test_a_sum_leads_to_every_bit() -> None:
+    """Of zeros, of an element that came back, of one that rounding has changed."""
+    theta = np.array([0.0, 0.5, -0.25, 1e-9], np.float32)
+    there = SparseVector(4, np.array([0, 1, 2], np.uint32), np.array([1, 2, 3], np.float32))
+    back = SparseVector(4, np.array([1], np.uint32), np.array([-2], np.float32))
+    current = theta.copy()
+    for change in (there, back):
+        change.add_to(current)
+    found = summed([there, back], current, hash_of(theta))
+    assert found is not None and found.indices is not None and found.indices.tolist() == [0, 2]
+    assert summed([there, back], current, hash_of(current)) is None
+    small = SparseVector(4, np.array([3], np.uint32), np.array([1], np.float32))
+    lossy = theta.copy()
+    for change in (small, there):
+        change.add_to(lossy)
+    assert summed([small, there], lossy, hash_of(theta)) is None
 
 
 def test_steps_since_a_version_that_none_starts_from() -> None:

@@ -51,8 +51,8 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that has missed too many changes gets the whole model, exactly. ``compression`` applies to both. A
     device that cannot decompress it, or does not know ``values``, takes no part in the run.
 
-    With ``values`` bf16 or sign and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on
-    which the whole model takes 5 to 6 bits an element. The first model is rounded to the grid.
+    With ``values`` bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the
+    whole model takes 5 to 7 bits an element. The first model is rounded to the grid.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -67,7 +67,7 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def on_grid(self) -> bool:
         """Whether every version of the model is on a grid."""
-        return self.values in (ValueCoding.BF16, ValueCoding.SIGN) and self.fraction < 1.0
+        return self.values is ValueCoding.BF16 and self.fraction < 1.0
 
 
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,15 +9,14 @@ theta' is the strategy's next model. Where it replaces global_r instead of chang
 next d contains what was left out. Counted twice, it would be sent twice; FedPURIN's model once grew 18-fold
 in 20 rounds that way. The cloud adopts global_r+1, so it computes with the bits that the devices hold.
 
-With the codings bf16 and sign, and a fraction below 1, every version is on a grid: its elements are
-multiples of powers of two. So the whole model takes 5 to 6 bits an element instead of 27, without loss, and
-steps add up exactly in any order. Each tensor of the first model is rounded to multiples of the power of
-two nearest to a sixth of its root mean square, and each step to multiples of the power of two nearest to
-its own root mean square. Error feedback makes up for the rounding of steps.
+With the coding bf16 and a fraction below 1, versions are on a grid: their elements are multiples of a power
+of two. So the whole model takes 5 to 7 bits an element instead of 27, without loss, and steps add up
+exactly in any order. Each tensor of the first model is rounded to multiples of the power of two nearest to
+a sixth of its root mean square, and every step as codec/grid.py says.
+
 Nothing here knows of blobs or rounds. n = parameters of the model.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,8 @@ import numpy as np
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import hash_of
-from sedge_protocol.codec import SparseVector, ValueCoding, decode, decoded_values, encode, top_k
+from sedge_protocol.codec import SparseVector, decode, encode, top_k
+from sedge_protocol.codec.grid import nearest_multiples, on_own_grid
 from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import MAX_STEPS
@@ -55,10 +55,7 @@ def next_version(
         change = wanted - current
         if owed is not None:
             change += owed
-    largest = chosen(change, broadcast.fraction)
-    if broadcast.on_grid:
-        largest = on_grid(largest, broadcast.values)
-    step = encode(largest, broadcast.values, broadcast.compression)
+    step = encode(chosen(change, broadcast), broadcast.values, broadcast.compression)
     sent = decode(step, change.size)
     theta = current.copy()
     with np.errstate(over="ignore"):
@@ -76,43 +73,16 @@ def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> T
     first = theta.copy()
     for tensor in layout.tensors:
         if tensor.role is Role.PARAMETER:
-            values = theta[tensor.slice]
-            first[tensor.slice] = rounded(values, spacing(values, LEVELS))
+            first[tensor.slice] = on_own_grid(theta[tensor.slice], LEVELS)
     return first
 
 
-def on_grid(change: SparseVector, values: ValueCoding) -> SparseVector:
-    """A change as the coding ``values`` holds it, on the grid, without the elements that are then 0."""
-    coded = decoded_values(change.values, values)
-    multiples = rounded(coded, spacing(coded, 1))
-    moved = np.flatnonzero(multiples)
-    indices = moved.astype(np.uint32) if change.indices is None else change.indices[moved]
-    return SparseVector(change.size, indices, multiples[moved])
-
-
-def spacing(values: Theta, levels: int) -> float:
-    """The power of two nearest to 1 / ``levels`` of the root mean square of values.
-
-    0, for no grid, where that is not a normal float32, such as for zeros.
-    """
-    size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
-    return 2.0 ** round(math.log2(size / levels)) if 1e-30 < size < 1e30 else 0.0
-
-
-def rounded(values: Theta, grid: float) -> Theta:
-    """The nearest multiples of ``grid``; the values themselves if it is 0."""
-    if not grid:
-        return values.copy()
-    multiples: Theta = np.rint(values / np.float32(grid)) * np.float32(grid)
-    multiples += 0  # turns -0.0 into the 0.0 that sums end with
-    return multiples
-
-
-def chosen(change: Theta, fraction: float) -> SparseVector:
-    """The share of a change (n,) that is sent: its largest elements in magnitude."""
-    if fraction >= 1:
+def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
+    """What is sent of a change (n,): its largest elements in magnitude, on the grid if there is one."""
+    if broadcast.fraction >= 1:
         return SparseVector(change.size, None, change)
-    return top_k(change, max(1, round(fraction * change.size)))
+    k = max(1, round(broadcast.fraction * change.size))
+    return nearest_multiples(change, k) if broadcast.on_grid else top_k(change, k)
 
 
 def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, ...]:

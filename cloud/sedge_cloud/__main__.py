@@ -235,6 +235,8 @@ def _run_show(arguments: argparse.Namespace) -> int:
             )
             if s.failure:
                 print(f"      {run.status}: {s.failure}")
+            if s.whole:
+                print("      the next model travels whole")
             for device, factor in s.distrusted.items():
                 print(f"      {device}: unlike the others, counts {factor:.3g} times")
     if not arguments.json and run.status == RUNNING:

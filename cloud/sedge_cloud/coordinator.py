@@ -229,7 +229,7 @@ class Coordinator:
         served = self.rounds.served(current, name)
         queued = self._downloads.request(name, transfer, get.missing, served, now)
         device.bucket.charge(queued)
-        return []
+        return [*self.rounds.count_rejoined(current, name, transfer)]
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:
         try:

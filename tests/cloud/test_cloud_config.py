@@ -208,7 +208,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "training": TrainingConfig(), "codec": CodecConfig(),
     }),
     (BroadcastConfig(), {
-        "values": ValueCoding.FP32, "fraction": 1.0, "compression": Compression.ZSTD,
+        "values": ValueCoding.BF16, "fraction": 0.05, "compression": Compression.ZSTD,
     }),
     (PatchConfig(), {
         "values": ValueCoding.FP32, "compression": Compression.ZSTD,

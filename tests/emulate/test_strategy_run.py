@@ -204,7 +204,7 @@ def test_a_run_that_fails_with_answers_in_hand_has_no_result(
 ) -> None:
     """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
 
-    fp16 = BroadcastConfig(values=ValueCoding.FP16)
+    fp16 = BroadcastConfig(ValueCoding.FP16, 1.0)
     config = msgspec.structs.replace(
         stage.config, rounds=RoundsConfig(num_rounds=3), broadcast=fp16
     )

@@ -224,6 +224,17 @@ class Scheduler:
                 users = current.users[blob]
                 yield NamedBlob(self._describe(blob), min(users, waiting) if users > 1 else 0)
 
+    def count_rejoined(self, current: OpenRound, device: str, transfer: bytes) -> list[Note]:
+        """Count a device that had a model and requests it whole: it lost it, or was away too long."""
+        had_model = current.steps and current.orders[device].holds
+        is_model = transfer == self._describe(current.row.model).transfer
+        if not (had_model and is_model) or device in current.rejoined:
+            return []
+        current.rejoined.add(device)
+        self._counters["models_fetched_again"] += 1
+        text = f"{device} has lost its model, or was away too long; it gets it whole"
+        return [_warning(current, text)]
+
     def _ask(
         self,
         live: LiveRun,
@@ -275,6 +286,10 @@ class Scheduler:
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"
             yield Note(logging.ERROR, text)
+        if summary.whole:
+            self._counters["whole_models"] += 1
+            text = "the next model travels whole: the strategy replaces it, so a part would be no model"
+            yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
         if live.run.status != RUNNING:
             yield RunEnded(live.run.name, live.run.status)
         yield from self._housekeeping.round_closed(len(current.orders))

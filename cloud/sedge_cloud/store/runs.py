@@ -172,8 +172,9 @@ class RunStore(Vectors):
         """Store a strategy's ``State``; the result names its blobs.
 
         Where the broadcast is coded, the next global model is the one that the devices decode
-        (broadcast.py), and what it leaves out is owed if the state ``is_change``. The result depends on
-        ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
+        (broadcast.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
+        the elements is no model, which then travels whole. The result depends on ``run.state`` and
+        ``state`` only. Raises ``Unencodable`` for a model that is not finite.
         """
         broadcast = run.config.broadcast
         last = msgspec.structs.replace(
@@ -182,11 +183,13 @@ class RunStore(Vectors):
             groups=self.write_groups(state.groups),
         )
         current = self.theta(last.model, run.manifest.layout.size)
-        if broadcast.whole:
+        if broadcast.whole or not (state.is_change or broadcast.fraction >= 1):
             if state.theta is current:
                 return last
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
-            return msgspec.structs.replace(last, model=model, model_hash=model_hash)
+            return msgspec.structs.replace(
+                last, model=model, model_hash=model_hash, owed=b"", steps=()
+            )
         owed = self.read_vector(last.owed) if last.owed and state.is_change else None
         version = next_version(state.theta, current, owed, broadcast)
         still_owed = self.write_vector(version.owed) if state.is_change else b""

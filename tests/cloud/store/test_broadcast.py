@@ -1,6 +1,7 @@
 """The broadcast as changes: what is sent, what is owed, and which changes an order names."""
 
 import hashlib
+import logging
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
 
-from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
 from sedge_cloud.store.broadcast import (
     first_version,
     next_version,
@@ -27,7 +28,7 @@ from sedge_protocol.wire.transfer import Manifest, to_bitmap
 FLEET = "bench"
 GRID = BroadcastConfig(ValueCoding.BF16, 0.1)
 LOSSY = [
-    BroadcastConfig(ValueCoding.BF16),
+    BroadcastConfig(ValueCoding.BF16, 1.0),
     BroadcastConfig(ValueCoding.FP32, 0.1),
     BroadcastConfig(ValueCoding.INT8, 0.03, Compression.ZLIB),
     BroadcastConfig(ValueCoding.FP16, 1e-9, Compression.NONE),
@@ -62,7 +63,7 @@ def test_nothing_is_lost_for_good(broadcast: BroadcastConfig) -> None:
 
 def test_the_largest_part_is_sent() -> None:
     theta, change = random_theta(1, 500), random_change(2)
-    version = next_version(theta + change, theta, None, BroadcastConfig(fraction=0.1))
+    version = next_version(theta + change, theta, None, BroadcastConfig(ValueCoding.FP32, 0.1))
     sent = decode(version.step, 500)
     assert sent.count == 50 and sent.indices is not None
     d = (theta + change) - theta
@@ -85,7 +86,7 @@ def test_a_sum_that_is_not_finite() -> None:
     theta = np.full(4, 3.3e38, np.float32)
     owed = np.full(4, 3e37, np.float32)
     with pytest.raises(Unencodable, match="broadcast: element 0 is not finite"):
-        next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16))
+        next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16, 1.0))
 
 
 def test_the_versions_are_on_a_grid() -> None:
@@ -121,7 +122,7 @@ def test_a_first_version_is_rounded_tensor_by_tensor() -> None:
     np.testing.assert_array_equal(first[:100], np.rint(theta[:100] * 64) / 64)
     np.testing.assert_array_equal(first[100:200], np.rint(theta[100:200] * 2**16) / 2**16)
     assert first[200:].tobytes() == theta[200:].tobytes()
-    for broadcast in (BroadcastConfig(), *LOSSY[:-1]):
+    for broadcast in (WHOLE, *LOSSY[:-1]):
         assert first_version(theta, layout, broadcast) is theta
     zeros = np.zeros(300, np.float32)
     assert first_version(zeros, layout, GRID).tobytes() == zeros.tobytes()
@@ -235,6 +236,28 @@ def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
     assert [step.base_hash for step in cloud.order("c").steps] == chain
 
 
+def test_a_device_that_has_lost_its_model_is_counted(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.BF16, 0.05)))
+    cloud.hello()
+    fetched(cloud, cloud.order("a").model)  # as a newcomer
+    rounds_of(cloud, 1)
+    fetched(cloud, cloud.order("a").steps[0].blob)
+    assert cloud.core.counters["models_fetched_again"] == 0
+    for _ in range(2):
+        fetched(cloud, cloud.order("a").model)
+    assert cloud.core.counters["models_fetched_again"] == 1
+    text = "run run, round 2: a has lost its model, or was away too long; it gets it whole"
+    assert cloud.notes(logging.WARNING) == [text]
+
+
+def test_a_whole_broadcast_loses_no_models(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, config_of(WHOLE))
+    cloud.hello()
+    rounds_of(cloud, 1)
+    fetched(cloud, cloud.order("a").model)
+    assert cloud.core.counters["models_fetched_again"] == 0
+
+
 def away(tmp_path: Path, broadcast: BroadcastConfig) -> tuple[Cloud, Theta]:
     """Device c comes back in the fifth round after the first; the model (n,) that it has."""
     cloud = Cloud(tmp_path, config_of(broadcast), devices=("a", "b", "c"))
@@ -306,7 +329,7 @@ def test_steps_since_a_version_that_none_starts_from() -> None:
 
 
 def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config_of(BroadcastConfig()))
+    cloud = Cloud(tmp_path, config_of(WHOLE))
     cloud.hello()
     rounds_of(cloud, 2)
     assert [order.steps for order in cloud.messages("a", Order)] == [(), (), ()]

@@ -47,8 +47,8 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Each round sends the change: the largest elements in magnitude, a share ``fraction`` of all n, in the
     precision ``values``. The rest is owed to the next rounds. The cloud adopts what the devices decode, so
     both hold the same model. A new device, or one that has missed too many changes, gets the whole model,
-    exactly. ``compression`` applies to both. A device that cannot decompress it, or does not know
-    ``values``, takes no part in the run.
+    exactly. ``compression`` applies to both; zlib, which every device has, makes no more bytes of them than
+    zstd. A device that cannot decompress it, or does not know ``values``, takes no part in the run.
 
     With bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the whole model
     takes 5 to 7 bits an element. The first model is rounded to the grid.
@@ -60,7 +60,7 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     values: ValueCoding = ValueCoding.BF16
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.05
-    compression: Compression = Compression.ZSTD
+    compression: Compression = Compression.ZLIB
 
     @property
     def whole(self) -> bool:
@@ -86,7 +86,7 @@ class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     values: ValueCoding = ValueCoding.FP32
-    compression: Compression = Compression.ZSTD
+    compression: Compression = Compression.ZLIB
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -18,15 +18,19 @@ from tests.cloud.helper import (
     CONFIG,
     LAYOUT,
     Cloud,
+    a_hello,
     as_nobody,
+    fetch_model,
     make_bundle,
     update,
 )
 from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.__main__ import main
+from sedge_cloud.config import BroadcastConfig, PatchConfig
 from sedge_cloud.devices.registry import VERSION
 from sedge_edge.config import load_config
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Decline
 
@@ -157,15 +161,21 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud.answer("a", "b")
     cloud.offer("a", b"x" * 100)  # of no use: rejected
     assert call(home, "run", "show", "run") == 0
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == ["round", "task", "updates", "before", "after", "loss", "bytes"]
-    assert first.split()[:6] == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000"]
+    head, first, new, second = capsys.readouterr().out.splitlines()
+    assert head.split()[:8] == ["round", "task", "updates", "before", "after", "loss", "up", "down"]
+    assert first.split() == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000", "-", "-"]
+    assert new.split()[:5] == ["2", "in", "their", "first", "round"]
     assert second.split() == ["2", "train", "0/2", "open"]
     assert call(home, "run", "show", "run", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     assert (found["round"], found["after"], found["failure"]) == (1, 0.75, "")
     assert [device["device"] for device in found["devices"]] == ["a", "b"]
+    moved = [found["traffic"][name] for name in "ab"]
+    assert new.split()[5:] == [
+        f"{sum(one[way] for one in moved) / 2:.0f}" for way in ("up", "down")
+    ]
+    assert found["newcomers"] == ["a", "b"] and (found["declines"], found["rejects"]) == ({}, {})
     assert call(home, "device", "list") == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["a", "enrolled", "1"]
     assert call(home, "run", "stop", "run") == 0
@@ -182,7 +192,7 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
         cloud.offer(name, update(cloud.order(name), np.full(LAYOUT.size, change, np.float32)))
     cloud.poll()
     assert call(home, "run", "show", "run") == 0
-    named = capsys.readouterr().out.splitlines()[2]
+    named = capsys.readouterr().out.splitlines()[3]
     assert named.strip() == "c: unlike the others, counts 0.03 times"
     assert call(home, "run", "show", "run", "--json") == 0
     assert list(json.loads(capsys.readouterr().out)["distrusted"]) == ["c"]
@@ -198,15 +208,61 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert call(home, "run", "list") == 0
     assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "run failed fedavg 1 of 51"
     assert call(home, "run", "show", "run") == 0
-    row, why = capsys.readouterr().out.splitlines()[1:]
+    row, _, why, declined = capsys.readouterr().out.splitlines()[1:]
+    assert declined.strip() == "declined: DataError 2"
     assert row.split()[:3] == ["1", "train", "0/2"]
     assert why.strip() == (
         "failed: 0 of 2 devices sent an update that counts, expected min_updates = 1; "
         "2 declined, 0 were rejected"
     )
     assert call(home, "run", "show", "run", "--json") == 0
-    assert "2 declined" in json.loads(capsys.readouterr().out)["failure"]
+    found = json.loads(capsys.readouterr().out)
+    assert "2 declined" in found["failure"]
+    assert found["declines"] == dict.fromkeys("ab", "DataError: no data")
     refused(capsys, call(home, "run", "stop", "run"), "run (failed)")
+
+
+def test_reasons_and_bytes_of_a_round(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    """One update of no use, one decline; then a device that comes for the second time and one new."""
+    cloud = Cloud(
+        tmp_path / "cloud",
+        msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8)),
+        devices="abc",
+    )
+    linked(home, cloud)
+    cloud.hello("a", "b")
+    cloud.offer("a", b"x" * 100)
+    cloud.say("c", a_hello("c"))
+    cloud.answer("b")
+    fetch_model(cloud, "a")
+    cloud.say("c", Decline("run", 2, "TrainingDiverged", "NaN"))
+    cloud.answer("a", "b")
+    assert call(home, "run", "show", "run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if line.startswith("      ")] == [
+        lines[2].strip(), "rejected: malformed 1", lines[5].strip(),
+        "fetched the whole model in the place of changes: 1", "declined: TrainingDiverged 1",
+    ]  # fmt: skip
+    assert lines[2].split()[0] == "2" and lines[5].split()[0] == "1"
+    assert call(home, "run", "show", "run", "--json") == 0
+    one, two = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (one["newcomers"], two["newcomers"]) == (["a", "b"], ["c"])
+    assert list(one["rejects"]) == ["a"] and list(two["declines"]) == ["c"]
+    assert [t["whole_model"] for t in two["traffic"].values()] == [True, False, False]
+
+
+def test_who_gets_no_work_is_named_with_what_is_lacking(
+    home: Path, capsys: CAPSYS, tmp_path: Path
+) -> None:
+    """What the strategy needs, too: so far only what the run file needs was."""
+    options = {"strategy": "fedpurin", "patch": PatchConfig(values=ValueCoding.INT4)}
+    cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options))
+    linked(home, cloud)
+    cloud.say("a", a_hello("a", codecs=("remember",)))
+    cloud.say("b", a_hello("b", codecs=("remember", "select", "int4")))
+    assert call(home, "run", "show", "run") == 0
+    (line,) = capsys.readouterr().out.splitlines()[1:]
+    assert line == "no work for a: it lacks int4, select"
 
 
 COMMANDS = [

@@ -101,8 +101,7 @@ class OpenRound:
     """The open round of a run: who was asked, who has answered, and how long it waits.
 
     ``settled`` are the devices that no longer owe an answer, ``received`` those of them whose update
-    counts, ``present`` those that are online and still owe one. ``rejoined`` are those that had a model and
-    request it whole. The phase ends at ``ends_at``.
+    counts, ``present`` those that are online and still owe one. The phase ends at ``ends_at``.
     """
 
     row: RoundRow
@@ -111,7 +110,6 @@ class OpenRound:
     settled: set[str] = field(default_factory=set[str])
     received: set[str] = field(default_factory=set[str])
     present: set[str] = field(default_factory=set[str])
-    rejoined: set[str] = field(default_factory=set[str])
     phase: Phase = Phase.OPEN
     grace_ends: float = math.inf
     resend_at: float = math.inf

@@ -1,7 +1,6 @@
 """The broadcast as changes: what is sent, what is owed, and which changes an order names."""
 
 import hashlib
-import logging
 from pathlib import Path
 
 import msgspec
@@ -234,28 +233,6 @@ def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
     cloud.restart()
     cloud.say("c", a_hello("again"))
     assert [step.base_hash for step in cloud.order("c").steps] == chain
-
-
-def test_a_device_that_has_lost_its_model_is_counted(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.BF16, 0.05)))
-    cloud.hello()
-    fetched(cloud, cloud.order("a").model)  # as a newcomer
-    rounds_of(cloud, 1)
-    fetched(cloud, cloud.order("a").steps[0].blob)
-    assert cloud.core.counters["models_fetched_again"] == 0
-    for _ in range(2):
-        fetched(cloud, cloud.order("a").model)
-    assert cloud.core.counters["models_fetched_again"] == 1
-    text = "run run, round 2: a has lost its model, or was away too long; it gets it whole"
-    assert cloud.notes(logging.WARNING) == [text]
-
-
-def test_a_whole_broadcast_loses_no_models(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config_of(WHOLE))
-    cloud.hello()
-    rounds_of(cloud, 1)
-    fetched(cloud, cloud.order("a").model)
-    assert cloud.core.counters["models_fetched_again"] == 0
 
 
 def away(tmp_path: Path, broadcast: BroadcastConfig) -> tuple[Cloud, Theta]:

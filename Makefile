@@ -45,8 +45,7 @@ bench = $(BIN)/python tools/bench/$(1).py $(2) | tee /dev/stderr | tail -n 1 > $
 figures: demo
 	$(call bench,machine)
 	cp runs/demo/result.json $(RESULTS)/demo.json
-	$(BIN)/sedge-emulate run examples/compression.toml --out runs/compression
-	cp runs/compression/result.json $(RESULTS)/compression.json
+	$(BIN)/python -m tools.bench.compression | tee /dev/stderr | tail -n 1 > $(RESULTS)/compression.json
 	$(call bench,attacks)
 	$(call bench,scoring)
 	$(call bench,train_step)

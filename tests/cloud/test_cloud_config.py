@@ -208,10 +208,10 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "training": TrainingConfig(), "codec": CodecConfig(),
     }),
     (BroadcastConfig(), {
-        "values": ValueCoding.FP32, "fraction": 1.0, "compression": Compression.ZSTD,
+        "values": ValueCoding.BF16, "fraction": 0.05, "compression": Compression.ZLIB,
     }),
     (PatchConfig(), {
-        "values": ValueCoding.FP32, "compression": Compression.ZSTD,
+        "values": ValueCoding.FP32, "compression": Compression.ZLIB,
     }),
     (RobustConfig(), {
         "clip": 3.0, "rule": "direction", "byzantine": 0.2, "equal_weights": False,

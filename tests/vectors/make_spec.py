@@ -71,6 +71,7 @@ def feedback() -> Events:
     for values, fraction, threshold in (
         (ValueCoding.FP32, 0.25, 0.0), (ValueCoding.BF16, 1.0, 0.0), (ValueCoding.INT8, 0.5, 0.0),
         (ValueCoding.FP16, 0.5, 0.02), (ValueCoding.FP32, 1.0, 0.0), (ValueCoding.FP32, 0.01, 0.0),
+        (ValueCoding.BF16, 0.5, 0.0), (ValueCoding.BF16, 0.01, 0.0),
     ):  # fmt: skip
         codec = Codec(
             values=values, fraction=fraction, threshold=threshold, compression=Compression.NONE

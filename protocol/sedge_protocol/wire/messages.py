@@ -143,7 +143,8 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update: it sends the ``fraction`` of elements that are largest in magnitude.
 
     Of these, only magnitudes of at least ``threshold`` are sent. With ``error_feedback``, what was not sent
-    is added to the next round's delta.
+    is added to the next round's delta; bf16 then sends a ``fraction`` below 1 rounded to multiples
+    (codec/grid.py).
     """
 
     values: ValueCoding = ValueCoding.FP32

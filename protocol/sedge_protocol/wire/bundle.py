@@ -24,6 +24,9 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
+# The backend of one .pte file that all programs share: the method is the program's name, and inputs and
+# outputs go by position, in the order in which the ONNX programs name them.
+EXECUTORCH = "executorch"
 PROGRAM_NAMES = ("train", "train_prox", "evaluate", "predict")
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.

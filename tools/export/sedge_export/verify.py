@@ -77,11 +77,10 @@ def load_program(name: str, data: bytes) -> Program:
 
 
 def verify(
-    programs: Mapping[str, bytes], model: nn.Module, network: Network, sources: Sequence[Samples],
-    batch_size: int, tolerance: float, rng: torch.Generator,
+    loaded: Mapping[str, Program], model: nn.Module, network: Network, sources: Sequence[Samples],
+    batch_size: int, tolerance: float, rng: torch.Generator, packages: Sequence[str],
 ) -> Verification:  # fmt: skip
     """The largest errors over all sources of rows. Raises ``ExportError`` when they stay too large."""
-    loaded = {name: load_program(name, data) for name, data in programs.items()}
     step = whole = 0.0
     for samples in sources:
         epoch = _Epoch(model, network, samples, batch_size, tolerance, rng)
@@ -90,7 +89,7 @@ def verify(
         step, whole = max(step, errors[0]), max(whole, *errors)
         with _named("program 'evaluate' or 'predict' disagrees with torch"):
             epoch.check_evaluation(loaded["evaluate"], loaded["predict"])
-    versions = {name: version(name) for name in ("onnx", "onnxruntime", "torch")}
+    versions = {name: version(name) for name in (*packages, "torch")}
     return Verification(step, whole, tolerance, versions)
 
 

@@ -143,6 +143,17 @@ def test_outputs_stay_as_they_were_given() -> None:
         np.testing.assert_array_equal(output, copy)
 
 
+def test_a_file_is_closed_between_jobs() -> None:
+    """All that its programs hold goes back to the system; the next run opens it again."""
+    train, evaluate = (ExecutorchProgram(PTE[n], SIGNATURES[n], 1) for n in ("train", "evaluate"))
+    assert train._file is evaluate._file
+    expected = [output.tobytes() for output in train.run(feeds("train"), False)]
+    assert train._file._programs.keys() == {"train", "evaluate"}
+    evaluate.run(feeds("evaluate"), True)
+    assert (train._file._programs, train._file._file) == ({}, None)
+    assert [output.tobytes() for output in train.run(feeds("train"), False)] == expected
+
+
 def test_a_program_that_needs_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executorch, "_memory_limit", lambda: 100)
     with pytest.raises(CodecError, match=r"memory: it needs \d+ bytes, expected at most 100$"):

@@ -229,7 +229,7 @@ int sedge_et_set_threads(uint32_t threads) {
   return guarded([&] {
     auto* pool = executorch::extension::threadpool::get_threadpool();
     if (pool != nullptr && pool->_unsafe_reset_threadpool(threads)) return 1;
-    last_error = "the thread pool cannot be set up";
+    last_error = "the thread pool cannot be set up: " + last_error;
     return 0;
   });
 }

@@ -82,7 +82,7 @@ class Library:
         with self._lock:
             if self._threads is None:
                 if not self.native.sedge_et_set_threads(threads):
-                    raise self.error()
+                    raise ImportError(f"{self.error()}; is /sys/devices/system/cpu readable?")
                 self._threads = threads
             if self._threads != threads:
                 expected = f"{self._threads}, as for this process's other programs in executorch"

@@ -12,6 +12,8 @@
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/platform/platform.h>
 
+#include <malloc.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -227,7 +229,7 @@ int sedge_et_set_threads(uint32_t threads) {
   return guarded([&] {
     auto* pool = executorch::extension::threadpool::get_threadpool();
     if (pool != nullptr && pool->_unsafe_reset_threadpool(threads)) return 1;
-    last_error = "the thread pool cannot be set up";
+    last_error = "the thread pool cannot be set up: " + last_error;
     return 0;
   });
 }
@@ -240,8 +242,11 @@ void* sedge_et_open(const void* data, size_t size) {
   });
 }
 
-// Its programs keep what they need of it.
-void sedge_et_close(void* file) { delete static_cast<std::shared_ptr<File>*>(file); }
+// After its programs have been freed. What is free then goes back to the system: a device is mostly idle.
+void sedge_et_close(void* file) {
+  delete static_cast<std::shared_ptr<File>*>(file);
+  malloc_trim(0);
+}
 
 // A method of a file, with at most max_bytes of planned memory (0: any amount).
 void* sedge_et_load(void* file, const char* method, uint64_t max_bytes) {

@@ -82,7 +82,7 @@ class Library:
         with self._lock:
             if self._threads is None:
                 if not self.native.sedge_et_set_threads(threads):
-                    raise self.error()
+                    raise ImportError(f"{self.error()}; is /sys/devices/system/cpu readable?")
                 self._threads = threads
             if self._threads != threads:
                 expected = f"{self._threads}, as for this process's other programs in executorch"
@@ -103,28 +103,38 @@ def library() -> Library:
 
 
 class _File:
-    """An open .pte file, whose programs take turns."""
+    """A .pte file, whose programs take turns. It is closed between jobs: opening takes milliseconds."""
 
     def __init__(self, data: bytes) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # of whoever calls a method
         self._library = library()
-        self._file = self._library.native.sedge_et_open(data, len(data))
-        if not self._file:
-            raise self._library.error()
+        self._data = data
+        self._file: int | None = None
+        self._programs: dict[str, int] = {}
 
-    def __del__(self) -> None:
-        if getattr(self, "_file", None):
-            self._library.native.sedge_et_close(self._file)
-
-    def load(self, program: str) -> int:
+    def program(self, name: str) -> int:
         """The native program: the method of its name."""
-        with self.lock:
-            loaded: int | None = self._library.native.sedge_et_load(
-                self._file, program.encode(), _memory_limit()
-            )
-            if loaded is None:
-                raise self._library.error()
-            return loaded
+        native = self._library.native
+        if self._file is None:
+            self._file = native.sedge_et_open(self._data, len(self._data))
+        if self._file is not None and name not in self._programs:
+            loaded: int | None = native.sedge_et_load(self._file, name.encode(), _memory_limit())
+            if loaded is not None:
+                self._programs[name] = loaded
+        if name not in self._programs:
+            raise self._library.error()
+        return self._programs[name]
+
+    def close(self) -> None:
+        """Return all memory to the system."""
+        for program in self._programs.values():
+            self._library.native.sedge_et_free(program)
+        self._programs.clear()
+        if self._file is not None:
+            self._library.native.sedge_et_close(self._file)
+        self._file = None
+
+    __del__ = close
 
 
 # The open files by content: the programs of a bundle share one.
@@ -147,39 +157,36 @@ class ExecutorchProgram:
         self._library = library()
         self._library.use_threads(threads)
         self._file = _opened(data)
-        self._program = self._file.load(signature.program)
-        self._inputs = self._tensors(signature.inputs, 0)
-        self._outputs = self._tensors(signature.outputs, 1)
-
-    def __del__(self) -> None:
-        if getattr(self, "_program", None):
-            self._library.native.sedge_et_free(self._program)
+        self._name = signature.program
+        with self._file.lock:
+            program = self._file.program(self._name)
+            self._inputs = self._tensors(program, signature.inputs, 0)
+            self._outputs = self._tensors(program, signature.outputs, 1)
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The outputs in order, in new arrays."""
+        """The outputs in order, in new arrays. The ``last`` run of a call returns all other memory."""
         given = [_checked(feeds[tensor.name], tensor) for tensor in self._inputs]
-        made: list[NDArray[np.float32]] = [
-            np.empty(tensor.shape, np.float32) for tensor in self._outputs
-        ]
+        made = [np.empty(tensor.shape, np.float32) for tensor in self._outputs]
         with self._file.lock:
-            done = self._library.native.sedge_et_run(
-                self._program, _addresses(given), _addresses(made)
-            )
+            program = self._file.program(self._name)
+            done = self._library.native.sedge_et_run(program, _addresses(given), _addresses(made))
             if not done:
                 raise self._library.error()
+            if last:
+                self._file.close()
         return made
 
-    def _tensors(self, names: tuple[str, ...], outputs: int) -> list[_Tensor]:
+    def _tensors(self, program: int, names: tuple[str, ...], outputs: int) -> list[_Tensor]:
         kind = "outputs" if outputs else "inputs"
         native = self._library.native
-        count = native.sedge_et_count(self._program, outputs)
+        count = native.sedge_et_count(program, outputs)
         if count != len(names):
             raise CodecError(f"it has {count} {kind}, expected {len(names)}: {', '.join(names)}")
         dtype, shape = ctypes.c_int32(), (ctypes.c_int32 * _MAX_DIMS)()
         tensors: list[_Tensor] = []
         for index, name in enumerate(names):
             dims = native.sedge_et_tensor(
-                self._program, outputs, index, ctypes.byref(dtype), shape, _MAX_DIMS
+                program, outputs, index, ctypes.byref(dtype), shape, _MAX_DIMS
             )
             if dtype.value not in _DTYPES or (outputs and dtype.value != 6) or dims > _MAX_DIMS:
                 raise CodecError(

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.edge.backends.softmax import FILES, PTE, B, F, N, bundle
 
-from sedge_edge.backends import executorch, open_trainer
+from sedge_edge.backends import executorch, installed_backends, open_trainer
 from sedge_edge.backends.bundle_trainer import SIGNATURES
 from sedge_edge.backends.executorch import LIBRARY, ExecutorchProgram
 from sedge_edge.training.steppers import Arrays
@@ -117,16 +117,13 @@ def test_any_layout_of_memory_gives_the_same(name: str) -> None:
         for key, array in plain.items()
     }
     assert [output.tobytes() for output in program.run(strided, False)] == expected
-    with mmap.mmap(-1, mmap.PAGESIZE * len(plain)) as pages:
-        at_the_end: Arrays = {}
-        for index, (key, array) in enumerate(plain.items()):
-            end = mmap.PAGESIZE * (index + 1)
-            view = np.frombuffer(pages, array.dtype, array.size, end - array.nbytes)
-            at_the_end[key] = view.reshape(array.shape)
-            view[:] = array.ravel()
-        found = [output.tobytes() for output in program.run(at_the_end, False)]
-        del at_the_end, view
-    assert found == expected
+    at_the_end: Arrays = {}
+    for key, array in plain.items():
+        pages = mmap.mmap(-1, mmap.PAGESIZE)  # unmapped when its last array is gone
+        end = np.frombuffer(pages, array.dtype, array.size, mmap.PAGESIZE - array.nbytes)
+        at_the_end[key] = end.reshape(array.shape)
+        at_the_end[key][...] = array
+    assert [output.tobytes() for output in program.run(at_the_end, False)] == expected
 
 
 def test_outputs_stay_as_they_were_given() -> None:
@@ -138,6 +135,17 @@ def test_outputs_stay_as_they_were_given() -> None:
     for output, copy in zip(first, kept, strict=True):
         assert output.flags.writeable
         np.testing.assert_array_equal(output, copy)
+
+
+def test_a_file_is_closed_between_jobs() -> None:
+    """All that its programs hold goes back to the system; the next run opens it again."""
+    train, evaluate = (ExecutorchProgram(PTE[n], SIGNATURES[n], 1) for n in ("train", "evaluate"))
+    assert train._file is evaluate._file
+    expected = [output.tobytes() for output in train.run(feeds("train"), False)]
+    assert train._file._programs.keys() == {"train", "evaluate"}
+    evaluate.run(feeds("evaluate"), True)
+    assert (train._file._programs, train._file._file) == ({}, None)
+    assert [output.tobytes() for output in train.run(feeds("train"), False)] == expected
 
 
 def test_a_program_that_needs_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +208,11 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     said = r"executorch: no package .* \(pip install 'sedge-fl\[executorch\]'\)$"
     with pytest.raises(ConfigError, match=said):
         open_trainer(bundle(PTE, EXECUTORCH), "auto", 1)
+
+
+def test_it_is_found_with_its_version() -> None:
+    """As ``doctor`` and the hello say it."""
+    assert installed_backends()[EXECUTORCH] == "1.5.1"
 
 
 def test_the_wheel_is_a_devices(executorch_libraries: Path) -> None:

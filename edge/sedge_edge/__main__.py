@@ -15,7 +15,7 @@ import numpy as np
 
 from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
-from sedge_edge.backends import installed_backends
+from sedge_edge.backends import usable_backends
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine
@@ -127,7 +127,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     hello = Hello(
         bytes(16),
         VERSION,
-        tuple(installed_backends()),
+        usable_backends(config.backend.name),
         tuple(Compression),
         CODECS,
         len(examples[0].targets),

@@ -69,6 +69,11 @@ def installed_backends() -> dict[str, str]:
     return {name: _version(row.distribution) for name, row in found.items()}
 
 
+def usable_backends(backend: str) -> tuple[str, ...]:
+    """The installed backends that the setting ``backend`` allows: what a device announces."""
+    return tuple(name for name in installed_backends() if backend in (AUTO, name))
+
+
 def _version(distribution: str) -> str:
     try:
         return version(distribution)

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from tests.edge.backends.softmax import FILES, PTE, B, F, N, bundle
 
-from sedge_edge.backends import executorch, installed_backends, open_trainer
+from sedge_edge.backends import executorch, installed_backends, open_trainer, usable_backends
 from sedge_edge.backends.bundle_trainer import SIGNATURES
 from sedge_edge.backends.executorch import LIBRARY, ExecutorchProgram
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import CodecError, ConfigError
-from sedge_protocol.wire.bundle import EXECUTORCH
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
 pytestmark = pytest.mark.usefixtures("executorch_libraries")
 # ExecuTorch writes this into a program's header; the number is the format's.
@@ -139,13 +139,15 @@ def test_outputs_stay_as_they_were_given() -> None:
 
 def test_a_file_is_closed_between_jobs() -> None:
     """All that its programs hold goes back to the system; the next run opens it again."""
-    train, evaluate = (ExecutorchProgram(PTE[n], SIGNATURES[n], 1) for n in ("train", "evaluate"))
-    assert train._file is evaluate._file
-    expected = [output.tobytes() for output in train.run(feeds("train"), False)]
-    assert train._file._programs.keys() == {"train", "evaluate"}
+    first, evaluate = (
+        ExecutorchProgram(PTE[n], SIGNATURES[n], 1) for n in ("gradient", "evaluate")
+    )
+    assert first._file is evaluate._file
+    expected = [output.tobytes() for output in first.run(feeds("gradient"), False)]
+    assert first._file._programs.keys() == {"gradient", "evaluate"}
     evaluate.run(feeds("evaluate"), True)
-    assert (train._file._programs, train._file._file) == ({}, None)
-    assert [output.tobytes() for output in train.run(feeds("train"), False)] == expected
+    assert (first._file._programs, first._file._file) == ({}, None)
+    assert [output.tobytes() for output in first.run(feeds("gradient"), False)] == expected
 
 
 def test_a_program_that_needs_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +215,8 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_found_with_its_version() -> None:
     """As ``doctor`` and the hello say it."""
     assert installed_backends()[EXECUTORCH] == "1.5.1"
+    assert usable_backends("auto") == (ONNXRUNTIME, EXECUTORCH)
+    assert usable_backends(EXECUTORCH) == (EXECUTORCH,)
 
 
 def test_the_wheel_is_a_devices(executorch_libraries: Path) -> None:

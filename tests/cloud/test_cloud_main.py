@@ -18,19 +18,15 @@ from tests.cloud.helper import (
     CONFIG,
     LAYOUT,
     Cloud,
-    a_hello,
     as_nobody,
-    fetch_model,
     make_bundle,
     update,
 )
 from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.config import BroadcastConfig, PatchConfig
 from sedge_cloud.devices.registry import VERSION
 from sedge_edge.config import load_config
-from sedge_protocol.codec import ValueCoding
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Decline
 
@@ -220,49 +216,6 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert "2 declined" in found["failure"]
     assert found["declines"] == dict.fromkeys("ab", "DataError: no data")
     refused(capsys, call(home, "run", "stop", "run"), "run (failed)")
-
-
-def test_reasons_and_bytes_of_a_round(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
-    """One update of no use, one decline; then a device that comes for the second time and one new."""
-    cloud = Cloud(
-        tmp_path / "cloud",
-        msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8)),
-        devices="abc",
-    )
-    linked(home, cloud)
-    cloud.hello("a", "b")
-    cloud.offer("a", b"x" * 100)
-    cloud.say("c", a_hello("c"))
-    cloud.answer("b")
-    fetch_model(cloud, "a")
-    cloud.say("c", Decline("run", 2, "TrainingDiverged", "NaN"))
-    cloud.answer("a", "b")
-    assert call(home, "run", "show", "run") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in lines if line.startswith("      ")] == [
-        lines[2].strip(), "rejected: malformed 1", lines[5].strip(),
-        "fetched the whole model in the place of changes: 1", "declined: TrainingDiverged 1",
-    ]  # fmt: skip
-    assert lines[2].split()[0] == "2" and lines[5].split()[0] == "1"
-    assert call(home, "run", "show", "run", "--json") == 0
-    one, two = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (one["newcomers"], two["newcomers"]) == (["a", "b"], ["c"])
-    assert list(one["rejects"]) == ["a"] and list(two["declines"]) == ["c"]
-    assert [t["whole_model"] for t in two["traffic"].values()] == [True, False, False]
-
-
-def test_who_gets_no_work_is_named_with_what_is_lacking(
-    home: Path, capsys: CAPSYS, tmp_path: Path
-) -> None:
-    """What the strategy needs, too: so far only what the run file needs was."""
-    options = {"strategy": "fedpurin", "patch": PatchConfig(values=ValueCoding.INT4)}
-    cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options))
-    linked(home, cloud)
-    cloud.say("a", a_hello("a", codecs=("remember",)))
-    cloud.say("b", a_hello("b", codecs=("remember", "select", "int4")))
-    assert call(home, "run", "show", "run") == 0
-    (line,) = capsys.readouterr().out.splitlines()[1:]
-    assert line == "no work for a: it lacks int4, select"
 
 
 COMMANDS = [

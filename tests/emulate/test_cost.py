@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sedge_emulate.__main__ import main
@@ -112,8 +113,4 @@ def test_one_round_is_too_few(fleet: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_run_without_updates_is_an_error(strategy: StrategyResult) -> None:
     with pytest.raises(DataError, match="larger number"):
-        measured(
-            StrategyResult(
-                **{k: getattr(strategy, k) for k in strategy.__struct_fields__} | {"rounds": []}
-            )
-        )
+        measured(msgspec.structs.replace(strategy, rounds=[]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sedge_cloud.conformance.acts import play
-from sedge_cloud.conformance.stage import Cut, Finding, Model, Stage, Step
+from sedge_cloud.conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
@@ -120,9 +120,14 @@ def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
     }
 
 
+def only_listens(stage: Stage) -> Act:
+    """No act."""
+    yield from ()
+
+
 def test_what_the_broker_does_to_frames_is_not_the_clients_fault() -> None:
     """Frames that are lost, late and doubled are the link's; two with one number are the client's."""
-    stage = Stage("test", "pi-1", KEYS, 1, lambda stage: iter(()))  # type: ignore[arg-type]
+    stage = Stage("test", "pi-1", KEYS, 1, only_listens)
     first, second = (Peer(stage.topic, KEYS.up, KEYS.down, 5, 0) for _ in range(2))
     sent = [first.seal(HELLO) for _ in range(100)]
     for frame in (sent[4], sent[90], sent[90], sent[80], sent[20]):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
 
+from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
@@ -83,6 +84,8 @@ def test_a_vector_of_which_a_part_is_no_model_travels_whole(tmp_path: Path, stra
     assert not any(order.steps for order in sparse.cloud.messages("a", Order))
     assert all(summary.whole for summary in sparse.cloud.summaries())
     assert sparse.cloud.core.counters["whole_models"] == ROUNDS
+    shown = list(run_report(sparse.cloud.store, RUN, as_json=False))
+    assert shown.count("      the next model travels whole: the strategy replaces it") == ROUNDS
     assert not any(summary.whole for summary in whole.cloud.summaries())
 
 

@@ -29,7 +29,7 @@ def test_the_nearest_multiples(k: int) -> None:
         count = math.floor(abs(float(vector[i])) / spacing + 0.5)
         expected[i] = math.copysign(count * spacing, float(vector[i])) if count else 0.0
     found = nearest_multiples(vector, k)
-    assert found.dense().tolist() == np.float32(expected).tolist()
+    assert found.dense().tolist() == np.array(expected, np.float32).tolist()
     assert max(1, 3 * k // 4) <= found.count <= k and found.values.all()
 
 

@@ -1,7 +1,6 @@
 """``sedge-cloud``: the coordinator's command line."""
 
 import argparse
-import json
 import logging
 import sys
 import time
@@ -13,18 +12,16 @@ import msgspec
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin import runs as administration
 from sedge_cloud.admin.doctor import examine
+from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
 from sedge_cloud.conformance.shell import conform
 from sedge_cloud.conformance.stage import Finding
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import VERSION, unable_devices
-from sedge_cloud.rounds.lifecycle import RUNNING
-from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.devices.registry import VERSION
 from sedge_cloud.service import Service
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Run
-from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.errors import SedgeError
 from sedge_protocol.host.console import reader_may_leave
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
@@ -209,37 +206,8 @@ def _run_list(arguments: argparse.Namespace) -> int:
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
-    _, store = _open(arguments)
-    run = next((row for row in store.runs() if row.run == arguments.name), None)
-    if run is None:
-        raise ConfigError("run", arguments.name, "the name of a run (see `run list`)")
-    if not arguments.json:
-        print(
-            f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} {'bytes':>10}"
-        )
-    for row in store.rounds(arguments.name):
-        if row.summary is None:
-            if not arguments.json:
-                asked = len(store.orders(row.run, row.round))
-                received = len(store.updates(row.run, row.round))
-                state = "open" if run.status == RUNNING else run.status
-                print(f"{row.round:>5} {row.task:<9} {received:>4}/{asked:<4} {state}")
-            continue
-        s = msgspec.msgpack.decode(row.summary, type=Summary)
-        if arguments.json:
-            print(json.dumps(msgspec.to_builtins(s)))
-        else:
-            print(
-                f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {s.before:>8.4f} "
-                f"{s.after:>8.4f} {s.train_loss:>8.4f} {s.update_bytes:>10}"
-            )
-            if s.failure:
-                print(f"      {run.status}: {s.failure}")
-            for device, factor in s.distrusted.items():
-                print(f"      {device}: unlike the others, counts {factor:.3g} times")
-    if not arguments.json and run.status == RUNNING:
-        for device, what in unable_devices(store.devices(), Run(run, store)).items():
-            print(f"no work for {device}: it lacks {', '.join(what)}")
+    for line in run_report(_open(arguments)[1], arguments.name, arguments.json):
+        print(line)
     return 0
 
 

@@ -21,8 +21,9 @@ import msgspec
 from sedge_cloud.devices.downloads import Downloads
 from sedge_cloud.devices.rate_limit import LogQuota, cost
 from sedge_cloud.devices.registry import Device, Fleet
+from sedge_cloud.devices.traffic import Traffic
 from sedge_cloud.devices.uploads import RETRY_MS, Answer, Uploads
-from sedge_cloud.events import CloudEffect, RoundClosed, UpdateReceived
+from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, UpdateReceived
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
@@ -32,9 +33,10 @@ from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
-from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.frame import VERSIONS, Frame, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
+from sedge_protocol.wire.transfer import from_bitmap
 
 
 class Coordinator:
@@ -69,6 +71,7 @@ class Coordinator:
             draw,
         )
         self._uploads = Uploads(store, self.run_store, self._open_order)
+        self._traffic = Traffic()
         self._log = LogQuota()
         self._started = 0.0
         self._load_at = 0.0
@@ -111,16 +114,17 @@ class Coordinator:
                 raise
             self._load_at = now + DISK_RETRY_S
             effects.append(self._housekeeping.storage_failed(exc))
-        return effects
+        return self._counted(effects)
 
     def connected(self, now: float) -> list[CloudEffect]:
         """The link is up: ask every device for a hello, which is answered with its open orders."""
-        return [*self.devices.request_hellos()]
+        return self._counted([*self.devices.request_hellos()])
 
     def disconnected(self) -> None:
         """The link is down: every device is offline until its next hello."""
         self.devices.disconnected()
         self._downloads.clear()
+        self._traffic.disconnected()
         self.rounds.disconnected()
 
     def timer(self) -> float | None:
@@ -136,12 +140,8 @@ class Coordinator:
         effects += self.rounds.poll(now)
         if any(isinstance(effect, RoundClosed) for effect in effects):
             self._downloads.clear()  # a device that still needs a blob in the next round asks again
-        return [
-            *effects,
-            *self._housekeeping.poll(now),
-            *self._log.poll(now),
-            *self._serve(now, room),
-        ]
+        effects += [*self._housekeeping.poll(now), *self._log.poll(now), *self._serve(now, room)]
+        return self._counted(effects)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
         """Process a frame from the broker. Bad bytes are counted, logged and answered; they change nothing.
@@ -156,8 +156,29 @@ class Coordinator:
         if not device.bucket.spend(now, cost(payload)):
             self.counters["flood"] += 1
             return [*self.devices.rate_limited(device, now)]
-        effects = self._open_and_dispatch(device, topic, payload, now)
+        self._traffic.received(device.row.device, payload)
+        effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
         return self._log.admit(f"device {device.row.device}", effects, now)
+
+    def _counted(self, effects: list[CloudEffect]) -> list[CloudEffect]:
+        """The same effects, after every device's bytes were counted."""
+        for effect in list(effects):
+            match effect:
+                case Send():
+                    self._traffic.sent(effect)
+                case RoundOpened():
+                    self._traffic.opened(effect.run, effect.cohort)
+                case RoundClosed():
+                    summary = effect.summary
+                    names = [device.device for device in summary.devices]
+                    rows = self._traffic.closed(summary.run, summary.round, names)
+                    try:
+                        self.store.save_traffic(rows)
+                    except StorageError as exc:  # the round is closed all the same
+                        effects.append(self._housekeeping.storage_failed(exc))
+                case _:
+                    pass
+        return effects
 
     def _open_and_dispatch(
         self, device: Device, topic: str, payload: bytes, now: float
@@ -169,7 +190,7 @@ class Coordinator:
             return self._dispatch(device, *opened, now)
         except RemoteError as exc:
             self.counters["version" if isinstance(exc, VersionError) else "refused"] += 1
-            return [*self.devices.bad_frame(device, exc)]
+            return [*self.devices.bad_frame(device, exc, now)]
         except StorageError as exc:
             return [self._housekeeping.storage_failed(exc)]
 
@@ -185,7 +206,7 @@ class Coordinator:
             case None:
                 return self._chunk(device, frame, now)
             case Hello():
-                return self._hello(device, frame, message, now)
+                return self._hello(device, frame, message)
             case messages.Goodbye():
                 if device.hello is not None and device.hello.nonce == message.nonce:
                     self.devices.leave(device)
@@ -196,11 +217,11 @@ class Coordinator:
             case messages.Offer():
                 return self._offer(device, frame.transfer, message, now)
             case messages.Decline():
-                return self._decline(device, message, now)
+                return self._decline(device, message)
             case _:
                 raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
 
-    def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
+    def _hello(self, device: Device, frame: Frame, hello: Hello) -> list[CloudEffect]:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
@@ -217,7 +238,7 @@ class Coordinator:
         self.devices.arrive(device, hello)
         for run in self.rounds.running():
             effects += self.devices.refuse_unable(run, [name])
-        return effects + self.rounds.arrive(name, now)
+        return effects + self.rounds.arrive(name)
 
     def _get(
         self, device: Device, transfer: bytes, get: messages.Get, now: float
@@ -229,6 +250,10 @@ class Coordinator:
         served = self.rounds.served(current, name)
         queued = self._downloads.request(name, transfer, get.missing, served, now)
         device.bucket.charge(queued)
+        self._traffic.asked(name, transfer, from_bitmap(get.missing, 8 * len(get.missing)))
+        whole = self._downloads.manifest(current.row.model).transfer
+        if transfer == whole and not self.runs[get.run].config.broadcast.whole:
+            self._traffic.fell_back(get.run, name)
         return []
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:
@@ -284,7 +309,7 @@ class Coordinator:
             effects.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
         return effects
 
-    def _decline(self, device: Device, message: messages.Decline, now: float) -> list[CloudEffect]:
+    def _decline(self, device: Device, message: messages.Decline) -> list[CloudEffect]:
         name, current = device.row.device, self.rounds.open_round(message.run)
         if current is None or current.row.round != message.round or not current.waiting_for(name):
             return []

@@ -31,9 +31,9 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Frame, Kind, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Hello, Message, Offer, Order, decode_body
+from sedge_protocol.wire.messages import Get, Hello, Message, Offer, Order, decode_body
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.transfer import Manifest, describe, to_bitmap
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 FLEET = "bench"
@@ -266,6 +266,15 @@ class Cloud:
             for effect in effects
             if isinstance(effect, Send) and effect.topic == down and not is_chunk(effect)
         ]
+
+
+def fetch_model(cloud: Cloud, *names: str) -> None:
+    """These devices ask for every chunk of the whole model in their last order, and get it."""
+    for name in names:
+        order = cloud.order(name)
+        missing = to_bitmap(range(order.model.count), order.model.count)
+        cloud.say(name, Get(order.run, order.round, missing), order.model.transfer)
+    cloud.poll(1.0)
 
 
 def is_chunk(send: Send) -> bool:

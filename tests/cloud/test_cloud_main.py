@@ -157,15 +157,21 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud.answer("a", "b")
     cloud.offer("a", b"x" * 100)  # of no use: rejected
     assert call(home, "run", "show", "run") == 0
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == ["round", "task", "updates", "before", "after", "loss", "bytes"]
-    assert first.split()[:6] == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000"]
+    head, first, new, second = capsys.readouterr().out.splitlines()
+    assert head.split()[:8] == ["round", "task", "updates", "before", "after", "loss", "up", "down"]
+    assert first.split() == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000", "-", "-"]
+    assert new.split()[:5] == ["2", "in", "their", "first", "round"]
     assert second.split() == ["2", "train", "0/2", "open"]
     assert call(home, "run", "show", "run", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     assert (found["round"], found["after"], found["failure"]) == (1, 0.75, "")
     assert [device["device"] for device in found["devices"]] == ["a", "b"]
+    moved = [found["traffic"][name] for name in "ab"]
+    assert new.split()[5:] == [
+        f"{sum(one[way] for one in moved) / 2:.0f}" for way in ("up", "down")
+    ]
+    assert found["newcomers"] == ["a", "b"] and (found["declines"], found["rejects"]) == ({}, {})
     assert call(home, "device", "list") == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["a", "enrolled", "1"]
     assert call(home, "run", "stop", "run") == 0
@@ -182,7 +188,7 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
         cloud.offer(name, update(cloud.order(name), np.full(LAYOUT.size, change, np.float32)))
     cloud.poll()
     assert call(home, "run", "show", "run") == 0
-    named = capsys.readouterr().out.splitlines()[2]
+    named = capsys.readouterr().out.splitlines()[3]
     assert named.strip() == "c: unlike the others, counts 0.03 times"
     assert call(home, "run", "show", "run", "--json") == 0
     assert list(json.loads(capsys.readouterr().out)["distrusted"]) == ["c"]
@@ -198,14 +204,17 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert call(home, "run", "list") == 0
     assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "run failed fedavg 1 of 51"
     assert call(home, "run", "show", "run") == 0
-    row, why = capsys.readouterr().out.splitlines()[1:]
+    row, _, why, declined = capsys.readouterr().out.splitlines()[1:]
+    assert declined.strip() == "declined: DataError 2"
     assert row.split()[:3] == ["1", "train", "0/2"]
     assert why.strip() == (
         "failed: 0 of 2 devices sent an update that counts, expected min_updates = 1; "
         "2 declined, 0 were rejected"
     )
     assert call(home, "run", "show", "run", "--json") == 0
-    assert "2 declined" in json.loads(capsys.readouterr().out)["failure"]
+    found = json.loads(capsys.readouterr().out)
+    assert "2 declined" in found["failure"]
+    assert found["declines"] == dict.fromkeys("ab", "DataError: no data")
     refused(capsys, call(home, "run", "stop", "run"), "run (failed)")
 
 

@@ -29,7 +29,7 @@ from tests.cloud.helper import (
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import HELLO_REQUEST
+from sedge_cloud.devices.registry import HELLO_REQUEST, REFUSE_EVERY_S
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import RESEND_S
@@ -100,7 +100,7 @@ def test_a_hello_brings_the_open_order_again(cloud: Cloud) -> None:
     first = cloud.order("a")
     cloud.now += 50.0
     _, again = cloud.say("a", a_hello("again"))
-    assert again == msgspec.structs.replace(first, deadline_ms=first.deadline_ms - 50_000)
+    assert again == first
     cloud.answer("a")
     assert len(cloud.say("a", a_hello("third"))) == 1  # it owes nothing any more
     assert len(cloud.messages("b", Order)) == 1
@@ -196,13 +196,27 @@ def test_sides_that_no_longer_speak_version_1_agree(tmp_path: Path) -> None:
     (welcome, *_) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2,)))
     assert isinstance(welcome, Welcome) and welcome.versions == (2, 3)
     assert cloud.core.devices["a"].online
+    assert cloud.devices["a"].peer.seal(Decline(RUN, 1, "x"))[2] == 2
+
+
+def test_a_coordinator_that_starts_speaks_as_the_last_hello_said(tmp_path: Path) -> None:
+    """A receipt that leaves before the next hello must be one that the device reads."""
+    cloud = Cloud(tmp_path)
+    for incarnation in (2, 3):
+        cloud.core = Coordinator(FLEET, cloud.store, 1.0, incarnation, versions=(1, 2))
+        cloud.load()
+        receipt = cloud.core.devices["a"].peer.seal(Committed(RUN, 1, bytes(32)))
+        assert receipt[2] == incarnation - 1
+        cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(1, 2, 3)))
 
 
 def test_a_device_without_a_version_in_common_is_refused(cloud: Cloud) -> None:
-    cloud.say("a", a_hello("as it was"))
+    cloud.hello()
+    assert cloud.core.open[RUN].present == {"a", "b"}
     (refusal,) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(7,)))
     assert refusal == Refusal("version", "protocol versions 7, this side speaks 1")
     assert not cloud.core.devices["a"].online
+    assert cloud.core.open[RUN].present == {"b"}
 
 
 def snapshot(cloud: Cloud) -> object:
@@ -294,6 +308,8 @@ def test_another_version_is_told_so(tmp_path: Path) -> None:
     assert cloud.core.counters["version"] == 1 and not cloud.core.devices["a"].online
     # Only the header is known to be alike; whatever follows, it is answered or dropped.
     assert cloud.give("a", frame[:5]) == []
+    assert cloud.give("a", frame + b"more") == []  # said once a minute: its MAC was not checked
+    cloud.now += REFUSE_EVERY_S
     assert cloud.give("a", frame + b"more") == [Refusal("version", detail)]
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sedge_emulate.meter import CONNACK, SUBACK, Meter
+from sedge_emulate.meter import CONNACK, SUBACK, UNIT_BYTES, Meter, packet_bytes
 from sedge_protocol.wire.frame import HEADER, Frame, Kind, seal
 from sedge_protocol.wire.messages import Hello, Offer, Order, encode_body
 from sedge_protocol.wire.transfer import Manifest, describe
@@ -40,6 +40,16 @@ def test_a_chunk_is_payload_once_and_resent_after_that() -> None:
     assert (meter.up.payload, meter.up.resent) == (10_000, 5000)
     assert meter.up.total == 3 * packet
     assert meter.down.total == 0
+
+
+def test_messages_are_billed_by_their_begun_units() -> None:
+    meter = Meter()
+    around = packet_bytes(TOPIC, chunk(bytes(16), 0)) - 5000
+    for index, size in enumerate((10, UNIT_BYTES - around, UNIT_BYTES - around + 1, 5000)):
+        meter.sent(TOPIC, chunk(bytes(16), index, size))
+    assert (meter.up.messages, meter.up.units) == (4, 5)
+    meter.received(TOPIC, chunk(bytes(16), 0, 20_000))
+    assert (meter.down.messages, meter.down.units) == (1, 4)
 
 
 def test_directions_are_apart() -> None:

@@ -159,7 +159,8 @@ def test_the_public_schema() -> None:
         "name options rounds before after devices bytes seconds personal engine classes": strategy,
         "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down "
         "opened_s closed_s late_devices resent_bytes personal distrusted newcomers newcomer_up "
-        "newcomer_down coordinator_up coordinator_down": strategy["rounds"][0],
+        "newcomer_down coordinator_up coordinator_down messages units newcomer_messages "
+        "newcomer_units": strategy["rounds"][0],
         "mean worst_tenth min max": strategy["before"],
         "device num_train num_test num_classes before after class_name payload_up overhead_up "
         "resent_up payload_down overhead_down resent_down late reboots cuts": strategy["devices"][

@@ -1,5 +1,6 @@
 """spec.json against the code, and its shuffles, batches and feedback against the pages' own words."""
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.protocol.slow_decoder import decode_slowly
 from tests.vectors.make_spec import vectors
 
 from sedge_protocol.codec import decode
@@ -134,6 +136,19 @@ def test_error_feedback_as_the_page_says(case: dict[str, Any]) -> None:
         got = dict(zip(chosen, sent.values.tolist(), strict=True))
         owed = [binary32(value - got.get(i, 0.0)) for i, value in enumerate(delta)]
         assert owed == floats(played["owed"])
+
+
+@pytest.mark.parametrize("case", VECTORS["versions"])
+def test_versions_as_the_page_says(case: dict[str, Any]) -> None:
+    """Step: element by element, in binary32; an element that is not touched stays as it is."""
+    model = floats(case["base"])
+    positions, values = decode_slowly(bytes.fromhex(case["step"]), len(model))
+    for p, value in zip(positions, values, strict=True):
+        model[p] = binary32(model[p] + struct.unpack("<f", value)[0])
+    packed = struct.pack(f"<{len(model)}f", *model)
+    assert packed.hex() == case["model"]
+    assert hashlib.sha256(packed).hexdigest() == case["model_hash"]
+    assert hashlib.sha256(bytes.fromhex(case["base"])).hexdigest() == case["base_hash"]
 
 
 @pytest.mark.parametrize("case", VECTORS["bundles"], ids=lambda case: case["rule"])

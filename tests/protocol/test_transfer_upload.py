@@ -78,6 +78,8 @@ def test_the_newest_answer_is_the_truth_and_comes_once() -> None:
     assert upload.poll(10.2) == [5, 6]
     upload.receive(2, bitmap(0), CREDIT, 10.3)
     assert upload.poll(10.3) == []
+    upload.receive(0, bitmap(3), CREDIT, 10.4)
+    assert upload.poll(10.4) == [7]
 
 
 def test_an_answer_from_before_this_process_is_ignored() -> None:

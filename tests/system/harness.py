@@ -28,6 +28,15 @@ os.sysconf = lambda name: {pages} if name == "SC_PHYS_PAGES" else real(name)
 from sedge_edge.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
+# ``sedge-edge`` on a machine whose only compression is the standard library's.
+ZLIB_ALONE = """\
+import sys
+from sedge_edge import __main__ as agent
+from sedge_protocol.codec import Compression, compression
+compression.zstd = None
+agent.Compression = (Compression.ZLIB,)
+sys.exit(agent.main(sys.argv[1:]))
+"""
 
 
 class RealFleet:
@@ -72,10 +81,13 @@ class RealFleet:
             text = (home / "edge.toml").read_text()
             (home / "edge.toml").write_text(text.replace(self.url, url))
 
-    def start_agent(self, device: str, memory_mb: int = 0) -> None:
-        """Start a device's agent, on a machine that says it has ``memory_mb`` (0: on this one)."""
+    def start_agent(self, device: str, memory_mb: int = 0, script: str = "") -> None:
+        """Start a device's agent, on a machine that says it has ``memory_mb`` (0: on this one).
+
+        ``script`` takes the place of ``sedge-edge``.
+        """
         config = str(self.folder / device / "edge.toml")
-        program = ["-m", "sedge_edge"]
+        program = ["-c", script] if script else ["-m", "sedge_edge"]
         if memory_mb:
             pages = -(-memory_mb * 10**6 // os.sysconf("SC_PAGE_SIZE"))
             program = ["-c", OTHER_MACHINE.format(pages=pages)]

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 from tests.system.faultproxy import FaultProxy
-from tests.system.harness import RealFleet, command, wait_until
+from tests.system.harness import ZLIB_ALONE, RealFleet, command, wait_until
 
 from sedge_cloud.store.database import Store
+from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.update import Report
 
 pytestmark = pytest.mark.fleet
@@ -69,6 +70,27 @@ def test_a_run_from_first_command_to_prediction(fleet: RealFleet, small_bundle: 
     labels = np.load(home / "train.npz")["y"]
     right = np.array(predicted.split(), np.int64) == labels
     assert right.mean() > 0.8
+
+
+def test_a_device_with_zlib_alone_trains_under_default_settings(
+    fleet: RealFleet, small_bundle: Path
+) -> None:
+    """The bundle, the models, a patch, and what it sends itself, beside a device that has zstd."""
+    fleet.start_cloud()
+    for seed, device in enumerate(("pi-1", "pi-2")):
+        fleet.add_device(device, seed)
+    fleet.start_agent("pi-1", script=ZLIB_ALONE)
+    fleet.start_agent("pi-2")
+    text = RUN.format(rounds=2, epochs=2, values="fp32", fraction=1.0)
+    fleet.start_run(small_bundle, text)
+    wait_until(fleet.finished, 60, "the run ends")
+    names = [[device.device for device in summary.devices] for summary in fleet.rounds()]
+    assert names == [["pi-1", "pi-2"]] * 3
+    assert fleet.rounds()[-1].personal
+    store = Store(fleet.folder / "state")
+    hellos = [msgspec.msgpack.decode(row.hello or b"", type=Hello) for row in store.devices()]
+    store.close()
+    assert hellos[0].compressions == ("zlib",) and "zstd" in hellos[1].compressions
 
 
 def counted(fleet: RealFleet) -> dict[tuple[int, str], int]:

@@ -61,7 +61,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     full = messages.Order(
         run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
         patch=b"a coded vector", patch_hash=digest("a coded vector"),
-        seed=2**63 - 1, deadline_ms=90_000,
+        seed=2**63 - 1,
         work=messages.Work(
             keep=("head.weight", "head.bias"), training=messages.Training(5, 0.05, 0.9, 0.1, "drop")
         ),
@@ -104,7 +104,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     yield messages.Get("digits", 3, to_bitmap({0, 3}, 4)), MODEL.transfer
 
 
-def later_messages() -> Iterator[messages.Hello | messages.Order]:
+def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decline]:
     """What only a device that has announced it is asked for."""
     features = ("freeze", "phases", "own_model", "select", "scoring", "remember")
     yield messages.Hello(NONCE, "0.1.0", codecs=features)
@@ -133,6 +133,7 @@ def later_messages() -> Iterator[messages.Hello | messages.Order]:
     }
     yield msgspec.structs.replace(plain, **patch)
     yield msgspec.structs.replace(plain, correction=describe(blob(9000)))
+    yield messages.Decline("digits", 4, "ä" * 64)  # 64 code points, 128 bytes
     yield messages.Hello(NONCE, "0.2.0", codecs=(*features, "choice", "correction"))
     picks = {"patch": b"a coded vector", "patch_hash": digest("a coded vector")}
     for choice in (

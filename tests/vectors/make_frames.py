@@ -120,12 +120,19 @@ def _refused_frames() -> Iterator[Json]:
         ("a body shorter than body_len", good[:-1]),
         ("a body longer than body_len", good + b"\x00"),
         ("body_len over the limit", by_hand(body_len=2**18 + 1)),
+        ("head_len below 64, the sum right", by_hand(head_len=60, body_len=len(GOODBYE) + 4)),
+        ("a MAC over less than body_len", by_hand(GOODBYE[:-1], body_len=len(GOODBYE))),
+        ("a MAC over more than body_len", by_hand(GOODBYE + b"\x00", body_len=len(GOODBYE))),
         ("a flipped bit", good[:-1] + bytes([good[-1] ^ 1])),
         ("the MAC of another topic", by_hand(topic=topics.up(FLEET, "pi-2"))),
         ("the MAC of the other direction", by_hand(key=KEYS.down)),
         ("kind 0", by_hand(kind=0)),
         ("kind 15", by_hand(kind=15)),
         ("UNKEYED on a device's topic", by_hand(flags=1)[:48] + bytes(16) + good[64:]),
+        (
+            "an UNKEYED chunk on a device's topic",
+            by_hand(flags=1, kind=Kind.CHUNK)[:48] + bytes(16) + good[64:],
+        ),
     ]
     on_blob = topics.blob(FLEET, bytes(16))
     on_blob_topic: list[tuple[str, bytes]] = [
@@ -214,7 +221,7 @@ def _refused_manifests() -> Iterator[Json]:
     good = msgspec.to_builtins(UPDATE, builtin_types=(bytes,))
     changes: dict[str, Json] = {
         "size 0": {"size": 0, "digests": b""},
-        "chunk_bytes not a power of two": {"chunk_bytes": 5000},
+        "chunk_bytes not a power of two": {"chunk_bytes": 5000, "digests": bytes(32)},
         "chunk_bytes below 4096": {"chunk_bytes": 2048, "digests": bytes(80)},
         "chunk_bytes above 262144": {"chunk_bytes": 2**19, "digests": bytes(16)},
         "a digest too few": {"digests": bytes(32)},

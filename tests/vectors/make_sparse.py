@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from sedge_protocol.codec import (
@@ -24,6 +23,7 @@ from sedge_protocol.codec import (
     encode,
     mask_bitmap,
 )
+from sedge_protocol.codec.compression import zstd
 
 PATH = Path(__file__).with_name("sparse.json")
 
@@ -35,8 +35,8 @@ ONE_BF16 = (b"\x80", b"\x3f")  # the planes of one 1.0
 ABOUT = (
     "Coded vectors of WIRE.md. accepted: `coded` decodes to `decoded` at `indices` (null: all) when "
     "`size` is expected and `context` is the bitmap of the earlier mask (null: there is none); where "
-    "compression is none, encoding `values` gives `coded` again, byte for byte. refused: `coded` breaks "
-    "`rule`. Written by make_sparse.py."
+    "compression is none, encoding `values` gives `coded` again, byte for byte. readable: to be read, not "
+    "made, as an encoder may choose otherwise. refused: `coded` breaks `rule`. Written by make_sparse.py."
 )
 
 
@@ -166,6 +166,31 @@ def _coded(
     stated = (len(mask), *map(len, planes)) if lengths is None else lengths
     fields = struct.pack(f"<BBBII{len(stated)}I", form, coding, order, size, count, *stated)
     return head + fields + mask + b"".join(planes)
+
+
+def _readable() -> Iterator[tuple[str, int, list[int] | None, list[float], bytes]]:
+    """Name, n, positions, values and bytes, of forms that ours would not choose."""
+    half = (b"\x80" * 200, b"\x3f" * 200)
+    every = zlib.compress(b"\x00" + b"\x01" * 199, 9)  # each second one
+    mask = _coded(every, half, form=GAPS | ZLIB, size=400, count=200)
+    yield "gaps where 2k = n", 400, list(range(0, 400, 2)), [1.0] * 200, mask
+    most = (b"\x80" * 21, b"\x3f" * 21)
+    mask = _coded(b"\x00\x03\x12", most, form=GAPS, size=24, count=21)
+    kept = [p for p in range(24) if p not in (0, 4, 23)]
+    yield "gaps of the left out, the last one too", 24, kept, [1.0] * 21, mask
+    wide = _coded(b"\x00" * 6 + b"\x10\x00", size=64)
+    yield "bitmap where gaps are shorter", 64, [52], [1.0], wide
+    by_exponent = (b"\x01\x02\x03\x04", b"\xbf\x3f\xc0\x3f")
+    values = [-0.50390625, 0.5078125, -2.0625, 0.51171875]
+    order = _coded(b"", by_exponent, form=DENSE, size=4, count=4, order=1)
+    yield "by exponent, a few and plain", 4, None, values, order
+    summed = zstd.compress(b"\x3f" * 400, options={zstd.CompressionParameter.checksum_flag: 1})
+    planes = (b"\x80" * 400, summed)
+    coded = _coded(b"", planes, form=DENSE, coding=BF16 | ZSTD, size=400, count=400)
+    yield "zstd with a checksum", 400, None, [1.0] * 400, coded
+    zeros = (b"\x03", b"\x00", b"\x00")
+    both = _coded(b"", zeros, form=DENSE, coding=SIGN, size=2, count=2)
+    yield "signs of a scale 0", 2, None, [-0.0, -0.0], both
 
 
 def _refused_heads() -> Iterator[tuple[str, int, bytes]]:
@@ -308,7 +333,20 @@ def _refused_changes() -> Iterator[tuple[str, int, bytes, bytes | None]]:
     wide = b"\x00" * 99 + b"\x83\x80\x80\x80\x00"
     over = _coded(wide, planes, form=CHANGES, size=10_000, count=100)
     yield "changes, varint of 5 bytes", 10_000, over, large
-    bomb = zstandard.ZstdCompressor().compress(bytes(10**6))
+    # Right but for their length: as many are dropped as added.
+    more, twenty = b"\x00\x00\x00\x11\x00\x00", (b"\x80" * 20, b"\x3f" * 20)
+    over = changes(more, twenty, count=20)
+    yield "changes of the right k, longer than a bitmap", 40, over, b"\xff\xff\x0f\x00\x00"
+    same = tuple(zlib.compress(plane * 5000, 9) for plane in ONE_BF16)
+    section = zlib.compress(bytes(1251) + b"\xa5\x1d" + bytes(1250), 9)
+    over = _coded(section, same, form=CHANGES | ZLIB, coding=BF16 | ZLIB, size=10_000, count=5000)
+    yield (
+        "changes of the right k, over two bits a position",
+        10_000,
+        over,
+        b"\xff" * 625 + bytes(625),
+    )
+    bomb = zstd.compress(bytes(10**6))
     over = _coded(bomb, planes, form=CHANGES | ZSTD, size=10_000, count=100)
     yield "changes bomb, zstd", 10_000, over, large
 
@@ -329,7 +367,7 @@ def _refused_streams() -> Iterator[tuple[str, int, bytes]]:
         return _coded(section, planes, form=GAPS | compression, size=400, count=50)
 
     def zs(data: bytes, sized: bool = True) -> bytes:
-        return zstandard.ZstdCompressor(level=3, write_content_size=sized).compress(data)
+        return zstd.compress(data, options={zstd.CompressionParameter.content_size_flag: sized})
 
     high = b"\x3f" * 400
     preset = zlib.compressobj(zdict=b"\x3f" * 64)
@@ -385,6 +423,16 @@ def _case(
     }
 
 
+def _readable_case(
+    name: str, size: int, indices: list[int] | None, values: list[float], coded: bytes
+) -> dict[str, object]:
+    decoded = np.array(values, "<f4").tobytes().hex()
+    return {
+        "name": name, "size": size, "indices": indices, "context": None, "coded": coded.hex(),
+        "decoded": decoded,
+    }  # fmt: skip
+
+
 def _refusal(rule: str, size: int, coded: bytes, context: bytes | None = None) -> dict[str, object]:
     held = None if context is None else context.hex()
     return {"rule": rule, "size": size, "context": held, "coded": coded.hex()}
@@ -402,8 +450,9 @@ def main() -> None:
     refused += [_refusal(*case) for case in _refused_changes()]
     accepted = [_case(*case) for case in _accepted()]
     accepted += [_case(*case) for case in _with_context()]
+    readable = [_readable_case(*case) for case in _readable()]
     lines = [f'{{\n"about": {json.dumps(ABOUT)}']
-    for key, cases in (("accepted", accepted), ("refused", refused)):
+    for key, cases in (("accepted", accepted), ("readable", readable), ("refused", refused)):
         rows = ",\n".join(json.dumps(case) for case in cases)
         lines.append(f'"{key}": [\n{rows}\n]')
     PATH.write_text(",\n".join(lines) + "\n}\n")

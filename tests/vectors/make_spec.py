@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from sedge_cloud.store.vectors import hash_of
 from sedge_edge.training.batches import batches, permutations
 from sedge_edge.training.job import select_elements
-from sedge_protocol.codec import Compression, ValueCoding, decode, encode
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
 from sedge_protocol.wire.messages import Codec, LastBatch
@@ -26,7 +27,8 @@ ABOUT = (
     "error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
     "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
-    "time is up, whatever it was. bundles: B1 to B5, blobs to accept or to refuse."
+    "time is up, whatever it was. bundles: B1 to B6, blobs to accept or to refuse. versions: 9.2, a "
+    "base, a step and the model that they make."
 )
 Events = list[dict[str, Any]]
 
@@ -83,6 +85,27 @@ def feedback() -> Events:
             rounds.append({"change": hexed(change), "coded": coded.hex(), "owed": hexed(owed)})
         found.append({
             "values": values, "fraction": fraction, "threshold": threshold, "size": 12, "rounds": rounds,
+        })  # fmt: skip
+    return found
+
+
+def versions() -> Events:
+    """A base, the step that is added to it, and what that makes."""
+    found: Events = []
+    for base, step in (
+        ([-0.0, -0.0, 0.1, 1e-45, 3.0], {0: 0.0, 2: 0.2, 3: 1e-45, 4: -3.0}),
+        ([-0.0, 0.0, 1.0, 2.0**24], {0: -0.0, 1: -0.0, 2: 2.0**-24, 3: 1.0}),
+    ):
+        theta = np.array(base, np.float32)
+        where, values = np.array(list(step), np.uint32), np.array(list(step.values()), np.float32)
+        whole = len(step) == len(base)
+        vector = SparseVector(theta.size, None if whole else where, values)
+        coded = encode(vector, ValueCoding.FP32, Compression.NONE)
+        before, after = hexed(theta), theta.copy()
+        decode(coded, theta.size).add_to(after)
+        found.append({
+            "base": before, "base_hash": hash_of(theta).hex(), "step": coded.hex(),
+            "model": hexed(after), "model_hash": hash_of(after).hex(),
         })  # fmt: skip
     return found
 
@@ -249,6 +272,12 @@ def bundles() -> Events:
         ("an empty extent (B6)", packed(tensor(shape=[2, 0])), False),
         ("a name that repeats (B6)", packed(tensor(name="b")), False),
         ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
+        ("a name of 256 code points, 512 bytes (B6)", packed(tensor(name="ä" * 256)), True),
+        ("a name of 257 code points (B6)", packed(tensor(name="n" * 257)), False),
+        ("the defaults, written out (B5)", packed(
+            {**tensor(role="parameter"), "axes": None, "dropped": 0}), True),
+        *((f"no {key} (B5)", packed({k: v for k, v in manifest.items() if k != key}), False)
+          for key in manifest),
     ]  # fmt: skip
     return [{"rule": rule, "blob": blob.hex(), "accepted": fine} for rule, blob, fine in cases]
 
@@ -258,6 +287,7 @@ def vectors() -> dict[str, object]:
     return {
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
         "replay": replays(), "uploads": uploads(), "downloads": downloads(), "bundles": bundles(),
+        "versions": versions(),
     }  # fmt: skip
 
 
@@ -271,6 +301,7 @@ if __name__ == "__main__":
         "uploads",
         "downloads",
         "bundles",
+        "versions",
     ):
         text = text.replace(f'"{key}": [', f'\n"{key}": [\n')
     Path(__file__).with_name("spec.json").write_text(text.replace('}, {"', '},\n{"') + "\n")

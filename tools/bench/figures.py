@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sedge_emulate.report.numbers import percent, size
-from sedge_emulate.result import StrategyResult, headline, read_json
+from sedge_emulate.result import StrategyResult, headline, rates_of, read_json
 from sedge_protocol.errors import SedgeError
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,15 +110,21 @@ def both_ways(strategy: StrategyResult) -> list[Figure]:
 
 
 def compression(path: Path) -> list[Figure]:
-    """What the codec costs in accuracy."""
+    """What the codec costs in accuracy, beside the bytes of one update and of a device's later rounds."""
     whole, *others = read_json(path).strategies
 
     def figure(s: StrategyResult) -> Figure:
         smaller = s.bytes.dense_update / s.bytes.update_payload_mean
+        both = rates_of(s.rounds[1:]).device.both  # in the first one, bundle and model come whole
+        moved = (
+            f"{2 * s.bytes.dense_update / both:.1f} times smaller than dense both ways, "
+            if both
+            else ""
+        )
         before = 100 * (s.before.mean - whole.before.mean)
         after = 100 * (s.after.mean - whole.after.mean)
         what = (
-            f"accuracy with updates as {s.name} ({smaller:.0f} times smaller than dense), "
+            f"accuracy with updates as {s.name} ({moved}{smaller:.0f} times the update alone), "
             "against whole ones"
         )
         # Adding 0.0 turns a rounded -0.0 into 0.0.

@@ -11,7 +11,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-PACKAGES = ("numpy", "torch", "onnxruntime", "paho-mqtt", "zstandard", "msgspec")
+PACKAGES = ("numpy", "torch", "onnxruntime", "paho-mqtt", "msgspec")
 
 
 def main() -> None:

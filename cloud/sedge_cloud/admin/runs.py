@@ -93,7 +93,7 @@ def _require_plan(run: Run, run_store: RunStore) -> None:
     try:
         given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
         row = new_round(run, 1, TRAIN, [given], 0.0).row
-        order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)), 0.0)
+        order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))
         require_sendable(run, order, given.device)
     except (StrategyError, CodecError, Unencodable) as exc:
         expected = f"a strategy that suits the model and its bundles ({exc})"

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,6 +23,8 @@ VERSION = "0.1.0"
 # A device with an old start count is logged once an hour: anybody who can publish on its topic can repeat
 # its old frames, and must not fill the log.
 WARN_EVERY_S = 3600.0
+# A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
+REFUSE_EVERY_S = 60.0
 # A welcome to no hello in particular: "I have just started; say hello again".
 HELLO_REQUEST = Welcome(bytes(16), VERSION)
 
@@ -31,7 +34,7 @@ class Device:
     """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
     ``hello`` is the last one, perhaps from before the coordinator's start. An old start count is next
-    logged from ``warn_at`` on.
+    logged from ``warn_at`` on, another version next refused from ``refuse_at`` on.
     """
 
     row: DeviceRow
@@ -39,6 +42,7 @@ class Device:
     hello: Hello | None = None
     online: bool = False
     warn_at: float = 0.0
+    refuse_at: float = 0.0
     bucket: TokenBucket = field(default_factory=TokenBucket)
 
 
@@ -142,12 +146,13 @@ class Fleet:
         why = f"start count {incarnation} is below {latest}, which this device had before"
         return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 
-    def bad_frame(self, device: Device, error: RemoteError) -> list[Effect]:
-        """Log a frame that cannot be used; a device of another version gets a REFUSED."""
+    def bad_frame(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
+        """Log a frame that cannot be used; a device of another version gets a REFUSED now and then."""
         note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
-        if isinstance(error, VersionError):
-            return [device.peer.message(Refusal("version", str(error))), note]
-        return [note]
+        if not isinstance(error, VersionError) or now < device.refuse_at:
+            return [note]
+        device.refuse_at = now + REFUSE_EVERY_S
+        return [device.peer.message(Refusal("version", str(error))), note]
 
     def rate_limited(self, device: Device, now: float) -> list[Effect]:
         """A message above a device's rate limit was dropped; log it now and then."""
@@ -190,6 +195,9 @@ class Fleet:
         down = topics.down(self._name, row.device)
         peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation, self._versions)
         device = self._devices[row.device] = Device(row, peer, _stored_hello(row))
+        if device.hello is not None:
+            with suppress(VersionError):  # its next hello is refused
+                peer.agree(device.hello.versions)
         if row.revoked:
             return []
         self._by_topic[topics.up(self._name, row.device)] = device
@@ -198,11 +206,20 @@ class Fleet:
         return [peer.message(self.welcome(HELLO_REQUEST.nonce))]
 
 
-def unable_devices(rows: Iterable[DeviceRow], run: Run) -> dict[str, list[str]]:
-    """The devices that cannot do a run's work, by their last hello, and what each of them lacks."""
+def unable_devices(
+    rows: Iterable[DeviceRow], run: Run, features: frozenset[str]
+) -> dict[str, list[str]]:
+    """The devices that cannot do a run's work, by their last hello, and what each of them lacks.
+
+    ``features`` are those that the run's strategy needs.
+    """
     missing = lacking(run)
     hellos = {row.device: _stored_hello(row) for row in rows if not row.revoked}
-    lacks = {name: missing(hello) for name, hello in hellos.items() if hello is not None}
+    lacks = {
+        name: [*missing(hello), *sorted(features.difference(hello.codecs))]
+        for name, hello in hellos.items()
+        if hello is not None
+    }
     return {name: what for name, what in lacks.items() if what}
 
 

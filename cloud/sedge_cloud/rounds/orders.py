@@ -1,6 +1,6 @@
 """A device's order as it goes on the wire: what it gets in a round, and how it codes its update.
 
-An order made again from the same rows and the same hello differs only in the time left.
+An order made again from the same rows and the same hello is the same.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.frame import MAX_BODY_BYTES
 from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
 
-# Less than a frame holds: made again, an order may need some bytes more for its codec and time left.
+# Less than a frame holds: made again, an order may need some bytes more for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
 
 
@@ -28,9 +28,8 @@ def make_order(
     given: OrderRow,
     hello: Hello | None,
     describe: Describe,
-    left_s: float,
 ) -> Order:
-    """A device's order in a round with ``left_s`` seconds left; ``steps`` are ``row.steps``, decoded."""
+    """A device's order in a round; ``steps`` are ``row.steps``, decoded."""
     work = given.read_work()
     if given.model:
         steps = ()
@@ -51,7 +50,6 @@ def make_order(
         codec=codec_for(run.config, hello),
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),
-        deadline_ms=max(0, int(left_s * 1000)),
     )
 
 

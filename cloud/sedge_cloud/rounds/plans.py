@@ -78,6 +78,12 @@ def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) 
     return needed.difference(() if hello is None else hello.codecs)
 
 
+def newcomer_features(run: Run, run_store: RunStore) -> frozenset[str]:
+    """The features that a device without a past must announce now. Raises ``StrategyError``."""
+    assignment = run.strategy.plan(run_store.context(run), ClientModel())
+    return _lacking(run, assignment, check_assignment(run, NEWCOMER, assignment), None)
+
+
 def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
     """The order of a device without a past in the first round.
 

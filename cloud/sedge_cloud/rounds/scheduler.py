@@ -143,7 +143,7 @@ class Scheduler:
                     live.drawn_at = devices.changes
                     return
                 current = new_round(run, number, task, planned.orders, now)
-                orders = self._orders(run, current, planned.orders, now)
+                orders = self._orders(run, current, planned.orders)
             except StrategyError as exc:  # no retry helps
                 yield from self._fail(live, f"round {number} cannot be planned: {exc}")
                 return
@@ -152,22 +152,19 @@ class Scheduler:
         yield RoundOpened(run.name, number, task, tuple(current.orders))
         yield from self._ask(live, current, current.waiting, now, orders)
 
-    def _orders(
-        self, run: Run, current: OpenRound, given: Iterable[OrderRow], now: float
-    ) -> dict[str, Order]:
+    def _orders(self, run: Run, current: OpenRound, given: Iterable[OrderRow]) -> dict[str, Order]:
         """The orders of a new round as they go on the wire. Raises ``StrategyError`` for one too large.
 
         They are made before the round is stored: with such an order it could only fail.
         """
         return {
-            row.device: require_sendable(run, self._order(run, current, row, now), row.device)
+            row.device: require_sendable(run, self._order(run, current, row), row.device)
             for row in given
         }
 
-    def _order(self, run: Run, current: OpenRound, given: OrderRow, now: float) -> Order:
+    def _order(self, run: Run, current: OpenRound, given: OrderRow) -> Order:
         hello = self._devices.hello(given.device)
-        left_s = current.deadline - now
-        return make_order(run, current.row, current.steps, given, hello, self._describe, left_s)
+        return make_order(run, current.row, current.steps, given, hello, self._describe)
 
     def _begin(self, live: LiveRun, current: OpenRound, now: float) -> list[Note]:
         """Enter an open round; from here on ``present`` is kept up to date."""
@@ -182,13 +179,13 @@ class Scheduler:
         revoked = (name for name in waiting if self._devices[name].row.revoked)
         return [self.decline(current, name, "revoked") for name in revoked]
 
-    def arrive(self, device: str, now: float) -> list[CloudEffect]:
+    def arrive(self, device: str) -> list[CloudEffect]:
         """A device has said hello: send it the orders that it has not answered."""
         effects: list[CloudEffect] = []
         for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
             if live.round is not None and live.round.waiting_for(device):
                 live.round.arrive(device)
-                effects += self._send(live, live.round, [device], now)
+                effects += self._send(live, live.round, [device])
         return effects
 
     def leave(self, device: str) -> None:
@@ -233,14 +230,13 @@ class Scheduler:
     ) -> list[CloudEffect]:
         """Send orders, for the first time or again; ``orders`` has those already made."""
         current.asked(now)
-        return self._send(live, current, names, now, orders)
+        return self._send(live, current, names, orders)
 
     def _send(
         self,
         live: LiveRun,
         current: OpenRound,
         names: Sequence[str],
-        now: float,
         made: Mapping[str, Order] | None = None,
     ) -> list[CloudEffect]:
         effects: list[CloudEffect] = []
@@ -250,7 +246,7 @@ class Scheduler:
                 continue
             try:
                 order = (made or {}).get(name)
-                order = order or self._order(live.run, current, current.orders[name], now)
+                order = order or self._order(live.run, current, current.orders[name])
                 effects.append(device.peer.message(order))
             except StorageError as exc:
                 effects.append(self._housekeeping.storage_failed(exc, live.run.name))

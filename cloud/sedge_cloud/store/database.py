@@ -18,7 +18,15 @@ from typing import TypeVar
 
 import msgspec
 
-from sedge_cloud.store.rows import ClientModelRow, DeviceRow, OrderRow, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.rows import (
+    ClientModelRow,
+    DeviceRow,
+    OrderRow,
+    RoundRow,
+    RunRow,
+    TrafficRow,
+    UpdateRow,
+)
 from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, TABLES, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -220,6 +228,31 @@ class Store:
             " ORDER BY round, device"
         )
         return self._rows(UpdateRow, sql, run, since, number)
+
+    def rejected(self, run: str, number: int) -> list[UpdateRow]:
+        """The rejected updates of a round, by device."""
+        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected != '' ORDER BY device"
+        return self._rows(UpdateRow, sql, run, number)
+
+    def newcomers(self, run: str, number: int) -> set[str]:
+        """The devices whose first order in the run is of this round."""
+        sql = (
+            "SELECT device FROM orders o WHERE run = ? AND round = ? AND NOT EXISTS"
+            " (SELECT 1 FROM orders e WHERE e.run = o.run AND e.device = o.device AND e.round < o.round)"
+        )
+        with self._errors():
+            return {str(row[0]) for row in self._db.execute(sql, (run, number))}
+
+    def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
+        """Store the devices' bytes in a round."""
+        with self._transaction() as db:
+            for row in rows:
+                self._insert(db, "traffic", row, "INSERT OR REPLACE")
+
+    def traffic(self, run: str, number: int) -> list[TrafficRow]:
+        """The devices' bytes in a round, by device."""
+        sql = "SELECT * FROM traffic WHERE run = ? AND round = ? ORDER BY device"
+        return self._rows(TrafficRow, sql, run, number)
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
         """One device's receipt in one round, good or bad."""

@@ -180,3 +180,17 @@ class ClientModelRow(msgspec.Struct, frozen=True):
     def patch_hash(self) -> bytes:
         """SHA-256 of the coded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
+
+
+class TrafficRow(msgspec.Struct, frozen=True):
+    """A device's bytes in one round, ``up`` from it and ``down`` to it.
+
+    ``whole``: it fetched the whole model although the run broadcasts changes.
+    """
+
+    run: str
+    round: int
+    device: str
+    up: int
+    down: int
+    whole: bool

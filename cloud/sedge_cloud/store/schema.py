@@ -38,6 +38,9 @@ CREATE TABLE client_models (
     context BLOB NOT NULL, width INTEGER NOT NULL, patch_blob BLOB NOT NULL,
     patch_context BLOB NOT NULL, mix REAL, step_s REAL NOT NULL, remembered INTEGER NOT NULL,
     steps INTEGER NOT NULL, PRIMARY KEY (run, device));
+CREATE TABLE traffic (
+    run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, up INTEGER NOT NULL,
+    down INTEGER NOT NULL, whole INTEGER NOT NULL, PRIMARY KEY (run, round, device));
 CREATE TABLE small_updates (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL);
 INSERT INTO meta VALUES ('incarnation', 0);
 """

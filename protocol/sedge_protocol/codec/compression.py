@@ -4,30 +4,34 @@ Both compressors are general ones: zstd where its library is available, and zlib
 library has (such as Android's ``java.util.zip.Inflater``).
 """
 
+import sys
 import zlib
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
-import zstandard
-
 from sedge_protocol.errors import CodecError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
 
 # Masks and value planes of real updates have runs and uneven byte frequencies, but hardly any repeated
 # strings: the matches that level 3 finds often cost more than their literals. Only matches of seven bytes
 # and more are sought, in 64 places, and the rest is left to the Huffman code: up to 14 % fewer bytes than
 # level 3, 3 % more at worst, in a third to all of its time.
-_ZSTD = zstandard.ZstdCompressionParameters(
-    strategy=zstandard.STRATEGY_FAST,
-    min_match=7,
-    hash_log=6,
-    chain_log=6,
-    search_log=1,
-    target_length=0,
-    window_log=18,
+_ZSTD: dict[int, int] = {
+    zstd.CompressionParameter.strategy: zstd.Strategy.fast,
+    zstd.CompressionParameter.min_match: 7,
+    zstd.CompressionParameter.hash_log: 6,
+    zstd.CompressionParameter.chain_log: 6,
+    zstd.CompressionParameter.search_log: 1,
+    zstd.CompressionParameter.target_length: 0,
+    zstd.CompressionParameter.window_log: 18,
     # No checksum: the frame around a coded vector has a MAC and each chunk a hash.
-    write_checksum=False,
-)
+    zstd.CompressionParameter.checksum_flag: 0,
+}
 # RFC 8878 asks every decoder to support a window of 8 MiB.
 MAX_WINDOW_BYTES = 8 * 2**20
 
@@ -60,15 +64,14 @@ def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> b
 
 def _zstd(data: bytes, cuts: Sequence[int]) -> bytes:
     """One frame; each part between cuts is a block of its own, with its own Huffman code."""
-    compressor = zstandard.ZstdCompressor(compression_params=_ZSTD)
-    if not cuts:
-        return compressor.compress(data)
-    blocks = compressor.compressobj(size=len(data))
-    packed: list[bytes] = []
-    for begin, end in pairwise((0, *cuts)):
-        packed.append(blocks.compress(data[begin:end]))
-        packed.append(blocks.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
-    return b"".join((*packed, blocks.compress(data[cuts[-1] :]), blocks.flush()))
+    compressor = zstd.ZstdCompressor(options=_ZSTD)
+    compressor.set_pledged_input_size(len(data))
+    packed = [
+        compressor.compress(data[begin:end], compressor.FLUSH_BLOCK)
+        for begin, end in pairwise((0, *cuts))
+    ]
+    last = data[cuts[-1] :] if cuts else data
+    return b"".join((*packed, compressor.compress(last, compressor.FLUSH_FRAME)))
 
 
 def grow(data: memoryview, compression: Compression, limit: int) -> bytes:
@@ -91,28 +94,41 @@ def decompress_zstd(data: bytes | memoryview, limit: int) -> bytes:
     Raises ``CodecError`` for a frame that states no size, size 0 or one over the limit, needs a
     dictionary or a window over 8 MiB, is damaged or truncated, or is followed by more bytes.
     """
-    # python-zstandard ignores ``max_output_size`` when a frame states its own size (32 kB can then allocate
-    # 1 GiB), so the header is read first; the library then never writes past the stated size. It does not
-    # look at a frame that states no bytes at all: such a frame is refused, as nothing is sent empty.
     try:
-        header = zstandard.get_frame_parameters(data)
-        if header.content_size == zstandard.CONTENTSIZE_UNKNOWN:
+        header = zstd.get_frame_info(data)
+        size = header.decompressed_size
+        if size is None:  # pyright: ignore[reportUnnecessaryComparison] (the stub says int)
             raise CodecError("zstd: the frame does not state its size")
-        if not header.content_size:
+        if not size:
             raise CodecError("zstd: the frame states that it is empty")
-        if header.content_size > limit:
-            raise CodecError(f"zstd: {header.content_size} bytes, the limit is {limit}")
-        if header.window_size > MAX_WINDOW_BYTES and header.window_size > header.content_size:
-            raise CodecError(f"zstd: window {header.window_size}, the limit is {MAX_WINDOW_BYTES}")
-        if header.dict_id:
+        if size > limit:
+            raise CodecError(f"zstd: {size} bytes, the limit is {limit}")
+        if header.dictionary_id:
             raise CodecError("zstd: the frame needs a dictionary")
-        decompressor = zstandard.ZstdDecompressor(max_window_size=max(limit, MAX_WINDOW_BYTES))
-        result = decompressor.decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError as exc:
+        window = _window(data, size)
+        if window > max(MAX_WINDOW_BYTES, size):
+            raise CodecError(f"zstd: window {window}, the limit is {MAX_WINDOW_BYTES}")
+        limits: dict[int, int] = {
+            zstd.DecompressionParameter.window_log_max: max(10, (window - 1).bit_length())
+        }
+        decompressor = zstd.ZstdDecompressor(options=limits)
+        result = decompressor.decompress(data, size)
+    except zstd.ZstdError as exc:
         raise CodecError(f"zstd: {exc}") from exc
-    if len(result) != header.content_size:
-        raise CodecError(f"zstd: {len(result)} bytes, the header states {header.content_size}")
+    if not decompressor.eof:
+        raise CodecError(f"zstd: more than {size} bytes, or truncated")
+    if len(result) != size:
+        raise CodecError(f"zstd: {len(result)} bytes, the header states {size}")
+    if decompressor.unused_data:
+        raise CodecError(f"zstd: {len(decompressor.unused_data)} bytes after the end of the frame")
     return result
+
+
+def _window(data: bytes | memoryview, size: int) -> int:
+    """How far back a zstd frame may refer, in bytes (RFC 8878, 3.1.1.1.2)."""
+    single_segment = data[4] & 0x20
+    exponent, mantissa = divmod(data[5], 8)
+    return size if single_segment else (1024 << exponent) * (8 + mantissa) // 8
 
 
 def decompress_zlib(data: bytes | memoryview, limit: int) -> bytes:

@@ -402,7 +402,7 @@ class MqttLink:
             self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}")
 
     def _hung_up(self, reason: str) -> str:
-        """Why a connection ended. Without a word from the broker there is only a guess, before it is up."""
+        """Why a connection ended; a guess when it ended before it was up and without a reason."""
         if reason != "Unspecified error":
             return reason
         hint = ""
@@ -415,7 +415,7 @@ class MqttLink:
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
         try:
             topic = message.topic
-        except UnicodeDecodeError:  # paho leaves the check to whoever asks; no topic of ours
+        except UnicodeDecodeError:  # paho decodes the topic only now; no topic of ours is like that
             return
         self._heard, self._deaf_at, self._patience_s = True, None, DEAF_S
         self.counters.frames_received += 1
@@ -444,7 +444,7 @@ class MqttLink:
         return counters
 
     def _count(self, sock: Any) -> None:
-        """Take over the counts of a socket that is about to close."""
+        """Keep the counts of a socket that is about to close."""
         if sock is not None:
             sent, received = socket_bytes(sock)
             self._closed_sent += sent
@@ -470,7 +470,7 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
 
 
 def _readable(sock: Any) -> bool:
-    """Whether reading would give something: bytes in the kernel, or already decrypted by TLS."""
+    """Whether a read would return bytes, from the kernel or already decrypted by TLS."""
     if sock is None:
         return False
     if isinstance(sock, ssl.SSLSocket) and sock.pending():

@@ -1,9 +1,9 @@
-"""Strict TOML for every program of Sedge: a file either fits its struct exactly or is refused.
+"""Strict TOML for every program of Sedge: a file fits its struct exactly, or it is refused.
 
 Programs describe their configuration as frozen msgspec structs with ``forbid_unknown_fields=True`` and
-``Meta`` limits. Whatever does not fit is one ``ConfigError`` that names the file, the key
-(``broker.url``, ``devices[2].id``), what was found there and what was expected. Nothing here knows any
-program's keys, reads the environment or resolves paths; fields may be of type ``pathlib.Path``.
+``Meta`` limits. A value that does not fit raises one ``ConfigError``, which names the file, the key
+(``broker.url``, ``devices[2].id``), what was found and what was expected. This module knows no program's
+keys, reads no environment variable and resolves no path; fields may be of type ``pathlib.Path``.
 """
 
 import difflib
@@ -50,7 +50,7 @@ _KINDS: dict[type[inspect.Type], str] = {
 
 
 class _Words(str):
-    """Text that stands in an error as it is, without quotation marks."""
+    """Text that an error shows without quotation marks."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -127,7 +127,7 @@ def _explained(
 def _locate(
     node: object, steps: list[str], type: type[msgspec.Struct], message: str
 ) -> tuple[tuple[str | int, ...], object]:
-    """The real path of msgspec's, and the value there; ``[...]`` stands for some key of a table."""
+    """Where msgspec's location leads, and the value there; its ``[...]`` stands for any key of a table."""
     root = node
     path: tuple[str | int, ...] = ()
     for step in steps:
@@ -145,7 +145,7 @@ def _locate(
 def _fails_alone(
     root: object, path: tuple[str | int, ...], type: type[msgspec.Struct], message: str
 ) -> bool:
-    """Whether the same error comes when the table around the end of ``path`` holds that key alone."""
+    """Whether the last key of ``path``, alone in its table, raises the same error."""
     try:
         msgspec.convert(_thinned(root, path), type, dec_hook=_decode)
     except msgspec.ValidationError as exc:
@@ -198,7 +198,7 @@ def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _node_at(node: inspect.Type, path: tuple[str | int, ...]) -> inspect.Type:
-    """The type of the value at ``path``; the last type on the way where it leads nowhere."""
+    """The type of the value at ``path``, or the last known type on the way there."""
     for step in path:
         for option in _alternatives(node):
             if isinstance(option, inspect.StructType):

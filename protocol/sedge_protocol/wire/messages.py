@@ -217,7 +217,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the patch needs: the device's own last one, to be fetched if the device has lost it. ``correction`` is a
     coded vector (n,) that is added to every gradient of the model that is sent. Where ``work`` selects,
     ``context`` is the SHA-256 of the mask, a bitmap of n bits, against which the update may be coded, or
-    empty. ``deadline_ms`` is the time left, not a time of day.
+    empty.
     """
 
     run: Id
@@ -236,7 +236,6 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     codec: Codec = Codec()
     context: Annotated[bytes, Meta(max_length=32)] = b""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    deadline_ms: Count = 0
 
     @property
     def training(self) -> Training:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from sedge_protocol.errors import FrameError, VersionError
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import (
-    FIRST_VERSION,
     MAX_INCARNATION,
     NO_TRANSFER,
     VERSIONS,
@@ -50,7 +49,7 @@ class Peer:
         self._incarnation = incarnation
         self._seq = 0
         self.versions = tuple(versions)
-        self._version = FIRST_VERSION
+        self._version = min(self.versions)  # until one is agreed on
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
         """A control frame."""

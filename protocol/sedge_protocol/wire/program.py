@@ -1,13 +1,13 @@
 """Which ONNX programs a device runs: the operators and the parts of the format that the exporter writes.
 
-A bundle is untrusted input, and an ONNX file can do more than compute: a tensor may name a file, or an
-address, to be read in its place; metadata may set options of the runtime; an operator may come from a
-library; a loop need not end. So everything that is allowed is listed here, field by field, and everything
-else is refused. Nesting ends with the table: no field in it holds a graph.
+A bundle is untrusted input, and an ONNX file can do more than compute. A tensor may name a file or an
+address to be read in its place, metadata may set options of the runtime, an operator may come from a
+library, and a loop need not end. So this module lists every field that is allowed and refuses all others.
+No listed field holds a graph, so nothing nests any deeper.
 
-What a program computes in between is not bounded here, for its shapes follow from the operators: the device
-bounds that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing bounds the time of
-a step.
+The size of intermediate results is not checked here, because only the operators determine it. The device
+limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing limits the time
+of a step.
 """
 
 import math
@@ -109,7 +109,7 @@ _INTEGERS, _FLOATS = (VARINT, BYTES), (FIXED32, BYTES)  # one by one, or packed
 
 
 class _Message(NamedTuple):
-    """A message of onnx.proto: the fields it may have, with their wire types, and the names of others.
+    """A message of onnx.proto: its allowed fields with their wire types, and the names of refused ones.
 
     A field whose name ends in ``*`` may repeat.
     """
@@ -183,12 +183,12 @@ _DIMENSION = _Message({1: ("dim_value", _INTEGER)}, {2: "dim_param"})
 
 
 def check_program(data: bytes) -> None:
-    """Check an ONNX program before a runtime reads it. Raises ``CodecError`` for one that is refused."""
+    """Check an ONNX program before a runtime reads it. Raises ``CodecError`` when it is refused."""
     _Check().model(memoryview(data))
 
 
 class _Check:
-    """The check of one program, and how much it has found of what is bounded."""
+    """The check of one program, with its running totals of everything that has a limit."""
 
     def __init__(self) -> None:
         self._fields = self._nodes = self._constant_bytes = 0
@@ -272,7 +272,7 @@ class _Check:
             raise CodecError(f"{where}: shape {dims}, expected at most {MAX_ELEMENTS} elements")
 
     def _held(self, message: _Message, data: memoryview, where: str) -> dict[str, Field]:
-        """The fields of a message in which none repeats; an empty one for each that is missing."""
+        """The fields of a message in which none may repeat; a missing one reads as empty."""
         found: dict[str, Field] = defaultdict(lambda: _NOTHING)
         found.update((name, field) for name, field, _ in self._read(message, data, where))
         return found
@@ -280,7 +280,7 @@ class _Check:
     def _read(
         self, message: _Message, data: memoryview, where: str
     ) -> Iterator[tuple[str, Field, str]]:
-        """Every field of a message: its name, itself, and where it is."""
+        """Every field of a message, with its name and its place."""
         counts: dict[str, int] = {}
         for field in _fields(data, where):
             self._fields += 1
@@ -310,7 +310,7 @@ def _fields(data: memoryview, where: str) -> Iterator[Field]:
 
 
 def _numbers(packed: memoryview, where: str) -> list[int]:
-    """The first of a packed field's numbers, enough to see that they are too many."""
+    """A packed field's numbers, cut off once there are more than the largest rank."""
     try:
         return list(islice(numbers(packed), MAX_RANK + 1))
     except CodecError as exc:
@@ -329,5 +329,5 @@ def _require_rank(dims: list[int], where: str) -> None:
 
 
 def _text(data: memoryview) -> str:
-    """A name for a message, whatever its bytes are."""
+    """A name as text for an error message, whatever its bytes are."""
     return bytes(data[:100]).decode("ascii", "backslashreplace")

@@ -1,6 +1,6 @@
-"""Protocol Buffers' wire format, read field by field; the schema is the caller's.
+"""A reader of Protocol Buffers' wire format, field by field; the caller knows the schema.
 
-Source: protobuf.dev, "Encoding". Groups (wire types 3 and 4, deprecated there) are malformed here.
+Source: protobuf.dev, "Encoding". Groups (wire types 3 and 4), which it deprecates, count as malformed.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _MAX_VARINT_BYTES = 10
 
 
 class Field(NamedTuple):
-    """A field's number and wire type, and what it holds: a varint's ``value`` (unsigned), or ``data``."""
+    """A field's number, wire type and content: ``value`` (unsigned) of a varint, otherwise ``data``."""
 
     number: int
     wire: int
@@ -23,7 +23,7 @@ class Field(NamedTuple):
 
 
 def fields(data: memoryview) -> Iterator[Field]:
-    """The fields of one message in order; nothing is copied.
+    """The fields of one message in order, as views of ``data``.
 
     Raises ``CodecError`` at the first byte that is not Protocol Buffers.
     """
@@ -48,7 +48,7 @@ def fields(data: memoryview) -> Iterator[Field]:
 
 
 def numbers(packed: memoryview) -> Iterator[int]:
-    """The varints of a packed field, unsigned. Raises ``CodecError`` for a broken one."""
+    """The unsigned varints of a packed field. Raises ``CodecError`` for a malformed one."""
     at = 0
     while at < len(packed):
         value, at = _varint(packed, at)
@@ -56,7 +56,7 @@ def numbers(packed: memoryview) -> Iterator[int]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number of up to 64 bits, and where it ends."""
+    """An unsigned number of up to 64 bits, and the offset after it."""
     value = 0
     for index, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * index

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sedge_cloud.conformance.acts import play
-from sedge_cloud.conformance.stage import Cut, Finding, Model, Stage, Step
+from sedge_cloud.conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
@@ -20,10 +20,12 @@ from sedge_export.models import mlp
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Order
+from sedge_protocol.wire.peer import Peer
 
 KEYS = DeviceKeys.of(b"c" * 32)
 # What the core profile asks of a client, and no more.
@@ -116,6 +118,26 @@ def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
     assert {"3.3", "3.5", "3.6", "5 Cancel", "7.1", "8.1", "8.2", "8.3", "9.3", "B4", "T4"} <= {
         finding.rule for finding in found
     }
+
+
+def only_listens(stage: Stage) -> Act:
+    """No act."""
+    yield from ()
+
+
+def test_what_the_broker_does_to_frames_is_not_the_clients_fault() -> None:
+    """Frames that are lost, late and doubled are the link's; two with one number are the client's."""
+    stage = Stage("test", "pi-1", KEYS, 1, only_listens)
+    first, second = (Peer(stage.topic, KEYS.up, KEYS.down, 5, 0) for _ in range(2))
+    sent = [first.seal(HELLO) for _ in range(100)]
+    for frame in (sent[4], sent[90], sent[90], sent[80], sent[20]):
+        stage.receive(stage.topic, frame, 0.0)
+    assert stage.findings == []
+    stage.receive(stage.topic, Peer(stage.topic, KEYS.up, KEYS.down, 4, 0).seal(HELLO), 0.0)
+    assert stage.findings == []
+    other = [second.seal(messages.Decline("r", 1, "x")) for _ in range(91)][90]
+    stage.receive(stage.topic, other, 0.0)
+    assert [(finding.rule, finding.good) for finding in stage.findings] == [("3.6", False)]
 
 
 def believes_replays(agent: Agent) -> None:

@@ -127,6 +127,7 @@ CODED = BroadcastConfig(ValueCoding.BF16, 0.1, Compression.ZLIB)
     [
         (a_hello(), BroadcastConfig(), True),
         (a_hello(), CODED, True),
+        (a_hello(compressions=()), BroadcastConfig(), True),
         (a_hello(compressions=("zlib",)), BroadcastConfig(compression=Compression.ZSTD), False),
         (a_hello(), BroadcastConfig(compression=Compression.NONE), True),
         (a_hello(backends=("executorch",)), BroadcastConfig(), False),
@@ -152,6 +153,7 @@ def test_who_is_able(
     [
         (PatchConfig(), a_hello(), True),
         (PatchConfig(compression=Compression.NONE), a_hello(), True),
+        (PatchConfig(), a_hello(compressions=()), True),
         (PatchConfig(compression=Compression.ZSTD), a_hello(compressions=()), False),
         (PatchConfig(ValueCoding.BF16), a_hello(), True),
         (PatchConfig(ValueCoding.INT4), a_hello(), False),

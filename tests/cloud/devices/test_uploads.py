@@ -307,6 +307,15 @@ def test_more_than_two_transfers_wait(tmp_path: Path) -> None:
     assert isinstance(offer(cloud, "c", manifests[2], round_=3), Have)
     assert isinstance(offer(cloud, "c", manifests[0], 3, round_=1), Busy)
     assert isinstance(offer(cloud, "c", manifests[1], 3, round_=2), Have)
+    # An offer is heard as a chunk is: the transfer goes on, also with what is sent next.
+    cloud.now += IDLE_S
+    offer(cloud, "c", manifests[1], 4, round_=2)
+    cloud.now += 1.0
+    assert isinstance(offer(cloud, "c", manifests[0], 4, round_=1), Have)
+    cloud.chunk("c", manifests[1].transfer, 1, pieces(manifests[1], blobs[1])[1])
+    answer = offer(cloud, "c", manifests[1], 5, round_=2)
+    assert isinstance(answer, Have)
+    assert from_bitmap(answer.bitmap, manifests[1].count) == {0, 1}
 
 
 def test_the_same_blob_for_another_round_is_judged_by_that_round(tmp_path: Path) -> None:

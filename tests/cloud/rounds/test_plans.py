@@ -262,8 +262,7 @@ def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
     cloud.core.run_store.collect()
     cloud.restart()
     cloud.hello(codecs=ALL)
-    again = cloud.order("a")
-    assert msgspec.structs.replace(again, deadline_ms=order.deadline_ms) == order
+    assert cloud.order("a") == order
     sends(cloud, "a", part(5))
     np.testing.assert_array_equal(known(cloud, "a").arrays["mine"], random_theta(6, 4))
 

@@ -65,6 +65,10 @@ def test_collecting_costs_no_more_than_was_written(
     looked.clear()
     run_store.collect_if_due(1000)
     assert len(looked) == 1
+    run_store.collect_if_due(looked[0] - 1)
+    assert len(looked) == 1
+    run_store.collect_if_due(1)
+    assert len(looked) == 2
 
 
 def test_what_was_just_written_is_not_collected(cloud: Cloud) -> None:

@@ -15,9 +15,8 @@ from sedge_protocol.wire.update import Metrics, Report
 
 MANIFEST = describe(bytes(100))
 ORDER = Order(
-    run="r", round=1, task="train", bundle=MANIFEST, model=MANIFEST, model_hash=bytes(32), seed=7,
-    deadline_ms=1000,
-)  # fmt: skip
+    run="r", round=1, task="train", bundle=MANIFEST, model=MANIFEST, model_hash=bytes(32), seed=7
+)
 REPORT = Report(
     run="r", round=1, task="train", layout_hash=bytes(32), model_hash=bytes(32), num_examples=3,
     before=Metrics(1.0, 0.5, 2), after=Metrics(0.5, 1.0, 2), train_loss=0.25, steps=4, seconds=1.5,
@@ -48,8 +47,6 @@ def test_a_job_is_what_its_outcome_depends_on() -> None:
         (b"fleet", "device-1", Job(ORDER, Kept(patch=b"a" * 32))),
     ]
     assert len({job_key(*job) for job in jobs}) == len(jobs)
-    later = msgspec.structs.replace(ORDER, deadline_ms=1)
-    assert job_key(b"fleet", "device-1", Job(later)) == KEY
 
 
 def test_a_job_whose_file_was_cut_short_is_done_again(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _vector(case: Case) -> SparseVector:
     return SparseVector(case["size"], indices, _floats(case["values"]))
 
 
-@pytest.mark.parametrize("case", VECTORS["accepted"], ids=_name)
+@pytest.mark.parametrize("case", VECTORS["accepted"] + VECTORS["readable"], ids=_name)
 def test_accepted_vector_decodes(case: Case) -> None:
     found = decode(bytes.fromhex(case["coded"]), case["size"], _context(case))
     assert (None if found.indices is None else found.indices.tolist()) == case["indices"]

@@ -1,27 +1,27 @@
 """Decompression under a limit: what it takes, and every way in which a frame can lie."""
 
 import pytest
-import zstandard
 
-from sedge_protocol.codec.compression import MAX_WINDOW_BYTES, decompress_zstd
+from sedge_protocol.codec.compression import decompress_zstd, zstd
 from sedge_protocol.errors import CodecError
 
 DATA = bytes(range(256)) * 40
 
 
 def compress(data: bytes, level: int = 3, sized: bool = True, checksum: bool = True) -> bytes:
-    return zstandard.ZstdCompressor(
-        level=level, write_content_size=sized, write_checksum=checksum
-    ).compress(data)
+    parameters = zstd.CompressionParameter
+    options: dict[int, int] = {
+        parameters.compression_level: level,
+        parameters.content_size_flag: sized,
+        parameters.checksum_flag: checksum,
+    }
+    return zstd.compress(data, options=options)
 
 
 def with_window(data: bytes, window_log: int) -> bytes:
     """A frame with a window descriptor, which a frame in a single segment lacks."""
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        3, window_log=window_log, write_content_size=True
-    )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters)
-    stream = compressor.compressobj(size=len(data))
+    stream = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window_log})
+    stream.set_pledged_input_size(len(data))
     return stream.compress(data) + stream.flush()
 
 
@@ -44,9 +44,9 @@ def test_a_frame_without_a_size_is_refused() -> None:
 @pytest.mark.parametrize("stated", [0, 1, len(DATA) - 1, len(DATA) + 1, 2**20])
 def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
     coded = bytearray(with_window(DATA * 30, 10))  # a size of 4 bytes behind the window's
-    assert zstandard.get_frame_parameters(bytes(coded)).content_size == 30 * len(DATA)
+    assert zstd.get_frame_info(bytes(coded)).decompressed_size == 30 * len(DATA)
     coded[6:10] = stated.to_bytes(4, "little")
-    assert zstandard.get_frame_parameters(bytes(coded)).content_size == stated
+    assert zstd.get_frame_info(bytes(coded)).decompressed_size == stated
     with pytest.raises(CodecError, match="zstd"):
         decompress_zstd(bytes(coded), 2**20)
 
@@ -54,16 +54,12 @@ def test_a_frame_that_lies_about_its_size_is_refused(stated: int) -> None:
 def test_a_window_over_the_limit_is_refused() -> None:
     # Magic, a size of 2 bytes (256 + 0), a window of 2**24, and a raw block of nothing.
     raw = b"\x28\xb5\x2f\xfd\x40" + bytes([24 - 10 << 3]) + b"\x00\x00" + b"\x01\x00\x00"
-    assert zstandard.get_frame_parameters(raw).window_size == 2 * MAX_WINDOW_BYTES
     with pytest.raises(CodecError, match="window 16777216, the limit is 8388608"):
         decompress_zstd(raw, 2**20)
 
 
 def test_a_frame_that_needs_a_dictionary_is_refused() -> None:
-    samples = [DATA[i : i + 200] for i in range(0, len(DATA), 50)]
-    dictionary = zstandard.ZstdCompressionDict(b"".join(samples), zstandard.DICT_TYPE_RAWCONTENT)
     coded = bytearray(compress(DATA))
-    assert dictionary.dict_id() == 0  # raw content names no dictionary, so name one by hand
     coded[4:5] = bytes([coded[4] | 1]) + b"\x07"
     with pytest.raises(CodecError, match="dictionary"):
         decompress_zstd(bytes(coded), 2**20)

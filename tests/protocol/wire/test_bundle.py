@@ -143,6 +143,12 @@ def test_a_program_file_that_is_a_path(folder: Path, name: str) -> None:
         unpack(packed(msgspec.json.encode(changed), {name: FILES["train.onnx"]}))
 
 
+@pytest.mark.parametrize("size", [1, 65536])
+def test_the_smallest_and_the_largest_batch(size: int) -> None:
+    manifest = msgspec.structs.replace(MANIFEST, batch_size=size)
+    assert unpack(packed(msgspec.json.encode(manifest), FILES)).manifest.batch_size == size
+
+
 HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
     ("bundle format 2, this version reads 1", lambda: {**fields(), "format": 2}),
     ("bundle format None", lambda: {k: v for k, v in fields().items() if k != "format"}),

@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
-    return exit_status("sedge-emulate", lambda: _run(arguments))
+    return exit_status("sedge-emulate", lambda: int(arguments.call(arguments)))
 
 
 def exit_status(name: str, call: Callable[[], int]) -> int:
@@ -69,7 +69,45 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--verbose", action="store_true", help="show the log of agents and coordinator"
     )
+    run.set_defaults(call=_run)
+    _cost_parser(commands.add_parser("cost", help="what a device's link costs in a month"))
     return parser
+
+
+def _cost_parser(cost: argparse.ArgumentParser) -> None:
+    cost.add_argument("fleet", type=Path, help="fleet.toml")
+    cost.add_argument("--devices", type=int, help="instead of the file's")
+    cost.add_argument("--rounds", type=int, default=4, help="how many to measure (default: 4)")
+    cost.add_argument("--seed", type=int, help="instead of the file's")
+    cost.add_argument("--only", action="append", help="only the strategies with this label")
+    for name, default, help_text in (
+        ("--rounds-per-day", 24.0, "rounds in which a device takes part"),
+        ("--days", 30.0, "days of a month"),
+        ("--online-hours", 24.0, "hours a day with a connection, which a keepalive holds open"),
+        ("--header-bytes", 80.0, "TCP, IP and acknowledgement of a packet of at most 1400 bytes"),
+        ("--kbit-s", 100.0, "the link's rate"),
+        ("--radio-w", 1.0, "watts of the radio while bytes move"),
+        ("--train-s", 0.0, "seconds of training in a round"),
+        ("--train-w", 3.0, "watts while it trains"),
+        ("--per-mb", 0.0, "price of 10^6 bytes, whichever way"),
+        ("--per-million-units", 0.0, "price of 10^6 begun units of 5 KB"),
+    ):
+        text = f"{help_text} (default: {default:g})"
+        cost.add_argument(name, type=_quantity, default=default, help=text, metavar="N")
+    cost.set_defaults(call=_cost, link="memory", resume=False)
+
+
+def _quantity(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1e12:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0 to 1e12")
+    return value
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    from sedge_emulate.cost import cost
+
+    return cost(arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
 """The description of an emulated fleet (fleet.toml).
 
-Times of devices and links are virtual seconds of the emulation's clock. A mean "every" of 0 is never;
-the waits between such events are exponential, and so is how long a cut or a full disk lasts.
+Times of devices and links are virtual seconds of the emulation's clock. An event whose mean interval
+("every") is 0 never happens. The intervals are exponentially distributed, and so are the durations of a
+cut and of a full disk.
 """
 
 import re
@@ -32,7 +33,7 @@ from sedge_protocol.wire.messages import Id
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
 # The names of virtual devices (see data/shares.py); a real one must not take one.
 VIRTUAL = re.compile(r"device-\d+")
-# Events that are closer would only keep the emulation busy.
+# Closer events would only keep the emulation busy.
 SHORTEST_MEAN_S = 1.0
 _MAX_S = 3.2e8  # ten years
 
@@ -45,11 +46,11 @@ KbitPerS: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[data]: what the devices hold.
+    """[data]: the devices' examples.
 
     ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, a folder.
-    ``examples`` of the data set are used (0: all), shared out by ``split``; every device has at least
-    ``min_examples`` and keeps ``test_fraction`` of its own for testing.
+    ``examples`` of the data set are used (0: all) and divided by ``split``. Every device has at least
+    ``min_examples`` and keeps ``test_fraction`` of them for testing.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
@@ -64,9 +65,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]: ``factory`` is "module:function", called without arguments; "" takes the model ``name``.
 
-    Without either one is picked for the data. ``widths`` are the forms in which devices may be given it,
-    each by the share of the channels that it lacks: 0 is the whole model and comes first. Which device
-    gets which is up to the strategy; most know the whole model only.
+    Without either, the data decides. ``widths`` are the forms of the model that devices may get, each given
+    by the share of the channels that it lacks; 0, the whole model, comes first. The strategy decides which
+    device gets which form; most strategies know the whole model only.
     """
 
     factory: str = ""
@@ -76,10 +77,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[trainer]: what computes the devices' steps on this host.
+    """[trainer]: how this host computes the devices' steps.
 
-    ``backend`` auto is the rule's (``training.choice``). fp32 gives a real device's numbers; bf16, on CUDA
-    only, changes which elements are kept. ``device`` auto is CUDA where there is any.
+    ``backend`` auto follows the rule in ``training.choice``. fp32 gives a real device's numbers;
+    bf16, on CUDA only, changes which elements are kept. ``device`` auto is CUDA where there is any.
     """
 
     backend: Name = "auto"
@@ -88,12 +89,12 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[rounds]: what all strategies have in common (see sedge_cloud.config.RunConfig).
+    """[rounds]: the settings that all strategies share (see sedge_cloud.config.RunConfig).
 
-    A round begins once ``fraction_available`` of the fleet is online: below 1 wherever devices leave for
-    good or have hours, as they are never all there again. What is reported of devices is measured at the
-    end, on ``fraction_evaluate`` of those that are online then, and every ``evaluate_every`` rounds of
-    training (0: at the end only).
+    A round begins once ``fraction_available`` of the fleet is online. It must be below 1 where devices
+    leave for good or keep hours, because they are never all online again. The reported accuracies are
+    measured at the end, on ``fraction_evaluate`` of the devices that are online then, and every
+    ``evaluate_every`` rounds of training (0: at the end only).
     """
 
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
@@ -109,12 +110,12 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.link]: what happens to messages between a device of the class and the broker.
+    """[classes.link]: the link between a device of the class and the broker.
 
-    Each is lost, damaged or delivered twice with the chances ``loss``, ``corrupt`` and ``duplicate``,
-    and takes ``delay_ms`` and up to ``jitter_ms`` more, uniform. At a rate (1 kbit is 1000 bits; 0: no
-    limit) messages of one direction wait for each other. The link is down for ``cut_s`` (mean), about
-    ``cut_every_s`` after it came up.
+    A message is lost, damaged or delivered twice with the probabilities ``loss``, ``corrupt`` and
+    ``duplicate``. It takes ``delay_ms`` plus a uniform extra of up to ``jitter_ms``. With a rate (1 kbit is
+    1000 bits; 0: no limit) the messages of one direction queue. The link goes down ``cut_every_s`` (mean)
+    after it came up, and stays down for ``cut_s`` (mean).
     """
 
     delay_ms: Milliseconds = 0.0
@@ -129,7 +130,7 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.duty]: powered for ``on_s`` of every ``period_s``, each device at hours of its own."""
+    """[classes.duty]: each device is on for ``on_s`` of every ``period_s``, at hours of its own."""
 
     period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
     on_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
@@ -138,12 +139,12 @@ class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[[classes]]: devices of one kind; ``share`` weighs the class against the others.
 
-    A job takes ``start_ms`` and ``step_ms`` for each training step of the whole model (of a narrower one
-    less, by its parameters), times a lognormal factor with median 1 and ``jitter`` as the sigma of its
-    logarithm; ``straggler_share`` of the jobs take ``straggler_factor`` times that. Every
-    ``reboot_every_s`` (mean) the device restarts and has lost what was in memory. For ``disk_full_s``
-    (mean), about ``disk_full_every_s`` after the last time, its disk refuses writes. ``memory_mb`` is what
-    the device says it has, 0 nothing: strategies that size models to devices go by it.
+    A job takes ``start_ms`` plus ``step_ms`` for each training step of the whole model; a narrower model's
+    steps take less, in proportion to its parameters. The sum is multiplied by a lognormal factor with
+    median 1 and sigma ``jitter``; ``straggler_share`` of the jobs take ``straggler_factor`` times as long.
+    Every ``reboot_every_s`` (mean) the device restarts and loses its memory. Every ``disk_full_every_s``
+    (mean) its disk refuses writes for ``disk_full_s`` (mean). ``memory_mb`` is the memory that the device
+    announces (0: none); strategies that size models to devices go by it.
     """
 
     name: Name
@@ -162,16 +163,16 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[churn]: devices appear uniformly within ``join_within_s`` and leave for good, each after a
-    lifetime of ``leave_every_s`` (mean, exponential; 0: they stay)."""
+    """[churn]: devices join at uniform times within ``join_within_s`` and leave for good after a lifetime
+    of ``leave_every_s`` (mean, exponential; 0: they stay)."""
 
     join_within_s: Seconds = 0.0
     leave_every_s: Seconds = 0.0
 
 
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[strategies]]: one run of the fleet. What it has of ``training``, ``codec``, ``patch``, ``robust``
-    and ``attack`` replaces the common one, whole."""
+    """[[strategies]]: one run of the fleet. Its own ``training``, ``codec``, ``patch``, ``robust`` and
+    ``attack`` replace the fleet's tables as a whole."""
 
     name: str
     label: str = ""
@@ -184,16 +185,17 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def title(self) -> str:
-        """What progress and report call it."""
+        """Its name in progress and report."""
         return self.label or self.name
 
 
 class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """fleet.toml. ``workers`` train at once (0: one for each processor).
+    """fleet.toml. ``workers`` processes train at once (0: one for each processor).
 
-    ``link`` joins devices and coordinator: memory (virtual time, faults of the classes), broker (Mosquitto
-    or, where there is none, amqtt), mosquitto, amqtt, or mqtt://host[:port] of a running one. The devices
-    whose ids are ``real`` join the virtual ones over a broker. Without ``classes`` nothing ever goes wrong.
+    ``link`` connects devices and coordinator: memory (virtual time, faults of the classes), broker
+    (Mosquitto or, where there is none, amqtt), mosquitto, amqtt, or mqtt://host[:port] of a running one.
+    The devices whose ids are ``real`` join the virtual ones over a broker. Without ``classes`` nothing
+    fails.
     """
 
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20
@@ -241,7 +243,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
     def attack_under(self, strategy: StrategyConfig) -> AttackConfig:
-        """Who is hostile in the run of one strategy, and how."""
+        """The attack in the run of one strategy."""
         return strategy.attack or self.attack
 
     def check(self, where: str = "") -> "EmulationConfig":
@@ -275,9 +277,9 @@ _MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
 
 
 def load_emulation(path: Path) -> EmulationConfig:
-    """Read and check a fleet file; strategies of one's own lie beside it. Raises ``ConfigError``.
+    """Read and check a fleet file. Raises ``ConfigError``.
 
-    What they import later is found there as well.
+    Strategies of one's own, and what they import later, are found beside it.
     """
     found = config.load(path, EmulationConfig)
     beside = str(path.absolute().parent)
@@ -291,7 +293,7 @@ def load_emulation(path: Path) -> EmulationConfig:
 
 
 def _wrong(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
-    """Key, value and what was expected of what does not fit together within a class."""
+    """Each contradiction within a class: key, value and what was expected."""
     link, duty = kind.link, kind.duty
     for key, every_s in (
         ("link.cut_every_s", link.cut_every_s),

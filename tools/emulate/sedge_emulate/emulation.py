@@ -35,7 +35,7 @@ from sedge_protocol.wire.bundle import load
 # Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
 # Packages on which a job's outcome depends besides its order: another version may compute other bits.
-VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime", "zstandard")
+VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from sedge_protocol.wire.messages import Offer, Order, decode_body
 # MQTT 5 packets of fixed content; Mosquitto's CONNACK states three limits.
 SUBACK = 6
 CONNACK = 22
+# Clouds bill each message, in each direction, by its begun 5 KB.
+UNIT_BYTES = 5 * 1024
 # What the link appends to the name: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33
 _KIND, _BOOT_TO_TRANSFER, _INDEX = 3, slice(16, 32), slice(32, 36)
@@ -24,11 +26,13 @@ _REMEMBERED = 8
 
 @dataclass
 class Traffic:
-    """Bytes one way."""
+    """Bytes one way, and the published messages; ``units`` is what a cloud bills for these."""
 
     payload: int = 0
     overhead: int = 0
     resent: int = 0
+    messages: int = 0
+    units: int = 0
 
     @property
     def total(self) -> int:
@@ -78,6 +82,8 @@ class Meter:
         else:
             way.payload += content
         way.overhead += size - content
+        way.messages += 1
+        way.units += -(-size // UNIT_BYTES)
 
     def _content(self, frame: bytes) -> tuple[int, bool]:
         """Bytes of blobs inside a frame, and whether they were sent before."""

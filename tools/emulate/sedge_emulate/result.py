@@ -59,7 +59,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     ``bytes_down`` at all devices' sockets. Of these, ``newcomer_up`` and ``newcomer_down`` are of devices
     that had sent no update before the round, mostly bundle and whole model; so many ``newcomers`` then
     sent their first one. The coordinator sent ``coordinator_up``, in which a broadcast counts once, and
-    received ``coordinator_down``.
+    received ``coordinator_down``. In virtual time ``messages`` counts the devices' messages, both ways, and
+    ``units`` their begun 5 KB, message by message; ``newcomer_messages`` and ``newcomer_units`` are parts.
     """
 
     round: Count
@@ -82,6 +83,10 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     newcomer_down: Count = 0
     coordinator_up: Count = 0
     coordinator_down: Count = 0
+    messages: Count = 0
+    units: Count = 0
+    newcomer_messages: Count = 0
+    newcomer_units: Count = 0
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):

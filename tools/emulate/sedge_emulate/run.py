@@ -26,13 +26,13 @@ from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 
-PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "zstandard", "msgspec")
+PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "msgspec")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit status."""
     whole = load_emulation(arguments.fleet)
-    config = _overridden(whole, arguments)
+    config = overridden(whole, arguments)
     # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     with translated("make folder", out):  # now, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        stage, result = _emulate(config, arguments, console)
+        stage, result = emulate(config, arguments, console)
         write_json(result, out / "result.json")
         write_report(result, out / "report.html")
         # The start that is resumed may have had more strategies than --only names now.
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _emulate(
+def emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
 ) -> tuple[Stage, Result]:
     """Run every strategy to its end."""
@@ -92,7 +92,7 @@ def _result(
     )
 
 
-def _overridden(config: EmulationConfig, arguments: argparse.Namespace) -> EmulationConfig:
+def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> EmulationConfig:
     """The fleet file with the command line's changes. Raises ``ConfigError``."""
     changes: dict[str, object] = {}
     for key in ("devices", "seed", "link"):

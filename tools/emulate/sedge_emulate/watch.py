@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,7 +19,8 @@ from sedge_protocol.wire.messages import TRAIN
 class Totals:
     """Bytes so far: up and down of each device, and what the coordinator sent and received.
 
-    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, where they are known.
+    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, where they are known,
+    and ``billed`` are each device's messages and the units of 5 KB that these make, both ways.
     """
 
     devices: Mapping[str, tuple[int, int]]
@@ -27,6 +28,7 @@ class Totals:
     payload_up: int = 0
     payload_down: int = 0
     resent: int = 0
+    billed: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     @property
     def up(self) -> int:
@@ -38,9 +40,22 @@ class Totals:
         """What all devices have received."""
         return sum(down for _, down in self.devices.values())
 
+    @property
+    def messages(self) -> int:
+        """The messages of all devices."""
+        return sum(messages for messages, _ in self.billed.values())
+
+    @property
+    def units(self) -> int:
+        """The units of all devices."""
+        return sum(units for _, units in self.billed.values())
+
     def without(self, devices: Set[str]) -> "Totals":
         """Those of the other devices alone."""
-        return replace(self, devices={d: self.devices[d] for d in self.devices.keys() - devices})
+        moved = {d: self.devices[d] for d in self.devices.keys() - devices}
+        return replace(
+            self, devices=moved, billed={d: b for d, b in self.billed.items() if d in moved}
+        )
 
 
 class Watch:
@@ -135,6 +150,10 @@ class Watch:
             newcomers=self._newcomers,
             newcomer_up=new.up - new_before.up,
             newcomer_down=new.down - new_before.down,
+            messages=totals.messages - before.messages,
+            units=totals.units - before.units,
+            newcomer_messages=new.messages - new_before.messages,
+            newcomer_units=new.units - new_before.units,
             coordinator_up=totals.coordinator[0] - before.coordinator[0],
             coordinator_down=totals.coordinator[1] - before.coordinator[1],
             opened_s=self._opened_s,

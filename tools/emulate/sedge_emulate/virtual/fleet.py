@@ -196,6 +196,13 @@ class VirtualFleet:
             sum(meter.up.payload for meter in meters),
             sum(meter.down.payload for meter in meters),
             sum(meter.up.resent + meter.down.resent for meter in meters),
+            {
+                self._shares.name(number): (
+                    meter.up.messages + meter.down.messages,
+                    meter.up.units + meter.down.units,
+                )
+                for number, meter in enumerate(meters)
+            },
         )
 
     def close(self) -> None:

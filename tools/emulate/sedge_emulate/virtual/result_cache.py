@@ -10,7 +10,6 @@ read by this program alone.
 """
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -22,12 +21,8 @@ from sedge_protocol.host.disk import translated
 
 
 def job_key(fleet: bytes, device: str, job: Job, attack: AttackConfig | None = None) -> bytes:
-    """The name (32 bytes) of a job; ``fleet`` stands for the data, the trainer and the versions used.
-
-    The time left to the deadline is not part of it: no result depends on it.
-    """
-    timeless = replace(job, order=msgspec.structs.replace(job.order, deadline_ms=0))
-    parts = (fleet, device.encode(), msgspec.msgpack.encode((timeless, attack)))
+    """The name (32 bytes) of a job; ``fleet`` stands for the data, the trainer and the versions used."""
+    parts = (fleet, device.encode(), msgspec.msgpack.encode((job, attack)))
     return hashlib.sha256(
         b"".join(len(part).to_bytes(4, "little") + part for part in parts)
     ).digest()

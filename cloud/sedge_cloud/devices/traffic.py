@@ -1,0 +1,77 @@
+"""The bytes of every device in each round, both ways, as they pass the coordinator.
+
+They are statistics: counted in memory, stored when a round closes, and lost with the process. A frame
+counts as it is, without the few bytes of MQTT around it, and at every device that fetches its blob.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from sedge_cloud.store.rows import TrafficRow
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import HEADER
+
+
+class Traffic:
+    """Every device's bytes since the coordinator's start, and of each run's open round."""
+
+    def __init__(self) -> None:
+        self._up: Counter[str] = Counter()
+        self._down: Counter[str] = Counter()
+        self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(
+            dict
+        )  # by transfer and device
+        self._opened: dict[str, dict[str, tuple[int, int]]] = {}  # by run and device
+        self._whole: dict[str, set[str]] = defaultdict(set)  # by run
+
+    def received(self, device: str, payload: bytes) -> None:
+        """A device has sent this."""
+        self._up[device] += len(payload)
+
+    def sent(self, send: Send) -> None:
+        """A frame leaves for a device, or for all that fetch its blob."""
+        *_, kind, name = send.topic.removesuffix("/down").split("/")
+        if kind == "device":
+            self._down[name] += len(send.payload)
+            return
+        index = HEADER.unpack_from(send.payload)[8]
+        fetching = self._missing.get(bytes.fromhex(name), {})
+        for device, missing in list(fetching.items()):
+            self._down[device] += len(send.payload)
+            missing.discard(index)
+            if not missing:
+                del fetching[device]
+
+    def asked(self, device: str, transfer: bytes, chunks: Iterable[int]) -> None:
+        """A device fetches these chunks of a blob."""
+        self._missing[transfer].setdefault(device, set()).update(chunks)
+
+    def fell_back(self, run: str, device: str) -> None:
+        """A device fetches the whole model of a run that broadcasts changes."""
+        self._whole[run].add(device)
+
+    def disconnected(self) -> None:
+        """Nobody is served any more."""
+        self._missing.clear()
+
+    def opened(self, run: str, cohort: Iterable[str]) -> None:
+        """A round opens."""
+        self._opened[run] = {device: (self._up[device], self._down[device]) for device in cohort}
+        self._whole[run].clear()
+
+    def closed(self, run: str, number: int, cohort: Iterable[str]) -> list[TrafficRow]:
+        """A round closes: its bytes; since the coordinator's start, if that was later than its opening."""
+        self._missing.clear()
+        before = self._opened.pop(run, dict.fromkeys(cohort, (0, 0)))
+        whole = self._whole.pop(run, set[str]())
+        return [
+            TrafficRow(
+                run,
+                number,
+                device,
+                self._up[device] - up,
+                self._down[device] - down,
+                device in whole,
+            )
+            for device, (up, down) in before.items()
+        ]

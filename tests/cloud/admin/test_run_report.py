@@ -1,0 +1,48 @@
+"""What ``run show`` says of a round besides its accuracy; test_cloud_main.py plays the command."""
+
+import json
+from pathlib import Path
+
+import msgspec
+from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, fetch_model
+
+from sedge_cloud.admin.run_report import run_report
+from sedge_cloud.config import BroadcastConfig, PatchConfig
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.wire.messages import Decline
+
+
+def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
+    """One update of no use, one decline; then a device that comes for the second time and one new."""
+    cloud = Cloud(
+        tmp_path / "cloud",
+        msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8)),
+        devices="abc",
+    )
+    cloud.hello("a", "b")
+    cloud.offer("a", b"x" * 100)
+    cloud.say("c", a_hello("c"))
+    cloud.answer("b")
+    fetch_model(cloud, "a")
+    cloud.say("c", Decline(RUN, 2, "TrainingDiverged", "NaN"))
+    cloud.answer("a", "b")
+    lines = list(run_report(cloud.store, RUN, as_json=False))
+    assert [line.strip() for line in lines if line.startswith("      ")] == [
+        lines[2].strip(), "rejected: malformed 1", lines[5].strip(),
+        "fetched the whole model in the place of changes: 1", "declined: TrainingDiverged 1",
+    ]  # fmt: skip
+    assert lines[2].split()[0] == "2" and lines[5].split()[0] == "1"
+    one, two = map(json.loads, run_report(cloud.store, RUN, as_json=True))
+    assert (one["newcomers"], two["newcomers"]) == (["a", "b"], ["c"])
+    assert list(one["rejects"]) == ["a"] and list(two["declines"]) == ["c"]
+    assert [t["whole_model"] for t in two["traffic"].values()] == [True, False, False]
+
+
+def test_who_gets_no_work_is_named_with_what_is_lacking(tmp_path: Path) -> None:
+    """What the strategy needs, too: so far only what the run file needs was."""
+    options = {"strategy": "fedpurin", "patch": PatchConfig(values=ValueCoding.INT4)}
+    cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options))
+    cloud.say("a", a_hello("a", codecs=("remember",)))
+    cloud.say("b", a_hello("b", codecs=("remember", "select", "int4")))
+    _, line = run_report(cloud.store, RUN, as_json=False)
+    assert line == "no work for a: it lacks int4, select"

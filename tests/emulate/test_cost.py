@@ -1,0 +1,116 @@
+"""``sedge-emulate cost``: its arithmetic by hand, and its command on a tiny fleet that really trains."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sedge_emulate.__main__ import main
+from sedge_emulate.cost import Prices, Use, measured, month
+from sedge_emulate.result import StrategyResult, read_json
+from sedge_protocol.errors import DataError
+
+FLEET = """\
+devices = 3
+workers = 1
+[data]
+dataset = "digits"
+examples = 120
+alpha = 5.0
+[rounds]
+num_rounds = 3
+[trainer]
+backend = "onnx"
+[[strategies]]
+name = "fedavg"
+label = "FedAvg"
+"""
+PRICES = Prices(
+    rounds_per_day=2, days=5, online_hours=1, header_bytes=10, kbit_s=8, radio_w=2, train_s=3,
+    train_w=4, per_mb=100, per_million_units=1_000_000,
+)  # fmt: skip
+
+
+def test_a_month_by_hand() -> None:
+    bill = month(Use(1000, 14_000, 9, 10), Use(600, 800, 5, 6), PRICES)
+    pings = 5 * 3600 / 30  # each way
+    up, down = 1000 + 9 * 600 + 2 * pings, 14_000 + 9 * 800 + 2 * pings
+    assert bill.use == Use(up, down, 9 + 9 * 5, 10 + 9 * 6)
+    linked = up + down + 10 * (54 + (up + down) / 1400 + 2 * pings)
+    assert bill.link_bytes == pytest.approx(linked)
+    assert bill.airtime_s == pytest.approx(linked / 1000)  # a byte takes a millisecond
+    assert bill.energy_j == pytest.approx(2 * linked / 1000 + 10 * 3 * 4)
+    assert bill.price == pytest.approx(linked / 1e6 * 100 + 64)
+
+
+def test_no_rounds_cost_what_joining_and_waiting_cost() -> None:
+    bill = month(Use(1, 2, 3, 4), Use(5, 6, 7, 8), Prices(0, 30, 0, 0, 0, 0, 0, 0, 0, 0))
+    assert bill.use == Use(1, 2, 3, 4)
+    assert (bill.link_bytes, bill.energy_j, bill.price) == (3, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cost") / "fleet.toml"
+    path.write_text(FLEET)
+    return path
+
+
+@pytest.fixture(scope="module")
+def strategy(fleet: Path) -> StrategyResult:
+    """The same three rounds, as `run` gives them."""
+    assert main(["run", str(fleet), "--out", str(fleet.parent / "out")]) == 0
+    return read_json(fleet.parent / "out" / "result.json").strategies[0]
+
+
+def test_a_tiny_run_is_measured(strategy: StrategyResult) -> None:
+    first, later = measured(strategy)
+    begun, *others = strategy.rounds
+    assert [r.newcomers for r in strategy.rounds] == [3, 0, 0]
+    # Bundle and model in the first round; all of a device's messages fit one unit or more.
+    assert first == Use(
+        begun.newcomer_up / 3, begun.newcomer_down / 3, begun.messages / 3, begun.units / 3
+    )
+    ends = begun.bytes_up - begun.newcomer_up, begun.bytes_down - begun.newcomer_down
+    assert ends == (0, 0)
+    assert later.up == sum(r.bytes_up for r in others) / 6
+    assert later.down == sum(r.bytes_down for r in others) / 6
+    # Down: order, model in one chunk or two, HAVE or COMMITTED; up: GETs and OFFER. No message is
+    # without a unit, and no unit of one has fewer than 1 or more than 5120 bytes.
+    assert 5 <= later.messages <= 12 and later.units >= later.messages
+    both = later.up + later.down
+    assert both / 5120 <= later.units <= later.messages + both / 5120
+
+
+def test_the_command_says_what_was_measured(
+    fleet: Path, strategy: StrategyResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--rounds", "3", "--rounds-per-day", "2", "--days", "5", "--per-mb", "2")
+    assert main(["cost", str(fleet), *words]) == 0
+    text = capsys.readouterr().out
+    first, later = measured(strategy)
+    prices = Prices(2, 5, 24, 80, 100, 1, 0, 3, 2, 0)
+    bill = month(first, later, prices)
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2:5]
+        for line in text.splitlines()
+        if "│" in line
+    }
+    for name, key in (("bytes up", "up"), ("bytes down", "down"), ("messages", "messages"),
+                      ("units of 5 KB", "units")):  # fmt: skip
+        found = [cell.strip() for cell in rows[name]]
+        assert found == [f"{getattr(use, key):,.0f}" for use in (first, later, bill.use)]
+    assert rows["airtime at 100 kbit/s"][2].strip() == f"{bill.airtime_s:,.0f} s"
+    assert rows["price"][2].strip() == f"{bill.price:,.4f}"
+
+
+def test_one_round_is_too_few(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", str(fleet), "--rounds", "1"]) == 2
+    assert "no device came twice" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["cost", str(fleet), "--days", "-1"])
+
+
+def test_a_run_without_updates_is_an_error(strategy: StrategyResult) -> None:
+    with pytest.raises(DataError, match="larger number"):
+        measured(msgspec.structs.replace(strategy, rounds=[]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from executorch.exir.pass_manager import PassType
 from executorch.exir.passes import MemoryPlanningPass
 from tests.edge.backends.softmax import B, C, F, N
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ def main() -> None:
         name: torch.export.export(module.eval(), arguments, strict=True)
         for name, (module, arguments, _) in programs.items()
     }
-    planning = {
+    planning: dict[str, PassType] = {
         name: MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
         for name, (_, _, planned) in programs.items()
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from sedge_export.executorch import convolution, normalization, pooling
-from sedge_export.executorch.pointwise import threshold_backward
+from sedge_export.executorch.pointwise import empty, gelu, threshold_backward
 from sedge_export.executorch.products import addmm, mm
 from sedge_export.executorch.table import RULES
 from sedge_protocol.errors import ExportError
@@ -198,6 +198,19 @@ def test_threshold_backward(threshold: float) -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu(form: str) -> None:
+    x = random(50)
+    found = gelu(x, form)
+    if isinstance(found, Tensor):
+        same([found], [aten.gelu(x, approximate=form)])
+    assert isinstance(found, Tensor) == (form == "tanh"), "the exact one has a kernel"
+
+
+def test_empty_memory_is_zero() -> None:
+    assert torch.equal(empty((2, 3), (1, 0), torch.int64), torch.zeros(2, 3, dtype=torch.int64))
+
+
 def test_every_rule_has_a_test_here() -> None:
     """The table is complete: a new rule has to be named here, beside its test."""
     tested: set[OpOverload] = {
@@ -208,6 +221,7 @@ def test_every_rule_has_a_test_here() -> None:
         aten._native_batch_norm_legit_functional.default, aten.native_batch_norm.default,
         aten.native_batch_norm_backward.default, aten.native_group_norm.default,
         aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
-        aten.threshold_backward.default, aten.view.default, aten._unsafe_view.default,
+        aten.threshold_backward.default, aten.gelu.default, aten.empty_permuted.default,
+        aten.view.default, aten._unsafe_view.default,
     }  # fmt: skip
     assert set(RULES) == tested

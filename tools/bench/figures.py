@@ -181,12 +181,14 @@ def codec(path: Path) -> list[Figure]:
 
 
 def train_step(path: Path) -> list[Figure]:
-    """A step in ONNX Runtime against eager torch."""
+    """A step in each runtime against eager torch."""
     figures: list[Figure] = []
-    for name, row in loaded(path)["train_step"].items():
-        what = f"a training step of {name}, ONNX Runtime against eager torch, one thread"
-        met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
-        figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
+    for name, rows in loaded(path)["train_step"].items():
+        for runtime, row in rows.items():
+            title = {"onnxruntime": "ONNX Runtime", "executorch": "ExecuTorch"}[runtime]
+            what = f"a training step of {name}, {title} against eager torch, one thread"
+            met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
+            figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
     return figures
 
 

@@ -1,6 +1,8 @@
 """Element-wise operators that XNNPACK can take in another form."""
 
+import math
 from collections.abc import Sequence
+from types import NotImplementedType
 
 import torch
 from torch import Tensor
@@ -23,6 +25,23 @@ def positive(x: Tensor) -> Tensor:
 def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -> Tensor:
     """grad where x > threshold, else 0."""
     return grad * positive(x if threshold == 0 else x - threshold)
+
+
+@replaces(aten.gelu.default)
+def gelu(x: Tensor, approximate: str = "none") -> Tensor | NotImplementedType:
+    """x Phi(x); XNNPACK takes the exact one for the approximate one."""
+    if approximate == "none":
+        return NotImplemented  # the kernel's own
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+
+@replaces(aten.empty_permuted.default)
+def empty(
+    size: Sequence[int], _order: Sequence[int], dtype: torch.dtype = torch.float32, **_where: object
+) -> Tensor:
+    """Zeros: decompositions use only the shape of empty memory."""
+    return torch.zeros(size, dtype=dtype)
 
 
 @replaces(aten.view.default, aten._unsafe_view.default)

@@ -90,6 +90,7 @@ def _check_kernels(graph: fx.Graph, where: Where) -> None:
 
 def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
     exir: Any = import_module("executorch.exir")
+    passes: Any = import_module("executorch.exir.passes")
     partition: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     config = exir.EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     try:
@@ -97,7 +98,10 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
         edge = exir.to_edge(programs, compile_config=config)
         with _one_pass():
             edge = edge.to_backend(partition.XnnpackPartitioner())
-        return bytes(edge.to_executorch().buffer)
+        # Inputs and outputs are the caller's memory: planned, they would be copied in and out.
+        planning = passes.MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+        final = exir.ExecutorchBackendConfig(memory_planning_pass=planning)
+        return bytes(edge.to_executorch(final).buffer)
     except Exception as exc:  # a compiler's errors have no common base
         reason = str(exc).partition("\n")[0]
         raise ExportError(f"executorch cannot compile it: {type(exc).__name__}: {reason}") from exc

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from sedge_export.executorch import convolution, normalization, pooling
 from sedge_export.executorch.pointwise import empty, gelu, threshold_backward
-from sedge_export.executorch.products import addmm, mm
+from sedge_export.executorch.products import addmm, mm, vector_norm
 from sedge_export.executorch.table import RULES
 from sedge_protocol.errors import ExportError
 
@@ -97,7 +97,7 @@ def test_max_pool_and_its_ties(setting: Setting, values: int) -> None:
     grad = torch.randint(-9, 9, expected.shape, generator=generator).double()
     defaults: Setting = {"stride": [], "padding": [0, 0], "dilation": [1, 1], "ceil_mode": False}
     options = {"kernel_size": setting["kernel_size"]} | defaults | setting
-    backward = (grad, x, *options.values(), indices)
+    backward: list[Any] = [grad, x, *options.values(), indices]
     found = pooling.max_pool_backward(*backward)
     assert torch.equal(found, aten.max_pool2d_with_indices_backward(*backward))
 
@@ -166,7 +166,7 @@ def test_instance_norm() -> None:
     )
     same(normalization.instance_norm(*options), aten.native_batch_norm(*options))
     with pytest.raises(ExportError, match="running statistics outside"):
-        normalization.instance_norm(*options[:3], random(6), random(6), True, 0.1, 1e-5)
+        normalization.instance_norm(options[0], None, None, random(6), random(6), True, 0.1, 1e-5)
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -186,6 +186,15 @@ def test_products() -> None:
     x, y, bias = random(3, 4), random(4, 5, seed=1), random(5, seed=2)
     same([mm(x, y)], [x @ y])
     same([addmm(bias, x, y, 2, 0.5)], [aten.addmm(bias, x, y, beta=2, alpha=0.5)])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(("dim", "keep"), [(None, False), ([1], True)])
+def test_vector_norm(order: int, dim: list[int] | None, keep: bool) -> None:
+    x = random(3, 4)
+    same([vector_norm(x, order, dim, keep)], [aten.linalg_vector_norm(x, order, dim, keep)])
+    with pytest.raises(ExportError, match="norm of order 3"):
+        vector_norm(x, 3)
 
 
 @pytest.mark.parametrize("threshold", [0, 0.5])
@@ -221,7 +230,8 @@ def test_every_rule_has_a_test_here() -> None:
         aten._native_batch_norm_legit_functional.default, aten.native_batch_norm.default,
         aten.native_batch_norm_backward.default, aten.native_group_norm.default,
         aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
-        aten.threshold_backward.default, aten.gelu.default, aten.empty_permuted.default,
+        aten.threshold_backward.default, aten.gelu.default, aten.linalg_vector_norm.default,
+        aten.empty_permuted.default,
         aten.view.default, aten._unsafe_view.default,
     }  # fmt: skip
     assert set(RULES) == tested

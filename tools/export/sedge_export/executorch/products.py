@@ -3,10 +3,13 @@
 Its products of plain matrices want one constant side, and theta is an input here.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from sedge_export.executorch.table import replaces
+from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 Scalar = bool | int | float
@@ -24,6 +27,18 @@ def addmm(bias: Tensor, x: Tensor, y: Tensor, beta: Scalar = 1, alpha: Scalar = 
     product = mm(x, y)
     product = product if alpha == 1 else product * alpha
     return product + (bias if beta == 1 else bias * beta)
+
+
+@replaces(aten.linalg_vector_norm.default)
+def vector_norm(
+    x: Tensor, order: Scalar = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    """The Euclidean or absolute norm over some axes."""
+    axes = list(dim or range(x.ndim))
+    if order not in (1, 2):
+        raise ExportError(f"norm of order {order}, expected 1 or 2")
+    return x.abs().sum(axes, keepdim) if order == 1 else (x * x).sum(axes, keepdim).sqrt()
 
 
 def column_sums(x: Tensor) -> Tensor:

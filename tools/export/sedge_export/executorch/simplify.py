@@ -245,8 +245,8 @@ def _select(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
 
 
 def _slice(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
-    given = [*args, *(None for _ in range(5 - len(args)))]
-    x, dim, start, stop, step = given[0], given[1] or 0, given[2], given[3], given[4] or 1
+    x, rest = cast(fx.Node, args[0]), [*args[1:], *[None] * (5 - len(args))]
+    dim, start, stop, step = rest[0] or 0, rest[1], rest[2], rest[3] or 1
     axis = dim % len(shape_of(x))
     bounds = range(shape_of(x)[axis])[start:stop:step]
     if step == 1:
@@ -274,15 +274,18 @@ def _expand(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
 
 
 def _pad(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
+    """Margins, from the last axis backwards; a negative one cuts, which ExecuTorch's padding cannot."""
     x, margins, *fill = args
+    rank = len(shape_of(x))
+    for place in range(len(margins) // 2):
+        axis, (before, after) = rank - 1 - place, margins[2 * place : 2 * place + 2]
+        x = graph.cut(x, axis, max(-before, 0), shape_of(x)[axis] - max(-after, 0))
     source, order = graph.transposed(x)
-    rank = len(order)
     moved = [0] * (2 * rank)
     for place in range(len(margins) // 2):
-        axis = order[rank - 1 - place]
-        moved[2 * (rank - 1 - axis)] = margins[2 * place]
-        moved[2 * (rank - 1 - axis) + 1] = margins[2 * place + 1]
-    return graph.permute(graph.emit(PAD, source, moved, *fill), order)
+        start = 2 * (rank - 1 - order[rank - 1 - place])
+        moved[start : start + 2] = [max(margin, 0) for margin in margins[2 * place : 2 * place + 2]]
+    return graph.permute(graph.emit(PAD, source, moved, *fill), order) if any(moved) else x
 
 
 def _cat(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:

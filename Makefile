@@ -9,7 +9,7 @@ RESULTS = tools/bench/results
 LONGEST = tests/export tests/system tests/emulate
 FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench
 
-.PHONY: demo test test-fleet test-slow mutation check figures reproduce reproduce-all clean
+.PHONY: demo native test test-fleet test-slow mutation check figures reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
@@ -23,6 +23,10 @@ test-fleet: $(VENV)/dev.ready
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"
+
+# Wheels of sedge-executorch in dist/: for this machine, and for arm64 where g++-aarch64-linux-gnu is installed.
+native: $(VENV)/dev.ready
+	$(BIN)/python edge/native/build.py
 
 # How many of 150 small faults in the central modules the tests notice: about an hour on two cores.
 mutation: $(VENV)/dev.ready
@@ -41,8 +45,7 @@ bench = $(BIN)/python tools/bench/$(1).py $(2) | tee /dev/stderr | tail -n 1 > $
 figures: demo
 	$(call bench,machine)
 	cp runs/demo/result.json $(RESULTS)/demo.json
-	$(BIN)/sedge-emulate run examples/compression.toml --out runs/compression
-	cp runs/compression/result.json $(RESULTS)/compression.json
+	$(BIN)/python -m tools.bench.compression | tee /dev/stderr | tail -n 1 > $(RESULTS)/compression.json
 	$(call bench,attacks)
 	$(call bench,scoring)
 	$(call bench,train_step)
@@ -73,7 +76,7 @@ $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 	touch $@
 
 $(VENV)/dev.ready: pyproject.toml constraints.txt tools/setup
-	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto dataset-fashion-mnist systemd openssl
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto dataset-fashion-mnist systemd openssl g++
 	touch $@
 
 clean:

@@ -16,7 +16,7 @@ import pytest
 
 from sedge_emulate.__main__ import main as emulate
 from sedge_emulate.data.datasets import find_fashion_mnist
-from sedge_emulate.result import Result, read_json
+from sedge_emulate.result import Result, headline, read_json
 
 pytestmark = pytest.mark.fleet
 
@@ -119,6 +119,10 @@ def test_the_long_ones_on_less(name: str, tmp_path: Path) -> None:
         whole, *coded = [strategy.bytes.update_payload_mean for strategy in result.strategies]
         assert len(coded) == 5
         assert all(size < whole / 5 for size in coded)
+        assert all(
+            headline(strategy).rates.newcomer.down < result.model.dense_bytes / 2
+            for strategy in result.strategies[1:4]
+        )
 
 
 @pytest.mark.parametrize("name", ["thousand.toml", "faults.toml"])

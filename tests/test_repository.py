@@ -126,6 +126,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),
+    "sedge_export.executorch.": (
+        "tests/export/test_executorch_rules.py",
+        "operator by operator; the compiler's steps in test_executorch.py",
+    ),
     "sedge_export.lowering.": ("tests/export/test_export_ops.py", "operator by operator"),
 }
 MAX_LINES = 400

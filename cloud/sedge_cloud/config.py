@@ -44,23 +44,37 @@ class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
 class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broadcast]: how the next global model travels to the devices.
 
-    With ``values`` fp32 and ``fraction`` 1 it travels whole and exact. Otherwise each round sends the
-    change: the largest elements in magnitude, a share ``fraction`` of all n, in the precision ``values``.
-    The rest is owed to the next rounds or, where a strategy replaces the model (``Context.replaced``), is
-    part of the next change. The cloud adopts what the devices decode, so both hold the same model. A device
-    that has missed too many changes gets the whole model, exactly. ``compression`` applies to both; zlib,
-    which every device has, makes no more bytes of them than zstd. A device that cannot decompress it, or
-    does not know ``values``, takes no part in the run.
+    Each round sends the change: the largest elements in magnitude, a share ``fraction`` of all n, in the
+    precision ``values``. The rest is owed to the next rounds. The cloud adopts what the devices decode, so
+    both hold the same model. A new device, or one that has missed too many changes, gets the whole model,
+    exactly. ``compression`` applies to both; zlib, which every device has, makes no more bytes of them than
+    zstd. A device that cannot decompress it, or does not know ``values``, takes no part in the run.
+
+    With bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the whole model
+    takes 5 to 7 bits an element. The first model is rounded to the grid.
+
+    With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. So does every round after
+    which a strategy replaces the model (``Context.replaced``), unless ``fraction`` is 1: a part of such a
+    vector is no model.
     """
 
-    values: ValueCoding = ValueCoding.FP32
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    values: ValueCoding = ValueCoding.BF16
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.05
     compression: Compression = Compression.ZLIB
 
     @property
     def whole(self) -> bool:
         """Whether every round sends the model whole and exact."""
         return self.values is ValueCoding.FP32 and self.fraction >= 1.0
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether every version of the model is on a grid."""
+        return self.values is ValueCoding.BF16 and self.fraction < 1.0
+
+
+# Every round sends the whole model, exactly.
+WHOLE = BroadcastConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,6 +153,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         except ConfigError as exc:
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
+        _check_optimizer(self.training, where)
         if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
             rules = "direction, mean, krum or multi_krum"
             expected = f"{rules}: {self.strategy} has an aggregation of its own"
@@ -156,6 +171,15 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             if not math.isfinite(getattr(self, key)):
                 raise ConfigError(key, getattr(self, key), "a finite number", where)
         return self
+
+
+def _check_optimizer(training: Training, where: str) -> None:
+    if training.optimizer != "sgd" and training.momentum:
+        expected = f"0: {training.optimizer} has beta1"
+        raise ConfigError("training.momentum", training.momentum, expected, where)
+    if training.nesterov and not training.momentum:
+        expected = "false: Nesterov's step is one of momentum"
+        raise ConfigError("training.nesterov", True, expected, where)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,9 +15,10 @@ import numpy as np
 
 from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
+from sedge_edge.backends import usable_backends
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
-from sedge_edge.doctor import examine, installed_backends
+from sedge_edge.doctor import examine
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
@@ -126,7 +127,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     hello = Hello(
         bytes(16),
         VERSION,
-        installed_backends(),
+        usable_backends(config.backend.name),
         tuple(Compression),
         CODECS,
         len(examples[0].targets),

@@ -55,7 +55,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The backend that runs the programs, and its number of threads."""
 
-    name: Literal["auto", "onnxruntime"] = "auto"
+    name: Literal["auto", "onnxruntime", "executorch"] = "auto"
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
 
 

@@ -5,10 +5,9 @@ import shutil
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
-from sedge_edge.backends import INSTALL
+from sedge_edge.backends import AUTO, BACKENDS, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.memory_limit import memory_mb
@@ -21,11 +20,6 @@ from sedge_protocol.wire.topics import down
 ENOUGH_FREE_BYTES = 64 * 2**20
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system needs as much again.
 ENOUGH_MEMORY_MB = 200
-
-
-def installed_backends() -> tuple[str, ...]:
-    """The backends whose library is installed, found without loading any."""
-    return tuple(name for name in INSTALL if find_spec(name) is not None)
 
 
 def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
@@ -94,9 +88,10 @@ def _data(config: EdgeConfig, base: Path) -> str:
 def _backend(config: EdgeConfig) -> str:
     installed = installed_backends()
     wanted = config.backend.name
-    if not installed or wanted not in ("auto", *installed):
-        raise ConfigError("backend.name", wanted, " or ".join(INSTALL.values()))
-    return ", ".join(f"{name} {version(name)}" for name in installed)
+    if not installed or wanted not in (AUTO, *installed):
+        ways = [row.install for name, row in BACKENDS.items() if wanted in (AUTO, name)]
+        raise ConfigError("backend.name", wanted, " or ".join(ways))
+    return ", ".join(f"{name} {number}" for name, number in installed.items())
 
 
 def _torch() -> str:

@@ -71,7 +71,16 @@ EMULATOR = {
         "peak_rss_bytes": 2_600_000_000,
     },
 }  # fmt: skip
+CELL = {"setting": "up 4 %", "alpha": 0.1, "before_worst": 0.5, "after": 0.9, "after_worst": 0.7}
+COMPRESSION = {
+    "rounds": 40,
+    "cells": [
+        {**CELL, "seed": 42, "before": 0.8, "up": 10_000, "down": 20_000, "newcomer_down": 320_000},
+        {**CELL, "seed": 43, "before": 0.9, "up": 12_000, "down": 24_000, "newcomer_down": 340_000},
+    ],
+}
 FOUND = {
+    "compression": COMPRESSION,
     "broker": BROKER, "flood": FLOOD, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
     "training": TRAINING, "emulator": EMULATOR,
 }  # fmt: skip
@@ -97,6 +106,8 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
+        ("| up 4 %, Dir(0.1), 40 rounds, seed 42, 43", ["33.0 kB", "(11.0 kB up, 22.0 kB", "er 330"]),
+        ("| up 4 %, Dir(0.1)", ["85.0 % before (worst tenth 50.0 %)", "90.0 % after training (worst tent"]),
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
         ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),
         ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),

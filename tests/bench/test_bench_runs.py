@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.bench import broker, flood, frameworks, train_step
+from tools.bench import broker, compression, flood, frameworks, train_step
 
 from sedge_emulate.broker.brokers import find_mosquitto
 
@@ -32,9 +32,28 @@ def test_the_others_go_on_during_a_flood() -> None:
         assert bench.calm(1.5) > 0
 
 
+def test_accuracy_beside_bytes_over_seeds_and_splits(tmp_path: Path) -> None:
+    """What is there is not run again."""
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        'devices = 2\n[data]\ndataset = "digits"\nalpha = 9.0\n[model]\nname = "mlp"\n'
+        '[[strategies]]\nname = "fedavg"\nlabel = "default"\n'
+    )
+    found = compression.measure([1, 2], [0.5], 2, tmp_path / "out", fleet)
+    assert isinstance(found["cells"], list)
+    assert [(cell["alpha"], cell["seed"]) for cell in found["cells"]] == [(0.5, 1), (0.5, 2)]
+    assert all(0 < cell["before"] < 1 and cell["up"] > 0 < cell["down"] for cell in found["cells"])
+    (result, _) = sorted((tmp_path / "out").glob("*/result.json"))
+    assert "alpha = 0.5\n" in result.with_name("fleet.toml").read_text()
+    first = result.stat().st_mtime_ns
+    assert compression.measure([1, 2], [0.5], 2, tmp_path / "out", fleet) == found
+    assert result.stat().st_mtime_ns == first
+
+
 def test_a_training_step_is_timed_on_both_sides() -> None:
     figures = train_step.measure("mlp", 0.1)
-    assert figures["ratio"] == figures["onnxruntime_ms"] / figures["eager_ms"] > 0
+    assert figures.keys() == {"onnxruntime", "executorch"}
+    assert all(row["ratio"] == row["ms"] / row["eager_ms"] > 0 for row in figures.values())
 
 
 def test_a_flood_leaves_what_it_should() -> None:

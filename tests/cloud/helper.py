@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import RunConfig
+from sedge_cloud.config import WHOLE, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
@@ -43,7 +43,7 @@ EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model wit
 LAYOUT = Layout.of(
     [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
 )
-CONFIG = RunConfig(strategy="fedavg", num_rounds=2)
+CONFIG = RunConfig(strategy="fedavg", num_rounds=2, broadcast=WHOLE)
 
 M = TypeVar("M", bound=Message)
 E = TypeVar("E")
@@ -71,9 +71,8 @@ def make_bundle(
         input=bundles.TensorSpec("float32", (119,)),
         target=bundles.TensorSpec("int64", ()),
         num_classes=100,
-        optimizer="sgd",
         uses_batch_statistics=False,
-        programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
+        programs=(bundles.Program("gradient", "onnxruntime", "train.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
         axes=axes,
         dropped=dropped,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
 
-from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.admin.run_report import run_report
+from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
@@ -68,14 +69,27 @@ class Fleet:
 
 @pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
 def test_what_a_broadcast_leaves_out_is_not_counted_twice(tmp_path: Path, strategy: str) -> None:
-    whole = Fleet(tmp_path / "whole", strategy, BroadcastConfig()).play()
-    coded = Fleet(tmp_path / "coded", strategy, BroadcastConfig(fraction=0.12))
-    # On its way there still, but not beyond it.
-    assert 0.8 * whole[-1] < coded.play()[-1] < 1.15 * whole[-1]
-    assert not coded.cloud.state().owed
+    whole = Fleet(tmp_path / "whole", strategy, WHOLE).play()
+    coded = Fleet(tmp_path / "coded", strategy, BroadcastConfig(ValueCoding.INT8, 1.0))
+    assert abs(coded.play()[-1] / whole[-1] - 1) < 0.05
+    assert not coded.cloud.state().owed and coded.cloud.state().steps
+    assert not any(summary.whole for summary in coded.cloud.summaries())
+
+
+@pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
+def test_a_vector_of_which_a_part_is_no_model_travels_whole(tmp_path: Path, strategy: str) -> None:
+    whole = Fleet(tmp_path / "whole", strategy, WHOLE)
+    sparse = Fleet(tmp_path / "sparse", strategy, BroadcastConfig(ValueCoding.FP32, 0.12))
+    assert whole.play() == sparse.play()
+    assert not any(order.steps for order in sparse.cloud.messages("a", Order))
+    assert all(summary.whole for summary in sparse.cloud.summaries())
+    assert sparse.cloud.core.counters["whole_models"] == ROUNDS
+    shown = list(run_report(sparse.cloud.store, RUN, as_json=False))
+    assert shown.count("      the next model travels whole: the strategy replaces it") == ROUNDS
+    assert not any(summary.whole for summary in whole.cloud.summaries())
 
 
 def test_what_it_leaves_out_of_a_change_is_owed(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, "fedavg", BroadcastConfig(fraction=0.12))
+    fleet = Fleet(tmp_path, "fedavg", BroadcastConfig(ValueCoding.FP32, 0.12))
     fleet.play()
     assert fleet.cloud.state().owed

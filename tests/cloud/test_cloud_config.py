@@ -208,10 +208,10 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "training": TrainingConfig(), "codec": CodecConfig(),
     }),
     (BroadcastConfig(), {
-        "values": ValueCoding.FP32, "fraction": 1.0, "compression": Compression.ZSTD,
+        "values": ValueCoding.BF16, "fraction": 0.05, "compression": Compression.ZLIB,
     }),
     (PatchConfig(), {
-        "values": ValueCoding.FP32, "compression": Compression.ZSTD,
+        "values": ValueCoding.FP32, "compression": Compression.ZLIB,
     }),
     (RobustConfig(), {
         "clip": 3.0, "rule": "direction", "byzantine": 0.2, "equal_weights": False,
@@ -219,7 +219,8 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     }),
     (TrainingConfig(), {
         "local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0, "prox": 0.0,
-        "last_batch": "pad", "freeze": (),
+        "last_batch": "pad", "freeze": (), "optimizer": "sgd", "nesterov": False, "beta1": 0.9,
+        "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0,
     }),
     (CodecConfig(), {
         "values": ValueCoding.FP32, "fraction": 1.0, "threshold": 0.0,
@@ -309,6 +310,14 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         ('strategy = "no_such_module:Mine"', "expected module:Class that can be imported (Module"),
         (RUN + "[robust]\nclip = -1", "robust.clip: found -1, expected a number >= 0"),
         (RUN + "[robust]\nbyzantine = 0.5", "robust.byzantine: found 0.5, expected a number < 0.5"),
+        (
+            RUN + '[training]\noptimizer = "adam"\nmomentum = 0.5',
+            "training.momentum: found 0.5, expected 0: adam has beta1",
+        ),
+        (
+            RUN + "[training]\nnesterov = true",
+            "training.nesterov: found True, expected false: Nesterov's step is one of momentum",
+        ),
         (RUN + '[robust]\nrule = "best"', "robust.rule: found 'best', expected one of 'direction', "),
         (RUN + "[robust]\nclips = 3", "robust.clips: found an unknown key, expected 'clip'?"),
         (

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, random_theta, report_for
+from tests.cloud.helper import LAYOUT, RUN, WHOLE, Cloud, a_hello, random_theta, report_for
 
 from sedge_cloud.config import Option, RobustConfig, RunConfig
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -78,7 +78,7 @@ def largest_patch(cloud: Cloud, name: str) -> float:
 
 @pytest.mark.parametrize(("strategy", "options"), [("fedcac", {}), ("fedpurin", {})])
 def test_nobody_is_grouped_with_it(strategy: str, options: Options, tmp_path: Path) -> None:
-    config = RunConfig(strategy=strategy, options=options, num_rounds=4)
+    config = RunConfig(strategy=strategy, options=options, num_rounds=4, broadcast=WHOLE)
     cloud = Cloud(tmp_path, config, NAMES)
     online(cloud, *NAMES)
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_nobody_is_grouped_with_it(strategy: str, options: Options, tmp_path: Pa
 
 def test_nor_stays_who_was_absent_meanwhile(tmp_path: Path) -> None:
     """The group is of a round in which all were honest; what the members count with is newer."""
-    config = RunConfig(strategy="fedpurin", num_rounds=4)
+    config = RunConfig(strategy="fedpurin", num_rounds=4, broadcast=WHOLE)
     cloud = Cloud(tmp_path, config, NAMES)
     online(cloud, *NAMES)
     send(cloud)
@@ -108,7 +108,9 @@ def test_nor_stays_who_was_absent_meanwhile(tmp_path: Path) -> None:
 def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> None:
     """All others of the second round are newcomers, who begin with none."""
     newcomers = tuple(f"d{i}" for i in range(10, 19))
-    cloud = Cloud(tmp_path, RunConfig(strategy=strategy, num_rounds=4), (*NAMES, *newcomers))
+    cloud = Cloud(
+        tmp_path, RunConfig(strategy=strategy, num_rounds=4, broadcast=WHOLE), (*NAMES, *newcomers)
+    )
     online(cloud, *NAMES)
     wild = honest(BAD)
     wild[0] = 1e30
@@ -125,7 +127,9 @@ def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> N
 def test_an_honest_patch_alone_is_left_as_it_is(tmp_path: Path) -> None:
     """It took rounds to grow, and is ten times as long as what a device still changes."""
     newcomers = tuple(f"d{i}" for i in range(10, 19))
-    cloud = Cloud(tmp_path, RunConfig(strategy="fedobp", num_rounds=4), (*NAMES, *newcomers))
+    cloud = Cloud(
+        tmp_path, RunConfig(strategy="fedobp", num_rounds=4, broadcast=WHOLE), (*NAMES, *newcomers)
+    )
     online(cloud, *NAMES)
     far = honest(BAD)
     far[0] = 0.49  # the median change is .11 long
@@ -139,7 +143,9 @@ def test_an_honest_patch_alone_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_its_past_makes_no_start(tmp_path: Path) -> None:
-    config = RunConfig(strategy="subflot", options={"solver": "assign"}, num_rounds=4)
+    config = RunConfig(
+        strategy="subflot", options={"solver": "assign"}, num_rounds=4, broadcast=WHOLE
+    )
     cloud = Cloud(tmp_path, config, NAMES, widths=(0.5,))
     online(cloud, *NAMES)
     send(cloud, bad=WILD)
@@ -158,7 +164,7 @@ def test_its_past_makes_no_start(tmp_path: Path) -> None:
 def test_what_it_claims_to_have(said: int, max_weight: float, share: float, tmp_path: Path) -> None:
     """Its weight is that of four others, or all there is, and never more than it said hello with."""
     robust = RobustConfig(max_weight=max_weight, rule="mean")
-    config = RunConfig(strategy="fedavg", num_rounds=2, robust=robust)
+    config = RunConfig(strategy="fedavg", num_rounds=2, robust=robust, broadcast=WHOLE)
     cloud = Cloud(tmp_path, config, NAMES)
     for name in NAMES:
         hello = a_hello(name, codecs=FEATURES)

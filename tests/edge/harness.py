@@ -137,7 +137,6 @@ def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleMan
         input=TensorSpec("float32", (3,)),
         target=TensorSpec("int64", ()),
         num_classes=4,
-        optimizer="sgd",
         uses_batch_statistics=False,
         programs=programs,
         verification=Verification(0.0, 0.0, 1e-4, {}),
@@ -148,7 +147,7 @@ def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleMan
 def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
     """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
     program = program or np.random.default_rng(seed).bytes(20_000)
-    listed = Program("train", "onnxruntime", "train.onnx", hashlib.sha256(program).hexdigest())
+    listed = Program("gradient", "onnxruntime", "train.onnx", hashlib.sha256(program).hexdigest())
     manifest = manifest_of(layout, listed)
     return bundles.pack(Bundle(manifest, {"train.onnx": program}))
 

@@ -78,14 +78,16 @@ def test_a_strategy_may_have_its_own_codec(tmp_path: Path) -> None:
     assert [dict(run.options) for run in runs] == [{"quantile": 0.9}, {}]
 
 
-def test_a_strategy_may_have_its_own_training_and_patches(tmp_path: Path) -> None:
-    text = GOOD.replace("[codec]", '[patch]\nvalues = "bf16"\n[codec]')
+def test_a_strategy_may_have_its_own_training_patches_and_broadcast(tmp_path: Path) -> None:
+    text = GOOD.replace("[codec]", '[patch]\nvalues = "bf16"\n[broadcast]\nfraction = 0.1\n[codec]')
     text += 'training = { momentum = 0.5 }\npatch = { values = "int8" }\n'
+    text += "broadcast = { fraction = 0.2 }\n"
     runs = [
         config.run(strategy) for config in [load(tmp_path, text)] for strategy in config.strategies
     ]
     assert [run.patch.values for run in runs] == [ValueCoding.BF16, ValueCoding.INT8]
     assert [run.training.momentum for run in runs] == [0.0, 0.5]
+    assert [run.broadcast.fraction for run in runs] == [0.1, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ real = ["pi-1", "pi-2"]
 [rounds]
 fraction_available = 0.5
 fraction_evaluate = 0.25
-[rounds.broadcast]
+[broadcast]
 values = "bf16"
 fraction = 0.1
 [trainer]

@@ -204,8 +204,11 @@ def test_a_run_that_fails_with_answers_in_hand_has_no_result(
 ) -> None:
     """Everyone has answered, and yet there is no next model: that round is no final evaluation."""
 
-    rounds = RoundsConfig(num_rounds=3, broadcast=BroadcastConfig(values=ValueCoding.FP16))
-    overflowing = replace(stage, config=msgspec.structs.replace(stage.config, rounds=rounds))
+    fp16 = BroadcastConfig(ValueCoding.FP16, 1.0)
+    config = msgspec.structs.replace(
+        stage.config, rounds=RoundsConfig(num_rounds=3), broadcast=fp16
+    )
+    overflowing = replace(stage, config=config)
     own = StrategyConfig(name="tests.emulate.test_strategy_run:Overflowing", label="mine")
     with pytest.raises(DataError, match=r"mine: the next global model cannot be kept: .* fp16"):
         result_of(overflowing, own, False, pool_of(stage), None, progress)

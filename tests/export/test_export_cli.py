@@ -28,7 +28,7 @@ def arguments(folder: Path, **changes: str) -> list[str]:
 def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path / "b")) == 0
     printed = capsys.readouterr().out
-    for pattern in ("159,010 in 4 tensors", r"train_prox .* bytes", r"step \d\.\de-0\d, epoch"):
+    for pattern in ("159,010 in 4 tensors", r"gradient .* bytes", r"step \d\.\de-0\d, epoch"):
         assert re.search(pattern, printed)
     assert main(["show", str(tmp_path / "b")]) == 0
     assert capsys.readouterr().out == printed

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sedge_export import export, models
@@ -36,19 +35,17 @@ def test_ties_go_to_the_first(pool: nn.Module, relu: bool) -> None:
         for parameter in model.parameters():
             parameter.copy_(torch.randint(-1, 2, parameter.shape))
     x, w = torch.randint(-1, 2, (BATCH, 1, 9, 9)).float(), torch.ones(BATCH)
-    y, scalar = torch.zeros(BATCH, dtype=torch.int64), torch.zeros(())
+    y = torch.zeros(BATCH, dtype=torch.int64)
 
     def loss(output: Tensor, _y: Tensor) -> Tensor:
         return output.flatten(1).sum(1)
 
     network = Network(model, loss, False)
-    names = ["theta", "velocity", "x", "y", "w", "learning_rate", "momentum"]
-    theta, velocity = torch.from_numpy(network.theta), torch.from_numpy(network.theta)
-    inputs = [theta, velocity, x, y, w, scalar, scalar.clone()]
-    traced = trace(network.train, inputs)
-    data = to_onnx(traced, "train", names, ["t", "v", "l"], lambda _: "")
+    names, inputs = ["theta", "x", "y", "w"], [torch.from_numpy(network.theta), x, y, w]
+    traced = trace(network.gradient, inputs)
+    data = to_onnx(traced, "gradient", names, ["g", "l"], lambda _: "")
     feed = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
-    found = load_program("train", data)(feed)["v"]
+    found = load_program("gradient", data)(feed)["g"]
     torch.autograd.backward(loss(model(x), y).mean())
     expected = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
     np.testing.assert_array_equal(found, expected.numpy())
@@ -69,14 +66,12 @@ def test_reference_model(tmp_path: Path) -> None:
         *("Gemm", "Relu", "Gemm"),
     ]
     made, theta = bundle.load(tmp_path)
-    program = load_program("train", made.program("train", "onnxruntime"))
-    state: dict[str, NDArray[np.generic]] = {"theta": theta, "velocity": np.zeros_like(theta)}
+    program = load_program("gradient", made.program("gradient", "onnxruntime"))
     fixed = {"x": x.numpy(), "y": y.numpy(), "w": np.ones(BATCH, np.float32)}
-    rates = {"learning_rate": np.array(0.01, np.float32), "momentum": np.array(0.5, np.float32)}
     losses: list[float] = []
     for _ in range(5):
-        result = program({**state, **fixed, **rates})
-        state = {"theta": result["theta_next"], "velocity": result["velocity_next"]}
+        result = program({"theta": theta, **fixed})
+        theta = theta - np.float32(0.01) * result["gradient"]
         losses.append(float(result["loss"]))
     assert losses == sorted(losses, reverse=True)
 

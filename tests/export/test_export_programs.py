@@ -1,4 +1,4 @@
-"""What the four programs promise, on the bytes that a device gets."""
+"""What the three programs promise, on the bytes that a device gets."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -84,12 +84,9 @@ def batch(seed: int = 0) -> dict[str, Array]:
     }
 
 
-def step_feed(theta: Theta, **changes: Array | float) -> dict[str, Array]:
-    """The inputs of a train program, with zero velocity, rate 0.1 and momentum 0 unless changed."""
-    feed: dict[str, Array] = {"theta": theta, "velocity": np.zeros_like(theta), **batch()}
-    for name, value in ({"learning_rate": 0.1, "momentum": 0.0} | changes).items():
-        feed[name] = value if isinstance(value, np.ndarray) else np.array(value, np.float32)
-    return feed
+def step_feed(theta: Theta, **changes: Array) -> dict[str, Array]:
+    """The inputs of a gradient program, with unit weights unless changed."""
+    return {"theta": theta, **batch(), **changes}
 
 
 def interface(file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
@@ -108,15 +105,10 @@ def interface(file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[i
 def test_interface(small: Exported) -> None:
     n, folder = small.manifest.layout.size, small.folder
     rows = {"x": (BATCH, 1, 6, 6), "y": (BATCH,), "w": (BATCH,)}
-    step = {"theta": (n,), "velocity": (n,), **rows, "learning_rate": (), "momentum": ()}
-    stepped = {"theta_next": (n,), "velocity_next": (n,), "loss": ()}
+    step = {"theta": (n,), **rows}
     sums: dict[str, tuple[int, ...]] = {"loss_sum": (), "correct_count": (), "weight_sum": ()}
-    assert interface(folder / "train.onnx") == (step, stepped)
-    assert interface(folder / "train_prox.onnx") == (
-        {**step, "prox": (), "anchor": (n,)},
-        stepped,
-    )
-    assert interface(folder / "evaluate.onnx") == ({"theta": (n,), **rows}, sums)
+    assert interface(folder / "gradient.onnx") == (step, {"gradient": (n,), "loss": ()})
+    assert interface(folder / "evaluate.onnx") == (step, sums)
     assert interface(folder / "predict.onnx") == (
         {"theta": (n,), "x": rows["x"]},
         {"logits": (BATCH, 3)},
@@ -135,25 +127,14 @@ def test_manifest(small: Exported) -> None:
     assert np.array_equal(theta, expected.numpy())
 
 
-def test_momentum_and_rate(small: Exported) -> None:
-    programs, theta = small.programs, small.theta
-    gradient = programs["train"](step_feed(theta))["velocity_next"]
-    velocity = np.random.default_rng(1).standard_normal(theta.size).astype(np.float32)
-    feed = step_feed(theta, velocity=velocity, momentum=0.7, learning_rate=0.01)
-    result = programs["train"](feed)
-    expected = np.float32(0.7) * velocity + gradient
-    np.testing.assert_allclose(result["velocity_next"], expected, atol=1e-6)
-    np.testing.assert_allclose(result["theta_next"], theta - 0.01 * expected, atol=1e-6)
-
-
 def test_rows_of_weight_zero_change_nothing(small: Exported) -> None:
     programs, theta = small.programs, small.theta
     rows = batch()
     weights = np.array([1, 2, 0, 0], np.float32)
-    first = programs["train"](step_feed(theta, w=weights))
+    first = programs["gradient"](step_feed(theta, w=weights))
     rows["x"][2:] = 1e3
     rows["y"][2:] = 0
-    second = programs["train"]({**step_feed(theta, w=weights), "x": rows["x"], "y": rows["y"]})
+    second = programs["gradient"]({**step_feed(theta, w=weights), "x": rows["x"], "y": rows["y"]})
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])
     sums = programs["evaluate"]({"theta": theta, **rows, "w": weights})
@@ -162,19 +143,9 @@ def test_rows_of_weight_zero_change_nothing(small: Exported) -> None:
 
 def test_all_rows_padding(small: Exported) -> None:
     programs, theta = small.programs, small.theta
-    result = programs["train"](step_feed(theta, w=np.zeros(BATCH, np.float32)))
+    result = programs["gradient"](step_feed(theta, w=np.zeros(BATCH, np.float32)))
     assert result["loss"] == 0
-    np.testing.assert_array_equal(result["theta_next"], theta)
-
-
-def test_prox_pulls_to_the_anchor(small: Exported) -> None:
-    programs, theta = small.programs, small.theta
-    anchor = theta + 1
-    plain = programs["train"](step_feed(theta))["velocity_next"]
-    pulled = programs["train_prox"](step_feed(theta, prox=0.5, anchor=anchor))["velocity_next"]
-    np.testing.assert_allclose(pulled, plain - 0.5, atol=1e-6)
-    still = programs["train_prox"](step_feed(theta, prox=0.0, anchor=anchor))["velocity_next"]
-    np.testing.assert_array_equal(still, plain)
+    assert not result["gradient"].any()
 
 
 def test_evaluate_and_predict(small: Exported) -> None:
@@ -195,15 +166,14 @@ def test_batch_statistics(norm: Exported) -> None:
     assert manifest.layout.statistics == ("1.running_mean", "1.running_var")
     roles = [tensor.role for tensor in manifest.layout.tensors]
     assert roles[2:6] == [Role.PARAMETER, Role.PARAMETER, Role.STATISTIC, Role.STATISTIC]
-    anchor = np.full_like(theta, 7.0)  # must not reach the statistics either
-    feed = step_feed(theta, momentum=0.9, prox=0.1, anchor=anchor)
-    result = programs["train_prox"](feed)
+    feed = step_feed(theta)
+    result = programs["gradient"](feed)
     model.train()(torch.from_numpy(feed["x"]))
-    views = manifest.layout.views(result["theta_next"])
-    for name, buffer in model.named_buffers():
-        if name in views:
-            np.testing.assert_allclose(views[name], buffer.numpy(), rtol=1e-5)
-            assert not result["velocity_next"][manifest.layout.by_name[name].slice].any()
+    buffers = dict(model.named_buffers())
+    left = [buffers[name].numpy() for name in manifest.layout.statistics]
+    np.testing.assert_allclose(result["statistics"], np.concatenate(left), rtol=1e-5)
+    for name in manifest.layout.statistics:
+        assert not result["gradient"][manifest.layout.by_name[name].slice].any()
 
 
 class Odd(nn.Module):
@@ -228,10 +198,10 @@ def test_tied_frozen_and_unused_parameters(tmp_path: Path) -> None:
     tied, stay = ["first.weight", "first.bias"], ["second.bias", "extra.weight", "extra.bias"]
     names = [t.name for t in manifest.layout.tensors]
     assert names == [*tied, *stay, "last.weight", "last.bias"]
-    after = programs["train"](step_feed(theta))["theta_next"]
+    gradient = programs["gradient"](step_feed(theta))["gradient"]
     for name, tensor in manifest.layout.by_name.items():
-        same = np.array_equal(after[tensor.slice], theta[tensor.slice])
-        assert same == (name in stay), name
+        assert gradient[tensor.slice].any() == (name not in stay), name
+    assert manifest.frozen == ("second.bias",)
 
 
 def test_regression(tmp_path: Path) -> None:
@@ -267,7 +237,7 @@ def test_own_loss_and_real_data(tmp_path: Path) -> None:
 def test_stock_runtime_has_nothing_to_say(
     norm: Exported, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    program = load_program("train", (norm.folder / "train.onnx").read_bytes())
+    program = load_program("gradient", (norm.folder / "gradient.onnx").read_bytes())
     program(step_feed(norm.theta))
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
@@ -276,6 +246,6 @@ def test_stock_runtime_has_nothing_to_say(
 def test_same_model_gives_same_bytes(small: Exported, tmp_path: Path) -> None:
     exported(small_model(), tmp_path)
     files = list(small.folder.glob("*.onnx"))
-    assert len(files) == 4
+    assert len(files) == 3
     for file in files:
         assert file.read_bytes() == (tmp_path / file.name).read_bytes()

@@ -19,6 +19,9 @@ from sedge_cloud.strategies import STRATEGIES
 pytestmark = pytest.mark.fleet
 
 MORE = f"""
+[broadcast]
+values = "fp32"
+fraction = 1
 [training]
 local_epochs = {TRAINING.local_epochs}
 learning_rate = {TRAINING.learning_rate}

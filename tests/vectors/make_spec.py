@@ -18,7 +18,8 @@ from sedge_edge.training.job import select_elements
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
-from sedge_protocol.wire.messages import Codec, LastBatch
+from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.training import LastBatch
 from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
 
 ABOUT = (
@@ -70,6 +71,7 @@ def feedback() -> Events:
     for values, fraction, threshold in (
         (ValueCoding.FP32, 0.25, 0.0), (ValueCoding.BF16, 1.0, 0.0), (ValueCoding.INT8, 0.5, 0.0),
         (ValueCoding.FP16, 0.5, 0.02), (ValueCoding.FP32, 1.0, 0.0), (ValueCoding.FP32, 0.01, 0.0),
+        (ValueCoding.BF16, 0.5, 0.0), (ValueCoding.BF16, 0.01, 0.0),
     ):  # fmt: skip
         codec = Codec(
             values=values, fraction=fraction, threshold=threshold, compression=Compression.NONE
@@ -238,9 +240,9 @@ def bundles() -> Events:
     manifest: dict[str, Any] = {
         "format": 1, "name": "tiny", "layout": layout, "batch_size": 4,
         "input": {"dtype": "float32", "shape": [3]}, "target": {"dtype": "int64", "shape": []},
-        "num_classes": 2, "optimizer": "sgd", "uses_batch_statistics": False,
+        "num_classes": 2, "uses_batch_statistics": False,
         "programs": [{
-            "name": "train", "backend": "other", "file": "train.bin",
+            "name": "gradient", "backend": "other", "file": "train.bin",
             "sha256": hashlib.sha256(program).hexdigest(),
         }],
         "verification": {"step_error": 0.0, "epoch_error": 0.0, "tolerance": 1.0, "versions": {}},

@@ -1,12 +1,12 @@
 """What the agent costs a device: the size of its installation, and its memory while training.
 
-    python tools/bench/agent_memory.py BUNDLE [--epochs 3] [--examples 640] [--keep VENV]
+    python tools/bench/agent_memory.py BUNDLE [--backend NAME] [--epochs 3] [--examples 640] [--keep VENV]
 
-BUNDLE is a folder made by sedge-export. This repository is installed with the ``onnx`` extra, at the
-versions of constraints.txt, into a fresh virtual environment. There a new process loads the whole agent and
-onnxruntime and trains the bundle on random examples with one thread. Sizes are sums of file sizes in
-site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. The last line is
-JSON. Linux only.
+BUNDLE is a folder made by sedge-export. This repository is installed with the extra of the backend
+(onnxruntime, unless another is named), at the versions of constraints.txt, into a fresh environment. A new
+process there loads the whole agent and the runtime and trains the bundle on random examples on one thread.
+Sizes are sums of file sizes in site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and
+VmRSS, in MiB. The last line is JSON. Linux only.
 """
 
 import argparse
@@ -24,15 +24,21 @@ REPOSITORY = Path(__file__).parents[2]
 # Part of every virtual environment; no program of ours uses it.
 NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
 FORBIDDEN = ("torch", "executorch", "onnx", "PIL", "scipy")
+EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
 
 
-def install(venv: Path) -> Path:
+def install(venv: Path, backend: str) -> Path:
     """Install the agent alone into a fresh environment. Returns its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     python = venv / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     constraints = str(REPOSITORY / "constraints.txt")
-    subprocess.run([*pip, "-c", constraints, f"{REPOSITORY}[onnx]"], check=True)
+    if backend == "executorch":
+        build = [sys.executable, str(REPOSITORY / "edge" / "native" / "build.py")]
+        wheels = str(venv / "wheels")
+        subprocess.run([*build, "--machine", platform.machine(), "--out", wheels], check=True)
+        pip += ["--find-links", wheels]
+    subprocess.run([*pip, "-c", constraints, f"{REPOSITORY}[{EXTRAS[backend]}]"], check=True)
     return python
 
 
@@ -55,7 +61,7 @@ def memory() -> dict[str, float]:
     return {name: int(fields[field].split()[0]) / 1024 for name, field in names.items()}
 
 
-def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
+def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[str, object]:
     """Load everything, train, and report time and memory. Runs inside the fresh environment."""
     row: dict[str, object] = {"interpreter_mib": memory()["now"]}
     # Imported here, step by step, because the memory of the imports is measured too.
@@ -74,7 +80,7 @@ def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
     inputs = rng.standard_normal((num_examples, *manifest.input.shape)).astype(np.float32)
     examples = Examples(inputs, rng.integers(0, manifest.num_classes, num_examples, np.int64))
     row["data_mib"] = (inputs.nbytes + theta.nbytes) / 2**20
-    trainer = open_trainer(bundle, "auto", 1)
+    trainer = open_trainer(bundle, backend, 1)
     row["opened_mib"] = memory()["now"]
     trainer.evaluate(theta, examples)
     started = time.perf_counter()
@@ -91,19 +97,21 @@ def train(folder: Path, epochs: int, num_examples: int) -> dict[str, object]:
 
 def measure(arguments: argparse.Namespace, venv: Path) -> dict[str, object]:
     """Install, sum up file sizes, and train in a process of its own."""
-    python = install(venv)
+    python = install(venv, arguments.backend)
     packages = package_sizes(venv)
     for name, size in packages.items():
         if size >= 0.1:
             print(f"{size:8.1f} MB  {name}")
     command = [str(python), __file__, str(arguments.bundle.absolute()), "--inside"]
-    command += ["--epochs", str(arguments.epochs), "--examples", str(arguments.examples)]
+    command += [f"--backend={arguments.backend}", f"--epochs={arguments.epochs}"]
+    command += [f"--examples={arguments.examples}"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as in sedge-edge.service
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return {
         "bench": "agent_memory",
         "machine": platform.machine(),
         "bundle": arguments.bundle.name,
+        "backend": arguments.backend,
         "install_mb": sum(packages.values()),
         **json.loads(ended.stdout),
     }
@@ -113,13 +121,15 @@ def main() -> None:
     """Print the sizes, then one line of JSON."""
     parser = argparse.ArgumentParser(description="Installation size and memory of the agent.")
     parser.add_argument("bundle", type=Path)
+    parser.add_argument("--backend", choices=EXTRAS, default="onnxruntime")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--examples", type=int, default=640)
     parser.add_argument("--keep", type=Path, help="create the environment here and keep it")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
-        print(json.dumps(train(arguments.bundle, arguments.epochs, arguments.examples)))
+        options = arguments.backend, arguments.epochs, arguments.examples
+        print(json.dumps(train(arguments.bundle, *options)))
         return
     with tempfile.TemporaryDirectory() as temporary:
         row = measure(arguments, arguments.keep or Path(temporary) / "venv")

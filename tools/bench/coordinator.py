@@ -25,7 +25,7 @@ from statistics import median
 import numpy as np
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import CodecConfig, RunConfig
+from sedge_cloud.config import WHOLE, CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.events import RoundClosed
@@ -77,7 +77,6 @@ def make_bundle(folder: Path, size: int) -> Path:
         input=bundles.TensorSpec("float32", (10,)),
         target=bundles.TensorSpec("int64", ()),
         num_classes=10,
-        optimizer="sgd",
         uses_batch_statistics=False,
         programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
@@ -178,6 +177,7 @@ class Bench:
             num_rounds=args.rounds + 1,
             evaluate=False,
             codec=CodecConfig(values=ValueCoding.BF16, fraction=0.5),
+            broadcast=WHOLE,
             min_available_devices=args.devices,
         )
         start_run(store, RUN, make_bundle(folder / "bundle", args.size), config)

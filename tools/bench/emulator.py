@@ -43,6 +43,9 @@ momentum = 0.7
 [codec]
 values = "bf16"
 fraction = 0.01
+[broadcast]
+values = "fp32"
+fraction = 1
 [[strategies]]
 name = "fedobp"
 options = {{ quantile = 0.9995 }}

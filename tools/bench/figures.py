@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sedge_emulate.report.numbers import percent, size
-from sedge_emulate.result import StrategyResult, headline, rates_of, read_json
+from sedge_emulate.result import StrategyResult, headline, read_json
 from sedge_protocol.errors import SedgeError
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,6 +36,11 @@ CODED = {
     ("broadcast", 0.12, "bf16"): "broadcast of the largest 12 % in bf16",
     ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
 }
+# What a cell of compression.py has: accuracies, then bytes.
+MEANS = (
+    *("before", "before_worst", "after", "after_worst"),
+    *("up", "down", "newcomer_down"),
+)
 # The error with two hostile devices of ten, relative to that of a fleet without any.
 TARGET_ERROR = 2.0
 
@@ -110,29 +115,26 @@ def both_ways(strategy: StrategyResult) -> list[Figure]:
 
 
 def compression(path: Path) -> list[Figure]:
-    """What the codec costs in accuracy, beside the bytes of one update and of a device's later rounds."""
-    whole, *others = read_json(path).strategies
+    """Accuracy beside bytes: each setting's means over the seeds, for each split."""
+    found = loaded(path)
+    grouped: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for cell in found["cells"]:
+        grouped.setdefault((cell["alpha"], cell["setting"]), []).append(cell)
 
-    def figure(s: StrategyResult) -> Figure:
-        smaller = s.bytes.dense_update / s.bytes.update_payload_mean
-        both = rates_of(s.rounds[1:]).device.both  # in the first one, bundle and model come whole
-        moved = (
-            f"{2 * s.bytes.dense_update / both:.1f} times smaller than dense both ways, "
-            if both
-            else ""
+    def figure(alpha: float, setting: str, cells: list[dict[str, Any]]) -> Figure:
+        mean = {key: fmean(cell[key] for cell in cells) for key in cells[0] if key in MEANS}
+        accuracies = [f"{percent(mean[key])}" for key in MEANS[:4]]
+        seeds = ", ".join(str(cell["seed"]) for cell in cells)
+        measured = (
+            f"{size(mean['up'] + mean['down'])} a device and round ({size(mean['up'])} up, "
+            f"{size(mean['down'])} down; newcomer {size(mean['newcomer_down'])}); "
+            f"{accuracies[0]} before (worst tenth {accuracies[1]}), "
+            f"{accuracies[2]} after training (worst tenth {accuracies[3]})"
         )
-        before = 100 * (s.before.mean - whole.before.mean)
-        after = 100 * (s.after.mean - whole.after.mean)
-        what = (
-            f"accuracy with updates as {s.name} ({moved}{smaller:.0f} times the update alone), "
-            "against whole ones"
-        )
-        # Adding 0.0 turns a rounded -0.0 into 0.0.
-        shown = [f"{round(points, 1) + 0.0:+.1f}" for points in (before, after)]
-        measured = f"{shown[0]} points before, {shown[1]} after training"
+        what = f"{setting}, Dir({alpha:g}), {found['rounds']} rounds, seed {seeds}"
         return Figure(what, measured, short=True)
 
-    return [figure(s) for s in others]
+    return [figure(*key, cells) for key, cells in grouped.items()]
 
 
 def attacks(path: Path) -> list[Figure]:
@@ -179,12 +181,14 @@ def codec(path: Path) -> list[Figure]:
 
 
 def train_step(path: Path) -> list[Figure]:
-    """A step in ONNX Runtime against eager torch."""
+    """A step in each runtime against eager torch."""
     figures: list[Figure] = []
-    for name, row in loaded(path)["train_step"].items():
-        what = f"a training step of {name}, ONNX Runtime against eager torch, one thread"
-        met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
-        figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
+    for name, rows in loaded(path)["train_step"].items():
+        for runtime, row in rows.items():
+            title = {"onnxruntime": "ONNX Runtime", "executorch": "ExecuTorch"}[runtime]
+            what = f"a training step of {name}, {title} against eager torch, one thread"
+            met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
+            figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
     return figures
 
 
@@ -371,8 +375,8 @@ def mid(rows: Sequence[Any], key: str) -> float:
 BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "demo": ("Bytes of a fleet", "make demo", traffic),
     "compression": (
-        "What compression costs",
-        "sedge-emulate run examples/compression.toml",
+        "Accuracy beside bytes",
+        "python -m tools.bench.compression",
         compression,
     ),
     "attacks": ("What hostile devices cost", "tools/bench/attacks.py", attacks),

@@ -41,7 +41,7 @@ from tools.bench.coordinator import RUN, make_bundle, synthetic_delta, update_fo
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
-from sedge_cloud.config import RunConfig, load_cloud
+from sedge_cloud.config import WHOLE, RunConfig, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
@@ -342,6 +342,7 @@ class Bench:
             min_train_devices=everyone,
             min_available_devices=everyone,
             quorum=self._count / everyone - 0.01,
+            broadcast=WHOLE,
         )
         start_run(store, RUN, make_bundle(folder / "bundle", SIZE), config)
         store.close()

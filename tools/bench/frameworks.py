@@ -55,6 +55,9 @@ num_rounds = ROUNDS
 [training]
 local_epochs = 1
 learning_rate = 0.01
+[broadcast]
+values = "fp32"
+fraction = 1
 [[strategies]]
 name = "fedavg"
 """

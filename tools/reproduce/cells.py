@@ -12,7 +12,7 @@ from tools.reproduce.released import ReleasedSetting
 from tools.reproduce.setting import Setting
 from tools.reproduce.sized import DROPPED, SizedSetting
 
-from sedge_cloud.config import BroadcastConfig, CodecConfig, Option, PatchConfig
+from sedge_cloud.config import WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
 from sedge_protocol.codec import ValueCoding
 
 
@@ -36,7 +36,7 @@ class Cell:
         default_factory=dict[str, tuple[float, float]]
     )
     codec: CodecConfig = field(default_factory=CodecConfig)
-    broadcast: BroadcastConfig = field(default_factory=BroadcastConfig)
+    broadcast: BroadcastConfig = WHOLE  # as the papers have it
     patch: PatchConfig = field(default_factory=PatchConfig)
 
 
@@ -91,7 +91,7 @@ def _coded(options: Mapping[str, Option], best: float | None = None) -> Cell:
     return Cell(
         "coded", "fedpurin", options, best=best, accounted=_BYTES,
         codec=CodecConfig(values=ValueCoding.INT8),
-        broadcast=BroadcastConfig(values=ValueCoding.INT4),
+        broadcast=BroadcastConfig(ValueCoding.INT4, fraction=1),
         patch=PatchConfig(values=ValueCoding.INT8),
     )  # fmt: skip
 

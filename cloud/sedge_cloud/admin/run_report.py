@@ -69,6 +69,8 @@ def _closed(store: Store, run: RunRow, s: Summary) -> Iterator[str]:
         yield f"{f'{len(came)} in their first round':>52} {_means(came)}"
     if s.failure:
         yield f"      {run.status}: {s.failure}"
+    if s.whole:
+        yield "      the next model travels whole: the strategy replaces it"
     for device, factor in s.distrusted.items():
         yield f"      {device}: unlike the others, counts {factor:.3g} times"
     whole = sum(bool(row.whole) for row in others)

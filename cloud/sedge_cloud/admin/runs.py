@@ -11,6 +11,7 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.lifecycle import RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_newcomer
+from sedge_cloud.store.broadcast import first_version
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.runs import Run, RunState, RunStore
@@ -64,7 +65,9 @@ def start_run(
 def _first_state(run: Run, run_store: RunStore) -> RunState:
     """The state before the first round, as the strategy's ``init`` makes it."""
     first = run.strategy.init(run_store.context(run))
-    model, model_hash, _ = run_store.write_model(first.theta, run.config.broadcast.compression)
+    broadcast = run.config.broadcast
+    theta = first_version(first.theta, run.manifest.layout, broadcast)
+    model, model_hash, _ = run_store.write_model(theta, broadcast.compression)
     return RunState(
         model,
         model_hash,

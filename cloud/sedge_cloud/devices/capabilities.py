@@ -40,8 +40,10 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
 
 def needed_features(work: Work, training: Training) -> frozenset[str]:
     """The features that a device must announce for this work; ``training`` is the run's."""
+    trainings = (work.training or training, *work.trainings)
     wanted = {
-        "freeze": any(phase.freeze for phase in (work.training or training, *work.trainings)),
+        "optimizer": not all(phase.plain for phase in trainings),
+        "freeze": any(phase.freeze for phase in trainings),
         "phases": bool(work.then),
         "own_model": work.own_model is not None,
         "select": work.select is not None,

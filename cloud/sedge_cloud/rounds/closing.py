@@ -41,7 +41,10 @@ def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summa
         except (StrategyError, Unencodable, ConfigError) as exc:
             failure = f"the next global model cannot be kept: {exc}"
     late = tuple(update.device for update in updates if update.late)
-    summary = msgspec.structs.replace(summary, failure=failure, distrusted=distrusted, late=late)
+    whole = state.model != run.state.model and not (state.steps or run.config.broadcast.whole)
+    summary = msgspec.structs.replace(
+        summary, failure=failure, distrusted=distrusted, late=late, whole=whole
+    )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     status = RUNNING if event is None else next_state(RUN, run.status, event)

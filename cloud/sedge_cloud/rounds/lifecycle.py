@@ -121,10 +121,11 @@ class OpenRound:
 
     @cached_property
     def users(self) -> Counter[bytes]:
-        """How many orders name each blob: a model, a patch, its mask or a correction."""
+        """How many orders name each blob: a model, a patch, its mask, a correction or a sum of steps."""
         given = self.orders.values()
         named = [
-            (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction) for o in given
+            (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction, o.step)
+            for o in given
         ]
         return Counter(blob for blobs in named for blob in blobs if blob)
 

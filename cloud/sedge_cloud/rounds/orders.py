@@ -10,6 +10,7 @@ import msgspec
 from sedge_cloud.devices.capabilities import codec_for
 from sedge_cloud.devices.downloads import Describe
 from sedge_cloud.rounds.plans import order_seed
+from sedge_cloud.store.broadcast import steps_since
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow
@@ -33,6 +34,8 @@ def make_order(
     work = given.read_work()
     if given.model:
         steps = ()
+    elif given.step:
+        steps = (StepRow(given.holds, given.step, 0),)
     return Order(
         run=row.run,
         round=row.round,
@@ -40,7 +43,9 @@ def make_order(
         bundle=run.bundles[given.width],
         model=describe(given.model or row.model),
         model_hash=given.model_hash or row.model_hash,
-        steps=tuple(Step(step.base_hash, describe(step.blob)) for step in steps),
+        steps=tuple(
+            Step(step.base_hash, describe(step.blob)) for step in steps_since(steps, given.holds)
+        ),
         patch=given.patch,
         patch_blob=describe(given.patch_blob) if given.patch_blob else None,
         patch_hash=given.patch_hash,

@@ -188,6 +188,7 @@ class _Planner:
         self._context: Context = run_store.context(run)
         self._clients = ClientModels(run, run_store, self._context.groups, hello)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
+        self._sums: dict[bytes, bytes] = {}
 
     def assignment(self, device: str) -> Assignment:
         return self._run.strategy.plan(self._context, self._clients.of(device))
@@ -202,6 +203,7 @@ class _Planner:
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
+        holds = self._held(client)
         inline = len(patch) <= (NAMED_BYTES if is_own else MAX_INLINE_BYTES)
         return OrderRow(
             run=run.name,
@@ -219,7 +221,26 @@ class _Planner:
             trusted=trusted,
             num_train=0 if hello is None else hello.num_train,
             correction=self._correction(assignment.correction),
+            holds=holds,
+            step=b"" if client is None or model else self._sum(client, holds),
         )
+
+    def _held(self, client: ClientModelRow | None) -> bytes:
+        """The hash of the global model that a device's last update started from; empty for none."""
+        row = client and self._run_store.store.round(self._run.name, client.round)
+        return row.model_hash if client and row and row.model == client.model else b""
+
+    def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
+        """The blob of one step for all that a device has missed.
+
+        Empty where that saves nothing, or where the device was asked since and may have a later model.
+        """
+        order, run = self._run_store.store.order, self._run.name
+        if holds not in self._sums:
+            self._sums[holds] = self._run_store.summed_step(self._run, holds)
+        since = range(client.round + 1, self._number if self._sums[holds] else 0)
+        asked = any(order(run, number, client.device) for number in since)
+        return b"" if asked else self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
         """Blob and hash of a start vector; both empty for the run's own model."""

@@ -215,7 +215,8 @@ class Scheduler:
             users = min(waiting, current.users[row.model])
             for blob in (row.model, *(step.blob for step in current.steps)):
                 yield NamedBlob(self._describe(blob), users)
-        for blob in (given.model, given.patch_blob, given.patch_context, given.correction):
+        own = (given.model, given.patch_blob, given.patch_context, given.correction, given.step)
+        for blob in own:
             if blob:
                 users = current.users[blob]
                 yield NamedBlob(self._describe(blob), min(users, waiting) if users > 1 else 0)
@@ -270,6 +271,10 @@ class Scheduler:
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"
             yield Note(logging.ERROR, text)
+        if summary.whole:
+            self._counters["whole_models"] += 1
+            text = "the next model travels whole: the strategy replaces it, so a part would be no model"
+            yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
         if live.run.status != RUNNING:
             yield RunEnded(live.run.name, live.run.status)
         yield from self._housekeeping.round_closed(len(current.orders))

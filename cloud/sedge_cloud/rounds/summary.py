@@ -29,6 +29,7 @@ class Summary(msgspec.Struct, frozen=True):
     its patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
     stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
+    ``whole`` says that the next global model travels whole although the run's broadcast is coded.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
     failure: str = ""
     distrusted: dict[str, float] = {}
     late: tuple[str, ...] = ()
+    whole: bool = False
 
 
 def summarise(

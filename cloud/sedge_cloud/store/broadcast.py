@@ -8,20 +8,31 @@
 theta' is the strategy's next model. Where it replaces global_r instead of changing it, nothing is owed: the
 next d contains what was left out. Counted twice, it would be sent twice; FedPURIN's model once grew 18-fold
 in 20 rounds that way. The cloud adopts global_r+1, so it computes with the bits that the devices hold.
+
+With the coding bf16 and a fraction below 1, versions are on a grid: their elements are multiples of a power
+of two. So the whole model takes 5 to 7 bits an element instead of 27, without loss, and steps add up
+exactly in any order. Each tensor of the first model is rounded to multiples of the power of two nearest to
+a sixth of its root mean square, and every step as codec/grid.py says.
+
 Nothing here knows of blobs or rounds. n = parameters of the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
+from sedge_cloud.store.vectors import hash_of
 from sedge_protocol.codec import SparseVector, decode, encode, top_k
+from sedge_protocol.codec.grid import nearest_multiples, on_own_grid
 from sedge_protocol.errors import Unencodable
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import MAX_STEPS
+
+# Of the first model, in a tensor's root mean square: 4 to 9 levels, an error of 3 to 7 % of it.
+LEVELS = 6
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ def next_version(
         change = wanted - current
         if owed is not None:
             change += owed
-    step = encode(chosen(change, broadcast.fraction), broadcast.values, broadcast.compression)
+    step = encode(chosen(change, broadcast), broadcast.values, broadcast.compression)
     sent = decode(step, change.size)
     theta = current.copy()
     with np.errstate(over="ignore"):
@@ -55,11 +66,23 @@ def next_version(
     return Version(theta, step, change)
 
 
-def chosen(change: Theta, fraction: float) -> SparseVector:
-    """The share of a change (n,) that is sent: its largest elements in magnitude."""
-    if fraction >= 1:
+def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> Theta:
+    """The model (n,) that a run begins with: on the grid where its broadcast is, except statistics."""
+    if not broadcast.on_grid:
+        return theta
+    first = theta.copy()
+    for tensor in layout.tensors:
+        if tensor.role is Role.PARAMETER:
+            first[tensor.slice] = on_own_grid(theta[tensor.slice], LEVELS)
+    return first
+
+
+def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
+    """What is sent of a change (n,): its largest elements in magnitude, on the grid if there is one."""
+    if broadcast.fraction >= 1:
         return SparseVector(change.size, None, change)
-    return top_k(change, max(1, round(fraction * change.size)))
+    k = max(1, round(broadcast.fraction * change.size))
+    return nearest_multiples(change, k) if broadcast.on_grid else top_k(change, k)
 
 
 def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, ...]:
@@ -74,3 +97,29 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
             break
         first -= 1
     return tuple(steps[first:])
+
+
+def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
+    """One change in place of those that lead from the model with the hash ``held`` to ``current`` (n,).
+
+    None unless it leads there bit for bit: only on a grid do sums not depend on their order.
+    """
+    total = np.zeros_like(current)
+    for change in changes:
+        change.add_to(total)
+    base = current - total
+    indices = np.flatnonzero(total).astype(np.uint32)
+    found = SparseVector(current.size, indices, total[indices])
+    reached = base.copy()
+    found.add_to(reached)
+    leads_there = reached.tobytes() == current.tobytes() and hash_of(base) == held
+    return found if leads_there else None
+
+
+def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:
+    """The last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
+
+    All of them if none starts from ``held``.
+    """
+    starts = (place for place, step in enumerate(steps) if step.base_hash == held)
+    return steps[next(starts, 0) :]

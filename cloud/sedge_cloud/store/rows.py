@@ -71,9 +71,11 @@ class OrderRow(msgspec.Struct, frozen=True):
     ``context`` is the blob of the mask against which the update may be coded, ``patch_context`` the blob of
     the mask that decoding the patch needs. ``model`` is the blob of a start vector that replaces the
     round's model, ``model_hash`` its hash, and ``correction`` the blob of a vector that the device adds to
-    its gradients. Each is empty for none. ``width`` is the index of a bundle of the run. Two fields are not
-    sent: ``trusted`` is that of the client model from which the order was planned, and ``num_train`` the
-    number of examples in the device's hello, 0 if unknown.
+    its gradients. ``holds`` is the hash of the global model that the device's last update started from: the
+    device has that one or a later one. ``step`` is the blob of one step from there to the round's model, in
+    place of several. Each is empty for none. ``width`` is the index of a bundle of the run. Two fields are
+    not sent: ``trusted`` is that of the client model from which the order was planned, and ``num_train``
+    the number of examples in the device's hello, 0 if unknown.
     """
 
     run: str
@@ -92,6 +94,8 @@ class OrderRow(msgspec.Struct, frozen=True):
     trusted: bool = True
     num_train: int = 0
     correction: bytes = b""
+    holds: bytes = b""
+    step: bytes = b""
 
     @property
     def patch_hash(self) -> bytes:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.broadcast import next_version, worth_sending
+from sedge_cloud.store.broadcast import next_version, steps_since, summed, worth_sending
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow, UpdateRow
@@ -21,6 +21,7 @@ from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import Vectors
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategy import ClientModel, Context, Groups, State, Strategy, Update, Width
+from sedge_protocol.codec import ValueCoding, encode
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest, unpack
@@ -171,8 +172,9 @@ class RunStore(Vectors):
         """Store a strategy's ``State``; the result names its blobs.
 
         Where the broadcast is coded, the next global model is the one that the devices decode
-        (broadcast.py), and what it leaves out is owed if the state ``is_change``. The result depends on
-        ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
+        (broadcast.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
+        the elements is no model, which then travels whole. The result depends on ``run.state`` and
+        ``state`` only. Raises ``Unencodable`` for a model that is not finite.
         """
         broadcast = run.config.broadcast
         last = msgspec.structs.replace(
@@ -181,11 +183,13 @@ class RunStore(Vectors):
             groups=self.write_groups(state.groups),
         )
         current = self.theta(last.model, run.manifest.layout.size)
-        if broadcast.whole:
+        if broadcast.whole or not (state.is_change or broadcast.fraction >= 1):
             if state.theta is current:
                 return last
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
-            return msgspec.structs.replace(last, model=model, model_hash=model_hash)
+            return msgspec.structs.replace(
+                last, model=model, model_hash=model_hash, owed=b"", steps=()
+            )
         owed = self.read_vector(last.owed) if last.owed and state.is_change else None
         version = next_version(state.theta, current, owed, broadcast)
         still_owed = self.write_vector(version.owed) if state.is_change else b""
@@ -197,6 +201,22 @@ class RunStore(Vectors):
         step = StepRow(last.model_hash, blob, len(version.step))
         steps = worth_sending((*last.steps, step), size)
         return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
+
+    def summed_step(self, run: Run, held: bytes) -> bytes:
+        """The blob of one step to the run's model from the one with the hash ``held``.
+
+        Empty unless it replaces several and is smaller than they are together.
+        """
+        steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
+        if len(steps) < 2 or steps[0].base_hash != held:
+            return b""
+        changes = (self.decode(self.store.blobs.read(step.blob), size, b"") for step in steps)
+        total = summed(changes, self.theta(run.state.model, size), held)
+        if total is None:
+            return b""
+        coded = encode(total, ValueCoding.FP32, run.config.broadcast.compression)
+        is_smaller = len(coded) < sum(step.size for step in steps)
+        return self.store.blobs.write(coded) if is_smaller else b""
 
     def client_model(self, run: Run, device: str) -> ClientModel:
         """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.

@@ -26,7 +26,7 @@ CREATE TABLE orders (
     work BLOB NOT NULL, arrays BLOB NOT NULL, declined TEXT NOT NULL, context BLOB NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, width INTEGER NOT NULL, patch_blob BLOB NOT NULL,
     patch_context BLOB NOT NULL, trusted INTEGER NOT NULL, num_train INTEGER NOT NULL,
-    correction BLOB NOT NULL,
+    correction BLOB NOT NULL, holds BLOB NOT NULL, step BLOB NOT NULL,
     PRIMARY KEY (run, round, device));
 CREATE TABLE updates (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, blob BLOB NOT NULL,
@@ -65,7 +65,7 @@ def named_blobs_sql(late_rounds: int) -> str:
         " (SELECT r.run, r.round, r.model FROM rounds r JOIN coming c ON c.run = r.run"
         f" WHERE r.open = 1 OR r.round + {late_rounds} >= c.round) "
     )
-    of_orders = ("arrays", "context", "model", "patch_blob", "patch_context", "correction")
+    of_orders = ("arrays", "context", "model", "patch_blob", "patch_context", "correction", "step")
     of_clients = ("model", "arrays", "mask", "context", "patch_blob", "patch_context")
     parts = [
         NAMED_UPDATES,

@@ -46,13 +46,15 @@ class Scaffold(Strategy, frozen=True):
     """The server's step along the mean change; 1 in the paper's experiments."""
 
     def init(self, context: Context) -> State:
-        """The run's first model. Raises ``ConfigError`` for a run with momentum."""
-        momentum = context.training.momentum
-        if momentum > 0:
-            expected = (
-                "0: scaffold reads a device's mean gradient off its change, which momentum distorts"
-            )
-            raise ConfigError("training.momentum", momentum, expected)
+        """The run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
+        training = context.training
+        why = "scaffold reads a device's mean gradient off its change"
+        if training.momentum > 0:
+            expected = f"0: {why}, which momentum distorts"
+            raise ConfigError("training.momentum", training.momentum, expected)
+        if not training.plain:
+            expected = f"plain SGD: {why}"
+            raise ConfigError("training.optimizer", training.optimizer, expected)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import LastBatch
+from sedge_protocol.wire.training import LastBatch
 
 # (seed, num_examples, epochs) -> for each epoch a permutation (num_examples,), or a part of one.
 Permutations: TypeAlias = Callable[[int, int, int], Iterator[NDArray[np.int64]]]

@@ -45,6 +45,7 @@ from sedge_protocol.codec import (
     mask_bitmap,
     top_k,
 )
+from sedge_protocol.codec.grid import nearest_multiples
 from sedge_protocol.errors import SedgeError, Unencodable
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, BundleManifest
@@ -367,13 +368,13 @@ def select_elements(delta: Theta, codec: Codec) -> SparseVector:
         return above(delta, codec.threshold, k)
     if codec.fraction >= 1.0:
         return SparseVector(delta.size, None, delta)
+    if codec.values is ValueCoding.BF16 and codec.error_feedback:
+        return nearest_multiples(delta, k)
     return top_k(delta, k)
 
 
 def _subtract_sent(delta: Theta, chosen: SparseVector, values: ValueCoding) -> None:
     """Subtract from delta (n,) what the coordinator will decode of it."""
-    left = chosen.values - decoded_values(chosen.values, values)  # (k,)
-    if chosen.indices is None:
-        delta[:] = left
-    else:  # numpy is three times as fast with intp indices
-        delta[chosen.indices.astype(np.intp)] = left
+    # numpy is three times as fast with intp indices
+    where = slice(None) if chosen.indices is None else chosen.indices.astype(np.intp)
+    delta[where] -= decoded_values(chosen.values, values)  # (k,)

@@ -24,7 +24,10 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
-PROGRAM_NAMES = ("train", "train_prox", "evaluate", "predict")
+# The backend of one .pte file that all programs share: the method is the program's name, and inputs and
+# outputs go by position, in the order in which the ONNX programs name them.
+EXECUTORCH = "executorch"
+PROGRAM_NAMES = ("gradient", "evaluate", "predict")
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
@@ -66,7 +69,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``batch_size`` is fixed in the programs. ``num_classes`` is 0 for a model that does not classify.
     ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
-    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks.
+    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
+    names the parameters that the model itself does not train.
     """
 
     format: int
@@ -76,12 +80,12 @@ class BundleManifest(msgspec.Struct, frozen=True):
     input: TensorSpec
     target: TensorSpec
     num_classes: int
-    optimizer: str
     uses_batch_statistics: bool
     programs: tuple[Program, ...]
     verification: Verification
     axes: Axes | None = None
     dropped: float = 0.0
+    frozen: tuple[str, ...] = ()
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -108,8 +112,8 @@ class Bundle(msgspec.Struct, frozen=True):
                     raise CodecError(f"{where}: {exc}") from exc
 
     def backends(self) -> tuple[str, ...]:
-        """The backends with a train program."""
-        return tuple(p.backend for p in self.manifest.programs if p.name == "train")
+        """The backends that can train."""
+        return tuple(p.backend for p in self.manifest.programs if p.name == "gradient")
 
 
 class _Packed(msgspec.Struct, frozen=True):

@@ -11,9 +11,10 @@ from msgspec import Meta
 
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import BodyError, LocalError, RemoteError
-from sedge_protocol.layout import MAX_NAME_CHARS, MAX_TENSORS
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.topics import ID_PATTERN
+from sedge_protocol.wire.training import Names
+from sedge_protocol.wire.training import Training as Training
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from sedge_protocol.wire.transfer import Manifest
 
@@ -25,17 +26,14 @@ Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
-Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 
 TRAIN = "train"
 EVALUATE = "evaluate"
 Task: TypeAlias = Literal["train", "evaluate"]
 # The most steps that an order may name; a longer chain is rarely smaller than the whole model.
 MAX_STEPS = 32
-LastBatch: TypeAlias = Literal["pad", "fill", "drop"]
 # The most trainings of one order, one after the other; FedRep has two.
 MAX_PHASES = 8
-Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -73,22 +71,6 @@ class Goodbye(msgspec.Struct, frozen=True):
     """The session of the hello with this nonce is over; sent by the device or, as its will, the broker."""
 
     nonce: Nonce
-
-
-class Training(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a device trains; ``prox`` > 0 pulls towards the start vector (FedProx's mu).
-
-    ``last_batch`` says what happens to the last partial batch: ``pad`` it with rows of weight zero,
-    ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` do not
-    change.
-    """
-
-    local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
-    learning_rate: Annotated[float, Meta(gt=0, le=1000)] = 0.01
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    prox: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    last_batch: LastBatch = "pad"
-    freeze: Names = ()
 
 
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -161,7 +143,8 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update: it sends the ``fraction`` of elements that are largest in magnitude.
 
     Of these, only magnitudes of at least ``threshold`` are sent. With ``error_feedback``, what was not sent
-    is added to the next round's delta.
+    is added to the next round's delta; bf16 then sends a ``fraction`` below 1 rounded to multiples
+    (codec/grid.py).
     """
 
     values: ValueCoding = ValueCoding.FP32

@@ -40,7 +40,7 @@ SHAPES = Layout.of(
 ROLES = Layout.of(
     [("body.weight", (100, 60), Role.PARAMETER), ("head.bias", (100,), Role.STATISTIC)]
 )
-PROGRAM = bundles.Program("train", "executorch", "train.pte", "")
+PROGRAM = bundles.Program("gradient", "executorch", "train.pte", "")
 WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
     "input": (changed(input=bundles.TensorSpec("float32", (3,))), 'bundle 2: found "input'),
     "target": (changed(target=bundles.TensorSpec("float32", ())), 'bundle 2: found "target'),

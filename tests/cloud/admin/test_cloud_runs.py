@@ -61,7 +61,7 @@ def test_a_program_that_devices_refuse(store: Store, tmp_path: Path) -> None:
     tensor = model.graph.initializer.add(name="weights", data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="secret")
     bad = make_bundle(tmp_path / "bad", program=model.SerializeToString())
-    said = r"bundle 'bench': program 'train': model.graph.initializer\[0\]: external_data is not allowed"
+    said = r"bundle 'bench': program 'gradient': model.graph.initializer\[0\]: external_data is not allowed"
     with pytest.raises(CodecError, match=said):
         start_run(store, "run", bad, CONFIG)
     with pytest.raises(CodecError, match=said):

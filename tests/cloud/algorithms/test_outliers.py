@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.helper import LAYOUT, Cloud, update
+from tests.cloud.helper import LAYOUT, WHOLE, Cloud, update
 
 from sedge_cloud.algorithms import outliers as vetting
 from sedge_cloud.algorithms.outliers import blocks, filter_outliers, lengths, products
@@ -207,7 +207,9 @@ def test_a_coordinator_vets_every_round(clip: float, largest: float, tmp_path: P
     """Four devices change element 0 by .5, .5, .5 and 500; FedAvg gives each a quarter."""
     robust = RobustConfig(clip=clip)
     names = ("a", "b", "c", "d")
-    cloud = Cloud(tmp_path, RunConfig(strategy="fedavg", num_rounds=2, robust=robust), names)
+    cloud = Cloud(
+        tmp_path, RunConfig(strategy="fedavg", num_rounds=2, robust=robust, broadcast=WHOLE), names
+    )
     cloud.hello()
     before = cloud.model(cloud.state().model)
     for name in names:

@@ -340,7 +340,7 @@ def test_a_round_that_settles_with_too_few_updates_ends_the_run(
 
 def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
     """One device's finite but huge numbers must not stop the coordinator, now or after a restart."""
-    config = replaced(broadcast=BroadcastConfig(ValueCoding.FP16))
+    config = replaced(broadcast=BroadcastConfig(ValueCoding.FP16, 1.0))
     cloud = Cloud(tmp_path, config)
     before = cloud.state()
     cloud.hello()

@@ -8,22 +8,31 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
 
-from sedge_cloud.config import BroadcastConfig, RunConfig
-from sedge_cloud.store.broadcast import next_version, worth_sending
+from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
+from sedge_cloud.store.broadcast import (
+    first_version,
+    next_version,
+    steps_since,
+    summed,
+    worth_sending,
+)
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import Unencodable
-from sedge_protocol.layout import Theta
+from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.messages import MAX_STEPS, Get, Order
+from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye, Order
 from sedge_protocol.wire.transfer import Manifest, to_bitmap
 
 FLEET = "bench"
+GRID = BroadcastConfig(ValueCoding.BF16, 0.1)
 LOSSY = [
-    BroadcastConfig(ValueCoding.BF16),
+    BroadcastConfig(ValueCoding.BF16, 1.0),
     BroadcastConfig(ValueCoding.FP32, 0.1),
     BroadcastConfig(ValueCoding.INT8, 0.03, Compression.ZLIB),
     BroadcastConfig(ValueCoding.FP16, 1e-9, Compression.NONE),
+    BroadcastConfig(ValueCoding.SIGN, 0.2),
+    GRID,
 ]
 
 
@@ -53,7 +62,7 @@ def test_nothing_is_lost_for_good(broadcast: BroadcastConfig) -> None:
 
 def test_the_largest_part_is_sent() -> None:
     theta, change = random_theta(1, 500), random_change(2)
-    version = next_version(theta + change, theta, None, BroadcastConfig(fraction=0.1))
+    version = next_version(theta + change, theta, None, BroadcastConfig(ValueCoding.FP32, 0.1))
     sent = decode(version.step, 500)
     assert sent.count == 50 and sent.indices is not None
     d = (theta + change) - theta
@@ -76,7 +85,46 @@ def test_a_sum_that_is_not_finite() -> None:
     theta = np.full(4, 3.3e38, np.float32)
     owed = np.full(4, 3e37, np.float32)
     with pytest.raises(Unencodable, match="broadcast: element 0 is not finite"):
-        next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16))
+        next_version(theta, theta, owed, BroadcastConfig(ValueCoding.BF16, 1.0))
+
+
+def test_the_versions_are_on_a_grid() -> None:
+    """Multiples of a power of two near what the elements move by: few bits an element."""
+    layout = Layout.of([("weight", (2000,), Role.PARAMETER)])
+    theta, owed = first_version(random_theta(1, 2000), layout, GRID), None
+    begin = encode(SparseVector(2000, None, theta), ValueCoding.FP32)
+    for number in range(10):
+        version = next_version(theta + 2 * random_change(number, 2000), theta, owed, GRID)
+        theta, owed = version.theta, version.owed
+        assert decode(version.step, 2000).values.any()
+    multiples = theta * 2**13
+    np.testing.assert_array_equal(multiples, np.rint(multiples))
+    end = encode(SparseVector(2000, None, theta), ValueCoding.FP32)
+    exact = encode(SparseVector(2000, None, random_theta(1, 2000)), ValueCoding.FP32)
+    assert len(begin) < len(end) < len(exact) / 2
+
+
+def test_nothing_to_send() -> None:
+    theta = random_theta(1, 500)
+    version = next_version(theta, theta, None, GRID)
+    assert not decode(version.step, 500).values.any()
+    assert version.theta.tobytes() == theta.tobytes()
+
+
+def test_a_first_version_is_rounded_tensor_by_tensor() -> None:
+    """A small one is not lost beside a large one; statistics and models off the grid stay exact."""
+    shapes = [("large", Role.PARAMETER), ("small", Role.PARAMETER), ("mean", Role.STATISTIC)]
+    layout = Layout.of([(name, (100,), role) for name, role in shapes])
+    theta = random_theta(1, 300)
+    theta[100:200] /= 1024
+    first = first_version(theta, layout, GRID)
+    np.testing.assert_array_equal(first[:100], np.rint(theta[:100] * 64) / 64)
+    np.testing.assert_array_equal(first[100:200], np.rint(theta[100:200] * 2**16) / 2**16)
+    assert first[200:].tobytes() == theta[200:].tobytes()
+    for broadcast in (WHOLE, *LOSSY[:-1]):
+        assert first_version(theta, layout, broadcast) is theta
+    zeros = np.zeros(300, np.float32)
+    assert first_version(zeros, layout, GRID).tobytes() == zeros.tobytes()
 
 
 def steps(*sizes: int) -> list[StepRow]:
@@ -147,8 +195,9 @@ def test_steps_lead_a_device_to_the_model(tmp_path: Path, broadcast: BroadcastCo
     theta = random_theta(1)
     for closed in range(4):
         order = cloud.order("a")
-        assert len(order.steps) == closed or broadcast.fraction == 1.0
-        assert sum(step.blob.size for step in order.steps) < order.model.size
+        chain = cloud.core.open[RUN].steps
+        assert len(chain) == closed or broadcast.fraction == 1.0
+        assert sum(step.size for step in chain) < order.model.size
         if closed:
             last = order.steps[-1]
             assert last.base_hash == hash_of(theta)
@@ -157,16 +206,107 @@ def test_steps_lead_a_device_to_the_model(tmp_path: Path, broadcast: BroadcastCo
         # Someone new gets the same model whole.
         assert decode(fetched(cloud, order.model), LAYOUT.size).dense().tobytes() == theta.tobytes()
         behind = random_theta(1)  # someone who holds the first version goes all the way
-        if order.steps and order.steps[0].base_hash == hash_of(behind):
-            for step in order.steps:
+        if chain and chain[0].base_hash == hash_of(behind):
+            for step in chain:
                 assert step.base_hash == hash_of(behind)
-                decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(behind)
+                decode(cloud.store.blobs.read(step.blob), LAYOUT.size).add_to(behind)
             assert behind.tobytes() == theta.tobytes()
         rounds_of(cloud, 1)
 
 
+def test_an_order_has_the_steps_that_its_device_lacks(tmp_path: Path) -> None:
+    """The last step; the three since a device left; all of them for a device without a past."""
+    config = config_of(BroadcastConfig(ValueCoding.FP16, 0.05))
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c", "new"))
+    cloud.hello("a", "b", "c")
+    held = cloud.order("c").model_hash
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 2)
+    cloud.say("c", a_hello("c"))
+    cloud.say("new", a_hello("new"))
+    rounds_of(cloud, 1)
+    chain = [step.base_hash for step in cloud.core.open[RUN].steps]
+    named = {name: [s.base_hash for s in cloud.order(name).steps] for name in ("a", "c", "new")}
+    assert named == {"a": chain[2:], "c": chain, "new": chain}
+    assert len(chain) == 3 and chain[0] == held
+    cloud.restart()
+    cloud.say("c", a_hello("again"))
+    assert [step.base_hash for step in cloud.order("c").steps] == chain
+
+
+def away(tmp_path: Path, broadcast: BroadcastConfig) -> tuple[Cloud, Theta]:
+    """Device c comes back in the fifth round after the first; the model (n,) that it has."""
+    cloud = Cloud(tmp_path, config_of(broadcast), devices=("a", "b", "c"))
+    cloud.hello()
+    held = cloud.model(cloud.order("c").model.sha256)
+    sparse_update(cloud, "c", 7)
+    cloud.say("c", Goodbye(a_hello("c").nonce))
+    rounds_of(cloud, 4)
+    cloud.say("c", a_hello("c"))
+    rounds_of(cloud, 1)
+    return cloud, held
+
+
+def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -> None:
+    cloud, theta = away(tmp_path, BroadcastConfig(ValueCoding.BF16, 0.2))
+    chain, order = cloud.core.open[RUN].steps, cloud.order("c")
+    (step,) = order.steps
+    assert len(chain) == 5 and step.base_hash == hash_of(theta)
+    assert step.blob.size < sum(row.size for row in chain)
+    cloud.core.run_store.collect()
+    current = cloud.core.open[RUN]
+    private = [
+        named.manifest for named in cloud.core.rounds.served(current, "c") if not named.receivers
+    ]
+    assert private == [step.blob]
+    decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(theta)
+    assert hash_of(theta) == order.model_hash
+    assert [s.blob.sha256 for s in cloud.order("a").steps] == [chain[-1].blob]
+
+
+def test_a_sum_that_depends_on_its_order_is_not_sent(tmp_path: Path) -> None:
+    cloud, _ = away(tmp_path, BroadcastConfig(ValueCoding.FP16, 0.05))
+    assert len(cloud.order("c").steps) == 5
+
+
+def test_a_device_that_may_have_a_later_model_gets_the_steps(tmp_path: Path) -> None:
+    """It was asked meanwhile, and its update may be on its way."""
+    config = config_of(BroadcastConfig(ValueCoding.BF16, 0.2), quorum=0.5)
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
+    cloud.hello()
+    sparse_update(cloud, "c", 7)
+    rounds_of(cloud, 3)
+    assert len(cloud.core.open[RUN].steps) == len(cloud.order("c").steps) == 3
+
+
+def test_a_sum_leads_to_every_bit() -> None:
+    """Of zeros, of an element that came back, of one that rounding has changed."""
+    theta = np.array([0.0, 0.5, -0.25, 1e-9], np.float32)
+    there = SparseVector(4, np.array([0, 1, 2], np.uint32), np.array([1, 2, 3], np.float32))
+    back = SparseVector(4, np.array([1], np.uint32), np.array([-2], np.float32))
+    current = theta.copy()
+    for change in (there, back):
+        change.add_to(current)
+    found = summed([there, back], current, hash_of(theta))
+    assert found is not None and found.indices is not None and found.indices.tolist() == [0, 2]
+    assert summed([there, back], current, hash_of(current)) is None
+    small = SparseVector(4, np.array([3], np.uint32), np.array([1], np.float32))
+    lossy = theta.copy()
+    for change in (small, there):
+        change.add_to(lossy)
+    assert summed([small, there], lossy, hash_of(theta)) is None
+
+
+def test_steps_since_a_version_that_none_starts_from() -> None:
+    rows = steps(1, 1, 1)
+    assert steps_since(rows, bytes([1]) * 32) == rows[1:]
+    for unknown in (b"", b"?" * 32):
+        assert steps_since(rows, unknown) == rows
+
+
 def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config_of(BroadcastConfig()))
+    cloud = Cloud(tmp_path, config_of(WHOLE))
     cloud.hello()
     rounds_of(cloud, 2)
     assert [order.steps for order in cloud.messages("a", Order)] == [(), (), ()]

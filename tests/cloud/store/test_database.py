@@ -138,7 +138,7 @@ def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None
         for sql in (named_blobs_sql(LATE_ROUNDS), f"SELECT 1 WHERE 1 NOT IN ({NAMED_UPDATES})")
     ]
     steps = [step for plan in plans for *_, step in plan]
-    assert sum(step.startswith(("SEARCH o ", "SEARCH u ")) for step in steps) == 6 + 2
+    assert sum(step.startswith(("SEARCH o ", "SEARCH u ")) for step in steps) == 7 + 2
     assert not [step for step in steps if step.startswith(("SCAN o", "SCAN u", "CORRELATED"))]
 
 

@@ -20,10 +20,17 @@ def dense(*values: float) -> SparseVector:
     return SparseVector(3, None, np.array(values, np.float32))
 
 
-def test_momentum_is_refused() -> None:
-    context = context_of(LAYOUT, THETA, training=Training(momentum=0.5))
-    with pytest.raises(ConfigError, match=r"training\.momentum: found 0\.5, expected 0: scaffold"):
-        Scaffold().init(context)
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (Training(momentum=0.5), r"training\.momentum: found 0\.5, expected 0: scaffold"),
+        (Training(optimizer="adam"), r"training\.optimizer: found 'adam', expected plain SGD"),
+        (Training(weight_decay=0.1), r"training\.optimizer: found 'sgd', expected plain SGD"),
+    ],
+)
+def test_other_optimizers_are_refused(training: Training, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scaffold().init(context_of(LAYOUT, THETA, training=training))
 
 
 def test_what_a_device_says_ends_no_run() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.batches import Batch, batches, evaluation_batches, permutations
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import LastBatch
+from sedge_protocol.wire.training import LastBatch
 
 MODES: list[LastBatch] = ["pad", "fill", "drop"]
 

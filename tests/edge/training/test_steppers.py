@@ -1,13 +1,19 @@
-"""Descents over a step program in numpy, against the definitions written out in float64."""
+"""Steps over a backend in numpy, against the definitions written out in float64."""
 
 import numpy as np
 import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from sedge_edge.training.steppers import Arrays, MixtureStepper, PlainStepper
+from sedge_edge.training.steppers import (
+    Arrays,
+    Differentiated,
+    MixtureStepper,
+    Model,
+    PlainStepper,
+)
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import OptimizerName, Training
 
 LAYOUT = Layout.of(
     [
@@ -40,25 +46,17 @@ def moved(theta: Vector, x: Vector) -> Vector:
 
 
 class Program:
-    """A step program as an exported one is; keeps what it was asked."""
+    """A backend that differentiates as an exported program does; keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, bool]] = []
+        self.lasts: list[bool] = []
 
-    def __call__(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        self.asked.append((name, last))
-        theta, velocity = feeds["theta"].astype(np.float32), feeds["velocity"].astype(np.float32)
-        x, y = feeds["x"].astype(np.float64), feeds["y"].astype(np.float64)
-        exact, loss = gradient_of(theta.astype(np.float64), x, y)
-        gradient = exact.astype(np.float32)
-        if name == "train_prox":
-            pull = (feeds["prox"] * (theta - feeds["anchor"])).astype(np.float32)
-            pull[MEAN] = 0
-            gradient = gradient + pull
-        velocity = (feeds["momentum"] * velocity + gradient).astype(np.float32)
-        end = (theta - feeds["learning_rate"] * velocity).astype(np.float32)
-        end[MEAN] = moved(theta.astype(np.float64), x)
-        return [end, velocity, np.array(loss, np.float32)]
+    def __call__(self, theta: Theta, batch: Arrays, last: bool) -> Differentiated:
+        self.lasts.append(last)
+        x, y = exact(batch["x"]), exact(batch["y"])
+        gradient, loss = gradient_of(exact(theta), x, y)
+        statistic = moved(exact(theta), x).astype(np.float32)
+        return Differentiated(gradient.astype(np.float32), loss, statistic)
 
 
 def batches(seed: int = 0) -> list[Arrays]:
@@ -107,7 +105,7 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
     start, anchor = theta_of(1), theta_of(2) if added else None
     correction = theta_of(3) if added else None
     before = start.copy()
-    plain = PlainStepper(Program(), LAYOUT, start, training, anchor, True, correction)
+    plain = PlainStepper(Program(), Model(LAYOUT, start, training, anchor, correction), True)
     losses = run(plain)
     theta, velocity, gradient = exact(start), np.zeros(N), np.zeros(N)
     steady = np.zeros(N) if correction is None else exact(correction)
@@ -121,8 +119,8 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
         theta = theta - training.learning_rate * velocity
         theta[MEAN] = statistic
         theta = np.where(still, start, theta)
-    np.testing.assert_allclose(plain.theta, theta, rtol=0, atol=3e-6)
-    assert plain.theta[still].tobytes() == start[still].tobytes()
+    np.testing.assert_allclose(plain.model.theta, theta, rtol=0, atol=3e-6)
+    assert plain.model.theta[still].tobytes() == start[still].tobytes()
     assert plain.gradient is not None
     np.testing.assert_allclose(plain.gradient, np.where(still, 0, gradient), rtol=0, atol=3e-6)
     assert not plain.gradient[still].any()
@@ -133,28 +131,46 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
 @pytest.mark.parametrize("training", TRAININGS)
 def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
     silent, asking = Program(), Program()
-    without = PlainStepper(silent, LAYOUT, theta_of(1), training)
-    plain = PlainStepper(asking, LAYOUT, theta_of(1), training, wants_gradient=True)
+    without = PlainStepper(silent, Model(LAYOUT, theta_of(1), training))
+    plain = PlainStepper(asking, Model(LAYOUT, theta_of(1), training), wants_gradient=True)
     assert run(without) == run(plain)
-    assert without.theta.tobytes() == plain.theta.tobytes()
+    assert without.model.theta.tobytes() == plain.model.theta.tobytes()
     assert without.gradient is None
-    hidden = training.momentum > 0 or training.prox > 0
-    assert len(silent.asked) == STEPS
-    assert len(asking.asked) == STEPS + hidden, "one more run where the outputs do not show it"
-    name = "train_prox" if training.prox else "train"
-    assert {asked for asked, _ in asking.asked} == {name}, "no program is loaded for it"
-    assert [last for _, last in asking.asked] == [False] * (STEPS - 1 + hidden) + [True]
+    assert silent.lasts == asking.lasts == [False] * (STEPS - 1) + [True]
 
 
-def test_the_gradient_is_exact_at_any_learning_rate() -> None:
-    """Where a difference of thetas would have nothing left of it."""
-    tiny = Training(learning_rate=1e-9, momentum=0.99, prox=10.0)
-    plain = PlainStepper(Program(), LAYOUT, theta_of(1), tiny, theta_of(2), wants_gradient=True)
-    run(plain)
-    last = batches()[-1]
-    wanted, _ = gradient_of(exact(theta_of(1)), exact(last["x"]), exact(last["y"]))
-    assert plain.gradient is not None
-    np.testing.assert_allclose(plain.gradient, wanted, rtol=1e-6, atol=1e-7)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_what_is_not_trained_is_not_decayed(optimizer: OptimizerName) -> None:
+    """Statistics are the program's, frozen tensors keep every bit, whatever the optimizer."""
+    heavy = Training(
+        learning_rate=0.1, freeze=("bias",), optimizer=optimizer, weight_decay=0.5, prox=0.3
+    )
+    model = Model(LAYOUT, theta_of(1), heavy, theta_of(2), theta_of(3))
+    plain = PlainStepper(Program(), model)
+    expected = exact(theta_of(1))[MEAN]
+    for batch in batches():
+        expected = 0.5 * expected + 0.5 * exact(batch["x"]).mean(axis=0)
+        plain.step(batch, False)
+    np.testing.assert_allclose(model.theta[MEAN], expected, rtol=1e-5)
+    assert model.theta[BIAS].tobytes() == theta_of(1)[BIAS].tobytes()
+    assert (model.theta[WEIGHT] != theta_of(1)[WEIGHT]).all()
+
+
+def test_models_side_by_side_are_those_alone() -> None:
+    """Leading axes are models: bit for bit what each would be by itself."""
+    clipped = Training(learning_rate=0.1, momentum=0.5, prox=0.2, clip_norm=0.5)
+    both = np.stack([theta_of(1), theta_of(2)])
+    together = Model(LAYOUT, both, clipped)
+    alone = [Model(LAYOUT, theta, clipped) for theta in both]
+    for batch in batches():
+        found = [Program()(model.theta, batch, False) for model in alone]
+        statistics = [one.statistics for one in found if one.statistics is not None]
+        gradients = np.stack([one.gradient for one in found])
+        together.advance(Differentiated(gradients, None, np.stack(statistics)))
+        for model, one in zip(alone, found, strict=True):
+            model.advance(one)
+    for row, model in zip(together.theta, alone, strict=True):
+        assert row.tobytes() == model.theta.tobytes()
 
 
 @pytest.mark.parametrize("training", TRAININGS)
@@ -169,10 +185,10 @@ def test_a_mixture_is_algorithm_1(
     program = Program()
     both = MixtureStepper(program, LAYOUT, start, first_own, 0.4, adaptive, training)
     losses = run(both)
-    alone = PlainStepper(Program(), LAYOUT, start, training)
+    alone = PlainStepper(Program(), Model(LAYOUT, start, training))
     own, own_velocity, alpha = exact(first_own), np.zeros(N), 0.4
     for step, (batch, found) in enumerate(zip(batches(), losses, strict=True)):
-        sent = exact(alone.theta)
+        sent = exact(alone.model.theta)
         x, y = exact(batch["x"]), exact(batch["y"])
         mixture = alpha * own + (1 - alpha) * sent
         slope, loss = gradient_of(mixture, x, y)
@@ -187,12 +203,11 @@ def test_a_mixture_is_algorithm_1(
             alpha -= training.learning_rate * float((before - sent) @ slope)
             alpha = min(1.0, max(0.0, alpha))
         assert alone.step(batch, step == STEPS - 1) == found[:1]
-    assert both.sent.theta.tobytes() == alone.theta.tobytes()
-    np.testing.assert_allclose(both.own, own, rtol=0, atol=3e-6)
-    assert both.own[still].tobytes() == first_own[still].tobytes()
+    assert both.sent.theta.tobytes() == alone.model.theta.tobytes()
+    np.testing.assert_allclose(both.own.theta, own, rtol=0, atol=3e-6)
+    assert both.own.theta[still].tobytes() == first_own[still].tobytes()
     assert both.mix == pytest.approx(alpha, abs=1e-6)
-    assert len(program.asked) == 2 * STEPS
-    assert [last for _, last in program.asked] == [False] * (2 * STEPS - 1) + [True]
+    assert program.lasts == [False] * (2 * STEPS - 1) + [True]
     np.testing.assert_array_equal(first_own, theta_of(2))
 
 

@@ -1,5 +1,6 @@
 """The choice of a backend."""
 
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,8 @@ import pytest
 from tests.edge.harness import manifest_of
 
 from sedge_edge import backends
-from sedge_edge.backends import open_trainer
+from sedge_edge.backends import Backend, open_trainer
+from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import (
@@ -18,7 +20,7 @@ from sedge_protocol.wire.bundle import (
 
 def bundle(*backends: str) -> Bundle:
     """A bundle whose programs are not programs: only the choice is tested here."""
-    programs = tuple(Program("train", name, f"train.{name}", "") for name in backends)
+    programs = tuple(Program("gradient", name, f"train.{name}", "") for name in backends)
     manifest = manifest_of(Layout.of([("w", (2,), Role.PARAMETER)]), *programs)
     return Bundle(manifest, {program.file: b"" for program in programs})
 
@@ -26,7 +28,7 @@ def bundle(*backends: str) -> Bundle:
 @pytest.mark.parametrize("backend", ["auto", "onnxruntime"])
 @pytest.mark.parametrize("offered", [("onnxruntime",), ("executorch", "onnxruntime")])
 def test_onnxruntime_is_found(backend: str, offered: tuple[str, ...]) -> None:
-    with pytest.raises(CodecError, match="'train' cannot be loaded"):  # so it was opened
+    with pytest.raises(CodecError, match="'gradient' cannot be loaded"):  # so it was opened
         open_trainer(bundle(*offered), backend, 1)
 
 
@@ -35,11 +37,16 @@ def test_onnxruntime_is_found(backend: str, offered: tuple[str, ...]) -> None:
     [
         (
             "auto",
-            ("executorch",),
-            "found 'auto', expected .* one of those in the bundle: executorch",
+            ("coreml",),
+            "found 'auto', expected one of those in the bundle: coreml",
         ),
-        ("onnxruntime", ("executorch",), "found 'onnxruntime', expected .* bundle: executorch"),
-        ("executorch", ("executorch", "onnxruntime"), "found 'executorch', expected"),
+        (
+            "onnxruntime",
+            ("executorch",),
+            "found 'onnxruntime', expected one of .* bundle: executorch",
+        ),
+        ("coreml", ("coreml", "onnxruntime"), "found 'coreml', expected one of"),
+        ("auto", (), "found 'auto', expected one of those in the bundle: none"),
     ],
 )
 def test_a_backend_that_is_not_there(backend: str, offered: tuple[str, ...], message: str) -> None:
@@ -49,27 +56,43 @@ def test_a_backend_that_is_not_there(backend: str, offered: tuple[str, ...], mes
 
 @pytest.mark.parametrize("backend", ["auto", "onnxruntime"])
 def test_the_error_says_what_to_install(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_nothing(_name: str) -> None:
-        return None
-
-    monkeypatch.setattr(backends, "find_spec", find_nothing)
-    with pytest.raises(ConfigError, match=r"onnxruntime \(pip install 'sedge-fl\[onnx\]'\)"):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match=r"onnxruntime: .* \(pip install 'sedge-fl\[onnx\]'\)$"):
         open_trainer(bundle("onnxruntime"), backend, 1)
 
 
-def test_a_broken_installation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_it(_name: str) -> object:
-        return object()
+@pytest.mark.parametrize(
+    ("memory", "tried"), [(0, ["a", "b"]), (255, ["b", "a"]), (256, ["a", "b"])]
+)
+def test_with_little_memory_the_last_is_tried_first(
+    memory: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
 
-    monkeypatch.setattr(backends, "find_spec", find_it)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match="a working onnxruntime"):
-        open_trainer(bundle("onnxruntime"), "auto", 1)
+    def row(name: str) -> Backend:
+        def broken(bundle: Bundle, threads: int) -> Trainer:
+            asked.append(name)
+            raise ImportError(f"no {name}")
+
+        return Backend(name, name, f"get {name}", broken, False)
+
+    monkeypatch.setattr(backends, "BACKENDS", {"a": row("a"), "b": row("b")})
+
+    def works(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr(backends, "crash", works)
+    monkeypatch.setattr(backends, "memory_mb", lambda: memory)
+    expected = "; ".join(f"{name}: no {name} (get {name})" for name in tried)
+    with pytest.raises(ConfigError, match=f"a working backend; {re.escape(expected)}$"):
+        open_trainer(bundle("a", "b", "c"), "auto", 1)
+    assert asked == tried
 
 
 def test_importing_loads_no_machine_learning_library() -> None:
     code = (
-        "import sys, sedge_edge.training.trainer, sedge_edge.backends.onnx_runtime, sedge_edge.data\n"
+        "import sys, sedge_edge.training.trainer, sedge_edge.data\n"
+        "from sedge_edge.backends import executorch, onnx_runtime\n"
         "print(*[m for m in ('torch', 'onnxruntime', 'executorch', 'onnx', 'PIL') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

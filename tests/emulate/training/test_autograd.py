@@ -10,7 +10,7 @@ from sedge_edge.training.batches import Permutations
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Precision
-from sedge_protocol.wire.messages import LastBatch, Training
+from sedge_protocol.wire.training import LastBatch, Training
 
 CPU = torch.device("cpu")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
+from sedge_edge.training.steppers import Differentiated
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import (
@@ -179,12 +181,11 @@ def test_a_gradient_of_the_wrong_element_is_refused(
     """The fault that other runtimes have: a max-pool that sends gradients elsewhere."""
     right = Module.differentiate
 
-    def shifted(self: Module, x: Tensor, y: Tensor) -> Tensor:
-        loss = right(self, x, y)
-        first = self._learning["0.weight"].value.grad
-        assert first is not None
-        first.copy_(first.roll(1, -1))
-        return loss
+    def shifted(self: Module, values: Tensor, x: Tensor, y: Tensor) -> Differentiated:
+        found = right(self, values, x, y)
+        place = OF.network.layout.by_name["0.weight"].slice
+        found.gradient[place] = cast(Tensor, found.gradient)[place].roll(1)
+        return found
 
     monkeypatch.setattr(Module, "differentiate", shifted)
     with pytest.raises(Wrong, match=r"0\.weight is off by"):

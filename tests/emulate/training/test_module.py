@@ -1,7 +1,6 @@
 """Any model by autograd, its tensors views of one vector."""
 
 import numpy as np
-import pytest
 import torch
 from tests.emulate.training import trainings
 from tests.emulate.training.trainings import CLASSES, PLAIN, PULLED, problem
@@ -9,12 +8,10 @@ from torch import Tensor, nn
 
 from sedge_edge.training.examples import Examples
 from sedge_emulate.training.autograd import AutogradTrainer
-from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
 from sedge_export import cross_entropy
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
 
 CPU = torch.device("cpu")
 
@@ -82,29 +79,3 @@ def test_tokens() -> None:
     task = Task(of.network.theta, data, PULLED, 3)
     (end,) = trainings.trained(AutogradTrainer(of, "fp32", CPU), [task])
     np.testing.assert_allclose(end.theta, trainings.in_torch(of, task), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("training", [PLAIN, PULLED], ids=["plain", "pulled"])
-def test_placed_elsewhere_and_back(training: Training) -> None:
-    """What happens at another place between two steps leaves no trace."""
-    of = problem("cnn")
-    engine = Module(of, "fp32", CPU)
-    theta = of.network.theta
-    data = trainings.examples(of.input.shape, 8, 0)
-    x, y = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
-    ends: list[bytes] = []
-    with torch.no_grad():
-        for wanders in (False, True):
-            engine.start(theta, training)
-            for _ in range(3):
-                here = engine.values.clone()
-                if wanders:
-                    engine.place(here + 1)
-                    engine.differentiate(x, y)
-                    assert engine.gradient().any()
-                    engine.place(here)
-                engine.differentiate(x, y)
-                engine.step()
-            ends.append(engine.storage.read(engine.values).tobytes())
-    assert ends[0] == ends[1]
-    assert ends[0] != theta.tobytes()

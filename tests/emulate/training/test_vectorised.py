@@ -11,7 +11,7 @@ from tests.emulate.training.trainings import PLAIN, PULLED, problem
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer, fitting_width
-from sedge_protocol.wire.messages import LastBatch, Training
+from sedge_protocol.wire.training import LastBatch, Training
 
 CPU = torch.device("cpu")
 

@@ -46,7 +46,7 @@ RUN = RunConfig(
     min_train_devices=DEVICES,
     min_available_devices=DEVICES,
     deadline_s=500,
-    broadcast=BroadcastConfig(values=ValueCoding.BF16, fraction=0.3),
+    broadcast=BroadcastConfig(values=ValueCoding.FP16, fraction=0.3),
     training=TrainingConfig(learning_rate=0.1),
     codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
 )

@@ -34,7 +34,9 @@ QUIET = (
 [rounds]
 num_rounds = 3
 fraction_train = 0.5
-broadcast = { values = "bf16", fraction = 0.2 }
+[broadcast]
+values = "bf16"
+fraction = 0.2
 [training]
 learning_rate = 0.05
 momentum = 0.7
@@ -63,7 +65,9 @@ fraction_available = 0.4
 fraction_train = 0.8
 quorum = 0.7
 deadline_s = 120
-broadcast = { values = "bf16", fraction = 0.3 }
+[broadcast]
+values = "bf16"
+fraction = 0.3
 [training]
 local_epochs = 3
 learning_rate = 0.05

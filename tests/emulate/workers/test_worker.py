@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
-from sedge_edge.backends.onnx_runtime import OnnxTrainer
+from sedge_edge.backends import open_trainer
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.job import Job, Kept, Outcome, WorkerContext, run_job
 from sedge_emulate.data.shares import Shares
@@ -105,7 +105,7 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
 ) -> None:
     """Two rounds, with what the first left: residual, mask, the device's own model and all else."""
     bundle, theta = load(setup.bundle)
-    trainer = OnnxTrainer(bundle, 1)
+    trainer = open_trainer(bundle, "onnxruntime", 1)
     train, test = Shares.open(setup.data).examples(1)
     codec = Codec(values=ValueCoding.BF16, fraction=0.1)
     worker = Worker(setup)

@@ -33,7 +33,7 @@ from sedge_protocol.wire.bundle import (
 
 LAYOUT = Layout.of([("weight", (3, 4), Role.PARAMETER), ("bias", (3,), Role.PARAMETER)])
 INIT = np.linspace(-1, 1, LAYOUT.size).astype(np.float32)
-FILES = {"train.onnx": b"train" * 100, "predict.onnx": b"predict" * 50}
+FILES = {"gradient.onnx": b"gradient" * 100, "predict.onnx": b"predict" * 50}
 Fields = dict[str, object]
 
 
@@ -49,9 +49,8 @@ MANIFEST = BundleManifest(
     input=TensorSpec("float32", (4,)),
     target=TensorSpec("int64", ()),
     num_classes=3,
-    optimizer="sgd",
     uses_batch_statistics=False,
-    programs=(program("train", "train.onnx"), program("predict", "predict.onnx")),
+    programs=(program("gradient", "gradient.onnx"), program("predict", "predict.onnx")),
     verification=Verification(1e-7, 1e-6, 1e-4, {"torch": "2.9"}),
 )
 BUNDLE = Bundle(MANIFEST, FILES)
@@ -85,7 +84,7 @@ def with_axes(channels: list[object], dims: list[list[int]]) -> Fields:
 
 
 def test_a_file_larger_than_a_bundle_is_not_read(folder: Path) -> None:
-    for name in ("manifest.json", "train.onnx"):
+    for name in ("manifest.json", "gradient.onnx"):
         kept = (folder / name).read_bytes()
         os.truncate(folder / name, MAX_BUNDLE_BYTES + 1)  # a hole: the disk holds nothing of it
         with pytest.raises(CodecError, match=f"{name}: expected at most {MAX_BUNDLE_BYTES} bytes"):
@@ -99,7 +98,7 @@ def test_a_folder_goes_both_ways(folder: Path) -> None:
     assert found == BUNDLE
     assert init.tobytes() == INIT.tobytes()
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["init.bin", "manifest.json", "predict.onnx", "train.onnx"]
+    assert names == ["gradient.onnx", "init.bin", "manifest.json", "predict.onnx"]
 
 
 def test_a_blob_goes_both_ways_and_is_always_the_same() -> None:
@@ -110,7 +109,7 @@ def test_a_blob_goes_both_ways_and_is_always_the_same() -> None:
     assert pack(unpack(blob)) == blob
 
 
-@pytest.mark.parametrize("name", [MANIFEST_NAME, INIT_NAME, "train.onnx"])
+@pytest.mark.parametrize("name", [MANIFEST_NAME, INIT_NAME, "gradient.onnx"])
 def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(StorageError, match=name):
@@ -118,8 +117,8 @@ def test_a_missing_file(folder: Path, name: str) -> None:
 
 
 def test_a_program_that_was_changed(folder: Path) -> None:
-    (folder / "train.onnx").write_bytes(FILES["train.onnx"] + b"x")
-    with pytest.raises(CodecError, match=r"'train.onnx' does not have the manifest's sha256"):
+    (folder / "gradient.onnx").write_bytes(FILES["gradient.onnx"] + b"x")
+    with pytest.raises(CodecError, match=r"'gradient.onnx' does not have the manifest's sha256"):
         load(folder)
 
 
@@ -130,7 +129,7 @@ def test_an_init_of_another_length(folder: Path, size: int) -> None:
         load(folder)
 
 
-PATHS = ["../train.onnx", "/etc/passwd", "a/b", "./train.onnx", "train.onnx/", "a/../train.onnx"]
+PATHS = ["../g.onnx", "/etc/passwd", "a/b", "./g.onnx", "g.onnx/", "a/../g.onnx"]
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -140,7 +139,7 @@ def test_a_program_file_that_is_a_path(folder: Path, name: str) -> None:
     with pytest.raises(CodecError, match="holds a path"):
         load(folder)
     with pytest.raises(CodecError, match="holds a path"):
-        unpack(packed(msgspec.json.encode(changed), {name: FILES["train.onnx"]}))
+        unpack(packed(msgspec.json.encode(changed), {name: FILES["gradient.onnx"]}))
 
 
 @pytest.mark.parametrize("size", [1, 65536])
@@ -201,7 +200,7 @@ def test_blobs_that_are_no_bundle() -> None:
         compress(b"\x82\xa8manifest\xc4\x00\xa5files\xdf\xff\xff\xff\xff"),
         compress(nested),
         packed(b"", []),
-        packed(msgspec.json.encode(MANIFEST), {"train.onnx": b"", "predict.onnx": b""}),
+        packed(msgspec.json.encode(MANIFEST), {"gradient.onnx": b"", "predict.onnx": b""}),
     ):
         with pytest.raises(CodecError):
             unpack(blob)
@@ -221,7 +220,7 @@ def test_every_changed_byte_of_a_blob_is_refused() -> None:
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", 10_000)
-    bomb = packed(msgspec.json.encode(MANIFEST), {"train.onnx": bytes(20_000)})
+    bomb = packed(msgspec.json.encode(MANIFEST), {"gradient.onnx": bytes(20_000)})
     assert len(bomb) < 10_000
     with pytest.raises(CodecError, match="over 10000 bytes, the limit"):
         unpack(bomb)

@@ -106,7 +106,6 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
     grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
     late_updates: LateUpdates = "remember"
-    broadcast: BroadcastConfig = BroadcastConfig()
 
 
 class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,14 +170,15 @@ class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[strategies]]: one run of the fleet. Its own ``training``, ``codec``, ``patch``, ``robust`` and
-    ``attack`` replace the fleet's tables as a whole."""
+    """[[strategies]]: one run of the fleet. Its own ``training``, ``codec``, ``broadcast``, ``patch``,
+    ``robust`` and ``attack`` replace the fleet's tables as a whole."""
 
     name: str
     label: str = ""
     options: Mapping[str, Option] = {}
     training: TrainingConfig | None = None
     codec: CodecConfig | None = None
+    broadcast: BroadcastConfig | None = None
     patch: PatchConfig | None = None
     robust: RobustConfig | None = None
     attack: AttackConfig | None = None
@@ -209,6 +209,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     rounds: RoundsConfig = RoundsConfig()
     training: TrainingConfig = TrainingConfig()
     codec: CodecConfig = CodecConfig()
+    broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
     robust: RobustConfig = RobustConfig()
     attack: AttackConfig = AttackConfig()
@@ -235,7 +236,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             grace_s=rounds.grace_s,
             late_updates=rounds.late_updates,
             seed=self.seed,
-            broadcast=rounds.broadcast,
+            broadcast=strategy.broadcast or self.broadcast,
             patch=strategy.patch or self.patch,
             training=strategy.training or self.training,
             robust=strategy.robust or self.robust,

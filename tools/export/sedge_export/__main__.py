@@ -1,7 +1,7 @@
 """sedge-export: compiles a model into a bundle folder, from the command line.
 
     sedge-export package.module:function --sample-shape 1,28,28 --batch-size 32 --num-classes 10 \\
-        --name avgcnn --out folder [--widths 0,0.25,0.5,0.75]
+        --name avgcnn --out folder [--widths 0,0.25,0.5,0.75] [--backend onnxruntime,executorch]
     sedge-export show folder
 
 The function or class is called without arguments and must return an nn.Module. ``--widths`` are shares of
@@ -14,6 +14,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from sedge_export.export import TOLERANCE, export
+from sedge_export.target import TARGETS
 from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.wire.bundle import BundleManifest, load
+from sedge_protocol.wire.bundle import ONNXRUNTIME, BundleManifest, load
 
 QUARTERS = (0.25, 0.5, 0.75)
 SHOWN = 4  # tensors of an axis that ``show`` names
@@ -58,10 +60,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("target", f"{target.dtype} {_shape(target.shape)}, {manifest.num_classes} classes"),
         ("batch size", f"{manifest.batch_size}"),
         *_axes_rows(manifest),
-        *(
-            (f"{program.name} ({program.backend})", f"{_size(folder / program.file):,} bytes")
-            for program in manifest.programs
-        ),
+        *_program_rows(manifest, folder),
         (
             "against torch",
             f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e},"
@@ -71,6 +70,16 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str]]:
+    """Each file with its programs and its size."""
+    rows: list[tuple[str, str]] = []
+    for file, group in groupby(manifest.programs, lambda program: program.file):
+        programs = list(group)
+        names = ", ".join(program.name for program in programs)
+        rows.append((f"{names} ({programs[0].backend})", f"{_size(folder / file):,} bytes"))
+    return rows
 
 
 def _axes_rows(manifest: BundleManifest) -> list[tuple[str, str]]:
@@ -119,6 +128,7 @@ def _export(options: argparse.Namespace) -> dict[Path, BundleManifest]:
             tolerance=options.tolerance,
             seed=options.seed,
             dropped=dropped,
+            backends=options.backend,
         )
         for dropped, folder in folders.items()
     }
@@ -171,6 +181,13 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
+def _backends(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if len(set(names)) < len(names) or not set(names) <= set(TARGETS):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected of {','.join(TARGETS)}")
+    return names
+
+
 def _tolerance(text: str) -> float:
     tolerance = float(text)
     if not 0 < tolerance < math.inf:
@@ -216,6 +233,12 @@ def _export_parser() -> argparse.ArgumentParser:
         type=_shares,
         default=(0.0,),
         help="shares of channels to leave out, rising from 0 to below 1: 0,0.25,0.5,0.75",
+    )
+    parser.add_argument(
+        "--backend",
+        type=_backends,
+        default=(ONNXRUNTIME,),
+        help=f"runtimes that get programs, of {', '.join(TARGETS)} (default {ONNXRUNTIME})",
     )
     parser.add_argument(
         "--tolerance",

@@ -4,19 +4,21 @@ Nothing is written unless every program agrees with eager torch.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from sedge_export.axes import find_axes
 from sedge_export.batches import Samples, random_samples
 from sedge_export.inspection import OperatorRecorder, inspect_model
-from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.narrow import cut
 from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
+from sedge_export.target import TARGETS, File, Signature, signatures
 from sedge_export.trace import trace
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
@@ -33,11 +35,7 @@ from sedge_protocol.wire.bundle import (
     save,
 )
 
-OPTIMIZER = "sgd"
 TOLERANCE = 1e-4
-_BATCH = ("x", "y", "w")
-_STEP = ("theta", "velocity", *_BATCH, "learning_rate", "momentum")
-_STEPPED = ("theta_next", "velocity_next", "loss")
 
 
 def export(
@@ -54,6 +52,7 @@ def export(
     tolerance: float = TOLERANCE,
     seed: int = 0,
     dropped: float = 0.0,
+    backends: Sequence[str] = (ONNXRUNTIME,),
 ) -> BundleManifest:
     """Write the model's bundle. Returns its manifest.
 
@@ -62,11 +61,13 @@ def export(
     describes a row of the targets, by default a label, or C floats. ``real_data`` (x, y), any number of
     rows, is used for verification in addition to random rows. ``dropped`` (0 to below 1) exports a narrower
     form, without this share of the channels of every axis: its tensors have the names and the order of the
-    whole model's, and are slices of them.
+    whole model's, and are slices of them. ``backends`` are the runtimes that get programs, names of
+    ``target.TARGETS``.
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
+    _check_backends(backends)
     x = _sample_batch(sample_input.detach().cpu(), batch_size)
     form = _form(model, x, loss, num_classes, dropped)
     if target is None:
@@ -74,14 +75,54 @@ def export(
         target = labels if num_classes else floats
     rng = torch.Generator().manual_seed(seed)
     samples = random_samples(x, target, num_classes, batch_size, rng)
-    lowered = _programs(form, x, samples.y[:batch_size])
+    graphs = _traced(form, x, samples.y[:batch_size])
     sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
-    measured = verify(lowered, form.model, form.network, sources, batch_size, tolerance, rng)
-    bundle = _bundle(form, lowered, measured, name, x, target, num_classes)
+    lowered: dict[str, dict[str, File]] = {}
+    measured: list[Verification] = []
+    for backend in backends:
+        runtime = TARGETS[backend]
+        lowered[backend] = runtime.lower(graphs, form.signatures, form.operators.where)
+        loaded = {
+            key: runtime.load(key, file.data, form.signatures[key])
+            for key, file in lowered[backend].items()
+        }
+        with _naming(backend):
+            measured.append(
+                verify(
+                    loaded, form.model, form.network, sources, batch_size, tolerance, rng,
+                    runtime.packages,
+                )
+            )  # fmt: skip
+    bundle = _bundle(form, lowered, _worst(measured), name, x, target, num_classes)
     if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
         raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
     save(folder, bundle, form.network.theta)
     return bundle.manifest
+
+
+def _check_backends(backends: Sequence[str]) -> None:
+    if not backends or len(set(backends)) < len(backends) or not set(backends) <= set(TARGETS):
+        raise ExportError(f"backends: {', '.join(backends)}, expected of {', '.join(TARGETS)}")
+    for backend in backends:
+        TARGETS[backend].check_installed()
+
+
+@contextmanager
+def _naming(backend: str) -> Generator[None]:
+    try:
+        yield
+    except ExportError as exc:
+        raise ExportError(f"{backend}: {exc}") from exc
+
+
+def _worst(measured: Sequence[Verification]) -> Verification:
+    """One verification for all backends: the largest errors."""
+    return msgspec.structs.replace(
+        measured[0],
+        step_error=max(one.step_error for one in measured),
+        epoch_error=max(one.epoch_error for one in measured),
+        versions={name: found for one in measured for name, found in one.versions.items()},
+    )
 
 
 def _sample_batch(sample: Tensor, batch_size: int) -> Tensor:
@@ -115,6 +156,11 @@ class _Form:
     axes: Axes | None
     dropped: float
 
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """The programs' inputs and outputs."""
+        return signatures(bool(self.network.layout.statistics))
+
 
 def _form(
     model: nn.Module, x: Tensor, loss: RowLoss | None, num_classes: int, dropped: float
@@ -131,44 +177,30 @@ def _form(
     return _Form(model, network, operators, outputs, axes, dropped)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    function: Callable[..., Tensor | tuple[Tensor, ...]]
-    training: bool
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-
-
-def _programs(form: _Form, x: Tensor, y: Tensor) -> dict[str, bytes]:
+def _traced(form: _Form, x: Tensor, y: Tensor) -> dict[str, fx.GraphModule]:
     network = form.network
-    plans = {
-        "train": _Plan(network.train, True, _STEP, _STEPPED),
-        "train_prox": _Plan(network.train_prox, True, (*_STEP, "prox", "anchor"), _STEPPED),
-        "evaluate": _Plan(
-            network.evaluate, False, ("theta", *_BATCH), ("loss_sum", "correct_count", "weight_sum")
-        ),
-        "predict": _Plan(network.predict, False, ("theta", "x"), ("logits",)),
+    functions: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
+        "gradient": network.gradient,
+        "evaluate": network.evaluate,
+        "predict": network.predict,
     }
-    # Separate tensors, because tracing tells its inputs apart by identity.
-    vectors = {key: torch.from_numpy(network.theta) for key in ("theta", "velocity", "anchor")}
-    scalars = {key: torch.ones(()) for key in ("learning_rate", "momentum", "prox")}
-    inputs = {**vectors, **scalars, "x": x, "y": y, "w": torch.ones(len(x))}
-    lowered: dict[str, bytes] = {}
-    for name, plan in plans.items():
-        network.model.train(plan.training)
-        traced = trace(plan.function, [inputs[key] for key in plan.inputs])
-        lowered[name] = to_onnx(traced, name, plan.inputs, plan.outputs, form.operators.where)
-    return lowered
+    inputs = {"theta": torch.from_numpy(network.theta), "x": x, "y": y, "w": torch.ones(len(x))}
+    graphs: dict[str, fx.GraphModule] = {}
+    for name, function in functions.items():
+        network.model.train(name == "gradient")
+        graphs[name] = trace(function, [inputs[key] for key in form.signatures[name].inputs])
+    return graphs
 
 
 def _bundle(
-    form: _Form, programs: dict[str, bytes], measured: Verification, name: str, x: Tensor,
+    form: _Form, lowered: dict[str, dict[str, File]], measured: Verification, name: str, x: Tensor,
     target: TensorSpec, num_classes: int,
 ) -> Bundle:  # fmt: skip
-    files = {f"{key}.onnx": data for key, data in programs.items()}
+    files = {file.name: file.data for programs in lowered.values() for file in programs.values()}
     entries = tuple(
-        Program(file.removesuffix(".onnx"), ONNXRUNTIME, file, hashlib.sha256(data).hexdigest())
-        for file, data in files.items()
+        Program(key, backend, file.name, hashlib.sha256(file.data).hexdigest())
+        for backend, programs in lowered.items()
+        for key, file in programs.items()
     )
     manifest = BundleManifest(
         format=FORMAT,
@@ -178,7 +210,7 @@ def _bundle(
         input=TensorSpec(str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),
         target=target,
         num_classes=num_classes,
-        optimizer=OPTIMIZER,
+        frozen=form.network.frozen,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
         verification=measured,

@@ -1,10 +1,9 @@
-"""A model as pure functions of one flat vector: the train step, evaluation and prediction.
+"""A model as pure functions of one flat vector: its gradient, evaluation and prediction.
 
-theta, shape (n,), holds every parameter and every running statistic in model order. The step is SGD with
-momentum as in torch.optim.SGD (no dampening, no Nesterov):
-    g = grad of sum(w row_loss) / sum(w),   v' = momentum v + g,   theta' = theta - learning_rate v'.
-Statistics take the values that training mode gives them and have no gradient; frozen parameters have
-gradient 0. This module knows nothing about ONNX.
+theta, shape (n,), holds every parameter and every running statistic in model order. The gradient is that of
+sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
+Statistics and frozen parameters have gradient 0; the statistics that training mode leaves are an output of
+their own. This module knows nothing about ONNX.
 """
 
 import copy
@@ -20,7 +19,7 @@ from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-Step: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # Prevents 0 / 0 when every row of a batch is padding; any real sum of weights is far larger.
 MIN_WEIGHT_SUM = 1e-12
@@ -60,6 +59,12 @@ class Network:
         )
 
     @property
+    def frozen(self) -> tuple[str, ...]:
+        """The parameters that the model itself does not train."""
+        names = (t.name for t in self.layout.tensors if t.name not in self.trainable)
+        return tuple(name for name in names if name not in self.layout.statistics)
+
+    @property
     def theta(self) -> Theta:
         """The model's current values, shape (n,)."""
         arrays = {name: t.detach().numpy() for name, (t, _) in self._tensors.items()}
@@ -70,31 +75,15 @@ class Network:
         """Whether a row's result in training depends on the other rows of its batch."""
         return any(isinstance(module, BATCH_NORMS) for module in self.model.modules())
 
-    def train(
-        self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
-        learning_rate: Tensor, momentum: Tensor,
-    ) -> Step:  # fmt: skip
-        """theta', velocity' and loss of one step."""
-        gradient, statistics, loss = self._gradient(theta, x, y, w)
-        flat = torch.cat([gradient[t.name].reshape(-1) for t in self.layout.tensors])
-        return *self._sgd_step(theta, velocity, flat, statistics, learning_rate, momentum), loss
+    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any."""
+        found, statistics, loss = self._gradient(theta, x, y, w)
+        flat = torch.cat([found[t.name].reshape(-1) for t in self.layout.tensors])
+        if not statistics:
+            return flat, loss
+        return flat, loss, torch.cat([value.reshape(-1) for value in statistics.values()])
 
-    def train_prox(
-        self, theta: Tensor, velocity: Tensor, x: Tensor, y: Tensor, w: Tensor,
-        learning_rate: Tensor, momentum: Tensor, prox: Tensor, anchor: Tensor,
-    ) -> Step:  # fmt: skip
-        """``train`` with prox (theta - anchor) added to the gradient (FedProx, eq. 2)."""
-        gradient, statistics, loss = self._gradient(theta, x, y, w)
-        pulls = self.split(prox * (theta - anchor))
-        flat = torch.cat(
-            [
-                (gradient[name] + pull if name in self.trainable else gradient[name]).reshape(-1)
-                for name, pull in pulls.items()
-            ]
-        )
-        return *self._sgd_step(theta, velocity, flat, statistics, learning_rate, momentum), loss
-
-    def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Step:
+    def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Sums:
         """Weighted sums of loss and of correct answers, and the sum of the weights."""
         logits = self.predict(theta, x)
         correct = torch.zeros(())
@@ -141,17 +130,6 @@ class Network:
         gradient, (loss, statistics) = grad_and_value(mean_loss, has_aux=True)(trainable)
         zeros = {n: torch.zeros_like(v) for n, v in values.items() if n not in self.trainable}
         return {**gradient, **zeros}, statistics, loss
-
-    def _sgd_step(
-        self, theta: Tensor, velocity: Tensor, gradient: Tensor, statistics: dict[str, Tensor],
-        learning_rate: Tensor, momentum: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        moved = momentum * velocity + gradient
-        stepped = theta - learning_rate * moved
-        if statistics:
-            parts = {**self.split(stepped), **statistics}
-            stepped = torch.cat([parts[t.name].reshape(-1) for t in self.layout.tensors])
-        return stepped, moved
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -5,17 +5,23 @@ the weighted mean that a device's program computes.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.steppers import trained_only
+from sedge_edge.training.steppers import (
+    Differentiated,
+    MixtureStepper,
+    Model,
+    PlainStepper,
+    Stepper,
+)
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory
-from sedge_emulate.training.mixture import Mixture
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.repeat import repeatable
@@ -27,7 +33,6 @@ from sedge_emulate.training.tasks import (
     metrics,
 )
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
 # Rows of an evaluation's batch: large enough for the kernels, small enough for the cache.
@@ -64,53 +69,61 @@ class AutogradTrainer:
             return [self._evaluate(theta, examples) for theta, examples in models]
 
     def _train(self, task: Task) -> Trained | TrainingDiverged:
+        recipe = self._problem.recipe(task.training)
+        self._engine.freeze(recipe.freeze)
+        vectors = (task.theta, task.anchor, task.correction)
+        start, anchor, correction = (None if v is None else self._stored(v) for v in vectors)
+        layout = self._problem.network.layout
+        model = Model(layout, cast(Theta, start), recipe, anchor, correction, torch)
+        stepper = PlainStepper(self._differentiate, model, task.gradient)
+        record, (losses,) = self._steps(task, stepper)
+        gradient = None if stepper.gradient is None else self._read(stepper.gradient)
+        return record.result(self._read(model.theta), losses, gradient)
+
+    def _train_mixed(self, task: MixedTask) -> Mixed | TrainingDiverged:
+        recipe = self._problem.recipe(task.training)
+        self._engine.freeze(recipe.freeze)
+        start, own = self._stored(task.sent), self._stored(task.own)
+        layout = self._problem.network.layout
+        both = MixtureStepper(
+            self._differentiate, layout, start, own, task.mix, task.adaptive, recipe, torch
+        )
+        record, (losses, mixed_losses) = self._steps(task, both)
+        ended = self._read(both.own.theta)
+        reason = record.divergence(ended, mixed_losses)
+        sent = record.result(self._read(both.sent.theta), losses)
+        if isinstance(sent, TrainingDiverged):
+            return sent
+        return reason or Mixed(sent, ended, both.mix)
+
+    def _steps(self, task: Task | MixedTask, stepper: Stepper) -> tuple[Record, list[list[float]]]:
+        """All steps of a training. Returns the losses of each of its models."""
         record, losses = Record(task.training), list[Tensor]()
-        engine, gradient = self._engine, None
-        engine.start(task.theta, task.training, task.anchor)
-        correction = self._stored(task)
-        velocity = None if correction is None else torch.zeros_like(correction)
         batches = list(self._problem.batches(task))
         for batch in batches:
             rows = batch.indices[batch.weights > 0]
-            losses.append(engine.differentiate(*self._resident.rows(task.examples, rows)))
-            record.add(batch)
-            if task.gradient and batch is batches[-1]:
-                gradient = engine.storage.read(engine.gradient())
-            engine.step()
-            if correction is not None and velocity is not None:
-                # SGD with momentum is linear: the velocities of gradients and of corrections add up.
-                velocity.mul_(task.training.momentum).add_(correction)
-                engine.place(engine.values - task.training.learning_rate * velocity)
-        theta = engine.storage.read(engine.values)
-        return record.result(theta, torch.stack(losses).tolist(), gradient)
-
-    def _stored(self, task: Task) -> Tensor | None:
-        """A task's correction (n,) as the engine stores its values."""
-        if task.correction is None:
-            return None
-        layout, stored = self._problem.network.layout, torch.zeros_like(self._engine.values)
-        correction = trained_only(task.correction, layout, task.training.freeze)
-        self._engine.storage.write(correction, stored)
-        return stored
-
-    def _train_mixed(self, task: MixedTask) -> Mixed | TrainingDiverged:
-        both = Mixture(self._engine, self._problem.network.layout, task)
-        record, losses, mixed_losses = Record(task.training), list[Tensor](), list[Tensor]()
-        for batch in self._problem.batches(task):
-            rows = batch.indices[batch.weights > 0]
             x, y = self._resident.rows(task.examples, rows)
-            mixed_losses.append(both.step_own(x, y))
-            losses.append(both.step_sent(x, y))
+            losses.append(torch.stack(stepper.step((x, y), batch is batches[-1])))
             record.add(batch)
-        reason = record.divergence(both.own, torch.stack(mixed_losses).tolist())
-        sent = record.result(both.sent, torch.stack(losses).tolist())
-        if isinstance(sent, TrainingDiverged):
-            return sent
-        return reason or Mixed(sent, both.own, both.mix)
+        return record, torch.stack(losses).t().tolist()
+
+    def _differentiate(
+        self, theta: Theta, batch: tuple[Tensor, Tensor], last: bool
+    ) -> Differentiated:
+        return self._engine.differentiate(cast(Tensor, theta), *batch)
+
+    def _stored(self, theta: Theta) -> Theta:
+        """A vector (n,) as the engine stores its values."""
+        stored = torch.empty(theta.size, device=self._device)
+        self._engine.storage.write(theta, stored)
+        return cast(Theta, stored)
+
+    def _read(self, stored: Theta) -> Theta:
+        return self._engine.storage.read(cast(Tensor, stored))
 
     def _evaluate(self, theta: Theta, examples: Examples) -> Metrics | TrainingDiverged:
         problem, count = self._problem, len(examples.targets)
-        self._engine.start(theta, Training())
+        self._engine.place(cast(Tensor, self._stored(theta)))
         sums = torch.zeros(2, dtype=torch.float64)  # loss, correct answers
         for start in range(0, count, EVALUATION_ROWS):
             rows = np.arange(start, min(start + EVALUATION_ROWS, count))

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TypeAlias, TypeVar
 from weakref import ref
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,11 +19,10 @@ from torch import Tensor
 
 from sedge_edge.training.batches import Batch, evaluation_batches
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.steppers import trained_only
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Record, Task, metrics
-from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
 _Item = TypeVar("_Item")
@@ -109,26 +109,6 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
-def stacked_anchors(tasks: Sequence[Task], width: int, device: torch.device) -> Tensor:
-    """The anchors of the tasks' prox terms, (width, n)."""
-    anchors = [task.theta if task.anchor is None else task.anchor for task in tasks]
-    return stacked_thetas(anchors, width, device)
-
-
-def stacked_corrections(
-    tasks: Sequence[Task], width: int, layout: Layout, device: torch.device
-) -> Tensor | None:
-    """The corrections of the tasks' gradients, (width, n); None where no task has one."""
-    if all(task.correction is None for task in tasks):
-        return None
-    zeros = np.zeros(layout.size, np.float32)
-    found = [
-        zeros if t.correction is None else trained_only(t.correction, layout, t.training.freeze)
-        for t in tasks
-    ]
-    return stacked_thetas(found, width, device)
-
-
 class Ends:
     """The results of a block's devices, each read after its own last step."""
 
@@ -158,8 +138,8 @@ class Ends:
 
 # Trains one block of tasks, which differ in theta, anchor and examples only.
 RunBlock = Callable[[Sequence[Task], Block], Ends]
-# What the tasks of a block have in common: rates, frozen tensors, whether they want a gradient.
-_Kind: TypeAlias = tuple[float, float, float, tuple[str, ...], bool]
+# What the tasks of a block have in common: how they train, and whether they want a gradient.
+_Kind: TypeAlias = tuple[bytes, bool]
 
 
 def train_in_blocks(
@@ -169,9 +149,7 @@ def train_in_blocks(
     batches = [list(problem.batches(task)) for task in tasks]
 
     def kind(place: int) -> _Kind:
-        training = tasks[place].training
-        rates = training.learning_rate, training.momentum, training.prox
-        return *rates, training.freeze, tasks[place].gradient
+        return msgspec.msgpack.encode(tasks[place].training), tasks[place].gradient
 
     def order(place: int) -> tuple[_Kind, int]:
         return kind(place), -len(batches[place])

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sedge_edge.backends.onnx_runtime import OnnxTrainer
+from sedge_edge.backends import open_trainer
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.wire.update import Metrics
 
 _Item = TypeVar("_Item")
@@ -18,7 +18,7 @@ _End = TypeVar("_End")
 
 
 class OnnxFleet:
-    """``FleetTrainer`` over ``OnnxTrainer``; ``Unsupported`` where the programs are not the problem's."""
+    """``FleetTrainer`` over a device's trainer; ``Unsupported`` where programs are not the problem's."""
 
     name = "onnx"
     width = 1
@@ -36,7 +36,7 @@ class OnnxFleet:
         if manifest.batch_size != problem.batch_size:
             found = f"batch size {manifest.batch_size}, expected {problem.batch_size}"
             raise Unsupported(f"the bundle has {found}")
-        self._trainer = OnnxTrainer(bundle, threads=1)
+        self._trainer = open_trainer(bundle, ONNXRUNTIME, threads=1)
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """The end of each training, in order."""

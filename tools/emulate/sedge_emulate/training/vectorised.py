@@ -8,15 +8,16 @@ its batch alone, as a device's bits may depend on it. On a CPU this pays for the
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.steppers import tensor_slices
+from sedge_edge.training.steppers import Differentiated, Model
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import (
@@ -24,8 +25,6 @@ from sedge_emulate.training.blocks import (
     Ends,
     Resident,
     evaluate_in_blocks,
-    stacked_anchors,
-    stacked_corrections,
     stacked_thetas,
     train_in_blocks,
 )
@@ -111,39 +110,35 @@ class VectorisedTrainer:
             ) from exc
 
     def _run(self, tasks: Sequence[Task], block: Block) -> Ends:
-        training = tasks[0].training
-        frozen = tensor_slices(self._problem.network.layout, training.freeze)
-        values = stacked_thetas([task.theta for task in tasks], self.width, self._device)
-        starts = values
-        velocity = zeros = torch.zeros_like(values)
-        rates = [training.learning_rate, training.momentum]
-        one: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._network.train
-        anchor: list[Tensor] = []
-        if training.prox:
-            one = self._network.train_prox
-            anchor = [stacked_anchors(tasks, self.width, self._device)]
-            rates.append(training.prox)
-        constants = [torch.full((), rate, device=self._device) for rate in rates]
-        each = vmap(one, in_dims=(0,) * 5 + (None,) * len(constants) + (0,) * len(anchor))
-        added = stacked_corrections(tasks, self.width, self._problem.network.layout, self._device)
-        gradient: Tensor | None = None
+        layout, recipe = self._problem.network.layout, self._problem.recipe(tasks[0].training)
+        start = self._stacked([task.theta for task in tasks])
+        anchor = self._stacked(
+            [task.theta if task.anchor is None else task.anchor for task in tasks]
+        )
+        model = Model(layout, start, recipe, anchor, self._corrections(tasks), torch)
+        each = vmap(self._network.gradient)
         ends = Ends(block)
         for step in range(len(block.rows)):
             with self._device:
-                batch = block.batch(step)
+                outputs = each(cast(Tensor, model.theta), *block.batch(step))
+                found = Differentiated(*cast(list[Any], outputs))
+                gradient: Theta | None = None
                 if tasks[0].gradient and block.ending(step):
-                    # Once more, from a velocity of zero and without prox: then it is the velocity.
-                    free = constants[:2] + [torch.zeros_like(rate) for rate in constants[2:]]
-                    _, gradient, _ = each(values, zeros, *batch, *free, *anchor)
-                    for place in frozen:
-                        gradient[:, place] = 0
-                values, velocity, loss = each(values, velocity, *batch, *constants, *anchor)
-                if added is not None:
-                    values, velocity = values - training.learning_rate * added, velocity + added
-            for place in frozen:
-                values[:, place] = starts[:, place]
-            ends.add(values, loss, gradient)
+                    gradient = 1 * found.gradient
+                    model.clear(gradient)
+                model.advance(found)
+            ends.add(cast(Tensor, model.theta), found.loss, cast(Tensor | None, gradient))
         return ends
+
+    def _stacked(self, vectors: Sequence[Theta]) -> Theta:
+        return cast(Theta, stacked_thetas(vectors, self.width, self._device))
+
+    def _corrections(self, tasks: Sequence[Task]) -> Theta | None:
+        """The corrections of the tasks' gradients, (width, n); None where no task has one."""
+        if all(task.correction is None for task in tasks):
+            return None
+        none = np.zeros(self._problem.network.layout.size, np.float32)
+        return self._stacked([none if t.correction is None else t.correction for t in tasks])
 
     def _evaluate(self, thetas: Sequence[Theta], block: Block) -> list[tuple[float, float]]:
         values = stacked_thetas(thetas, self.width, self._device)

@@ -1,0 +1,260 @@
+"""``Trainer`` over a bundle's programs: all that does not depend on which runtime executes them.
+
+A runtime makes a callable of a program's bytes, from named arrays to arrays. A program has these inputs and
+outputs; n = parameters, B = rows of a batch, and a tensor without a shape below is a single number:
+
+    gradient    theta, x, y, w  -> gradient, loss, and statistics where the layout has any
+    evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
+    predict     theta, x        -> logits
+
+theta and gradient are (n,), statistics (s,); x is (B, ...), y and w are (B,), logits (B, C).
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.training.batches import Batch, batches, evaluation_batches
+from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.steppers import (
+    Arrays,
+    Differentiated,
+    MixtureStepper,
+    Model,
+    PlainStepper,
+    Stepper,
+)
+from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
+from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.update import Metrics
+
+
+class Signature(NamedTuple):
+    """A program's name, and those of its inputs and outputs, in order."""
+
+    program: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_BATCH = ("theta", "x", "y", "w")
+_SIGNATURES = (
+    Signature("gradient", _BATCH, ("gradient", "loss")),
+    Signature("evaluate", _BATCH, ("loss_sum", "correct_count", "weight_sum")),
+    Signature("predict", ("theta", "x"), ("logits",)),
+)
+SIGNATURES = {signature.program: signature for signature in _SIGNATURES}
+
+
+class LoadedProgram(Protocol):
+    """One program in a runtime. Thread-safe."""
+
+    def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
+        """The outputs in order, in arrays that are the caller's.
+
+        ``last`` says that the next run may be long in coming, so that unused memory had better be freed.
+        Whatever is raised becomes a ``CodecError`` that names the program.
+        """
+        ...
+
+
+# (program, its signature, threads) -> the program, loaded. Raises ImportError for a missing or broken
+# runtime, ConfigError when it cannot work as configured, anything else for bytes that are no such program.
+LoadProgram: TypeAlias = Callable[[bytes, Signature, int], LoadedProgram]
+
+
+class BundleTrainer:
+    """``Trainer`` over a bundle's programs for one backend; each is loaded when first needed.
+
+    Threads share the programs; everything else belongs to one call.
+    """
+
+    def __init__(self, bundle: Bundle, backend: str, load: LoadProgram, threads: int) -> None:
+        self._bundle = bundle
+        self._backend = backend
+        self._load_program = load
+        self._threads = threads
+        self._programs: dict[str, LoadedProgram] = {}
+        self._lock = threading.Lock()
+        self._program("gradient")  # to find a missing or broken library here
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+        *,
+        anchor: Theta | None = None,
+        gradient: bool = False,
+        correction: Theta | None = None,
+    ) -> Trained:
+        """Train from theta (n,); see ``Trainer.train``."""
+        layout = self._bundle.manifest.layout
+        for vector in (theta, anchor, correction):
+            if vector is not None:
+                layout.check(vector)
+        model = Model(layout, theta, self._recipe(training), anchor, correction)
+        stepper = PlainStepper(self._differentiate, model, gradient)
+        loss, steps = self._train(stepper, examples, training, seed, stopped)
+        return Trained(model.theta, loss, steps, stepper.gradient)
+
+    def train_mixed(
+        self,
+        sent: Theta,
+        own: Theta,
+        mix: float,
+        adaptive: bool,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> Mixed:
+        """Train sent (n,) and own (n,) side by side; see ``Trainer.train_mixed``."""
+        layout = self._bundle.manifest.layout
+        layout.check(sent)
+        layout.check(own)
+        recipe = self._recipe(training)
+        both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, recipe)
+        loss, steps = self._train(both, examples, training, seed, stopped)
+        return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
+
+    def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
+        """Mean loss and accuracy of theta (n,); see ``Trainer.evaluate``."""
+        manifest = self._bundle.manifest
+        manifest.layout.check(theta)
+        buffers = _Buffers(examples, manifest.batch_size)
+        sums = np.zeros(3)  # loss, correct, weight; float64, so that many batches add up exactly
+        for batch, last in _with_last(
+            evaluation_batches(len(examples.targets), manifest.batch_size)
+        ):
+            sums += self._run("evaluate", {"theta": theta, **buffers.fill(batch)}, last)
+        loss, accuracy = float(sums[0] / sums[2]), float(sums[1] / sums[2])
+        if not math.isfinite(loss):
+            raise TrainingDiverged(f"evaluation: the mean loss is {loss}")
+        return Metrics(loss, accuracy, len(examples.targets))
+
+    def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
+        """The model's outputs (N, C) for inputs (N, ...)."""
+        manifest = self._bundle.manifest
+        manifest.layout.check(theta)
+        outputs: list[NDArray[np.float32]] = []
+        for batch, last in _with_last(evaluation_batches(len(inputs), manifest.batch_size)):
+            (logits,) = self._run("predict", {"theta": theta, "x": inputs[batch.indices]}, last)
+            outputs.append(logits[: np.count_nonzero(batch.weights)])
+        return np.concatenate(outputs)
+
+    def _train(
+        self,
+        stepper: Stepper,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+    ) -> tuple[float, int]:
+        """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
+        buffers = _Buffers(examples, self._bundle.manifest.batch_size)
+        steps, loss = 0, math.nan
+        pairs = _with_last(self._batches(examples, training, seed))
+        for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
+            where = f"epoch {epoch + 1} of {training.local_epochs}, step"
+            losses: list[float] = []
+            weights: list[float] = []
+            for batch, last in group:
+                if stopped():
+                    raise TrainingStopped(f"{where} {steps + 1}: stopped")
+                with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
+                    step_losses = [float(loss) for loss in stepper.step(buffers.fill(batch), last)]
+                steps += 1
+                losses.append(step_losses[0])
+                weights.append(float(batch.weights.sum()))
+                if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
+                    raise TrainingDiverged(f"{where} {steps}: the loss is {bad[0]}")
+            for theta in stepper.models():
+                if not np.isfinite(theta).all():
+                    count = np.count_nonzero(~np.isfinite(theta))
+                    raise TrainingDiverged(f"{where} {steps}: {count} parameters are not finite")
+            loss = float(np.average(losses, weights=weights))
+        return loss, steps
+
+    def _recipe(self, training: Training) -> Training:
+        """The training, with the parameters that the model itself keeps frozen."""
+        freeze = (*training.freeze, *self._bundle.manifest.frozen)
+        return msgspec.structs.replace(training, freeze=freeze)
+
+    def _differentiate(self, theta: Theta, batch: Arrays, last: bool) -> Differentiated:
+        return Differentiated(*self._run("gradient", {"theta": theta, **batch}, last))
+
+    def _batches(self, examples: Examples, training: Training, seed: int) -> Iterator[Batch]:
+        manifest = self._bundle.manifest
+        return batches(
+            len(examples.targets),
+            manifest.batch_size,
+            training.local_epochs,
+            training.last_batch,
+            seed,
+            padding_is_safe=not manifest.uses_batch_statistics,
+        )
+
+    def _run(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
+        program = self._program(name)
+        try:
+            return program.run(feeds, last)
+        except Exception as exc:  # runtimes' errors have no other common base
+            raise CodecError(f"{self._where(name)} failed: {exc}") from exc
+
+    def _program(self, name: str) -> LoadedProgram:
+        with self._lock:
+            if name not in self._programs:
+                self._programs[name] = self._load(name)
+            return self._programs[name]
+
+    def _load(self, name: str) -> LoadedProgram:
+        data = self._bundle.program(name, self._backend)
+        signature = SIGNATURES[name]
+        if name == "gradient" and self._bundle.manifest.layout.statistics:
+            signature = signature._replace(outputs=(*signature.outputs, "statistics"))
+        try:
+            return self._load_program(data, signature, self._threads)
+        except (ImportError, ConfigError):
+            raise
+        except Exception as exc:
+            raise CodecError(f"{self._where(name)} cannot be loaded: {exc}") from exc
+
+    def _where(self, program: str) -> str:
+        return f"bundle {self._bundle.manifest.name!r}: program {program!r}"
+
+
+class _Buffers:
+    """Gathers the batches of one call, always in the same memory."""
+
+    def __init__(self, examples: Examples, batch_size: int) -> None:
+        self._examples = examples
+        self._x: Inputs = np.empty((batch_size, *examples.inputs.shape[1:]), examples.inputs.dtype)
+        self._y = np.empty(batch_size, np.int64)
+
+    def fill(self, batch: Batch) -> Arrays:
+        """The program's x, y and w for a batch, valid until the next ``fill``."""
+        # All indices are in range: "clip" only stops numpy from gathering into a copy first.
+        self._examples.inputs.take(batch.indices, axis=0, out=self._x, mode="clip")
+        self._examples.targets.take(batch.indices, out=self._y, mode="clip")
+        return {"x": self._x, "y": self._y, "w": batch.weights}
+
+
+def _with_last(source: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
+    """Each batch, and whether it is the last."""
+    batch = next(source)
+    for following in source:
+        yield batch, False
+        batch = following
+    yield batch, True

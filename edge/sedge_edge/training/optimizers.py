@@ -1,0 +1,104 @@
+"""How a gradient moves a model: SGD and Adam with the arithmetic of torch.optim, on any array library.
+
+A program gives the gradient; everything after it is here, elementwise and in float32, so that a step has
+the same bits on every backend. ``xp`` is numpy or torch, which share these few functions; vectors are
+(..., n), and leading axes are models side by side.
+
+    clip      g <- g min(1, clip_norm / (|g| + 1e-6))                    |g| in float64
+    sgd       g <- g + weight_decay theta;  v <- momentum v + g
+              theta <- theta - rate v, with nesterov theta - rate (g + momentum v)
+    adam      g <- g + weight_decay theta;  m <- m + (1 - beta1) (g - m);  v <- beta2 v + (1 - beta2) g g
+              theta <- theta - rate / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+    adamw     theta <- theta (1 - rate weight_decay), then as adam without decay
+
+Sources: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2; torch.optim for the order
+of the operations and for Nesterov's form. State begins at 0 with every training.
+"""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Training
+
+# torch.nn.utils.clip_grad_norm_ adds this to the norm.
+_CLIP_EPSILON = 1e-6
+
+
+class Optimizer(Protocol):
+    """The state of one training."""
+
+    def step(self, theta: Theta, gradient: Theta) -> None:
+        """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
+        ...
+
+
+def optimizer(training: Training, theta: Theta, xp: Any = np) -> Optimizer:
+    """The training's optimizer, for models like theta (..., n)."""
+    return Sgd(training, theta, xp) if training.optimizer == "sgd" else Adam(training, theta, xp)
+
+
+def clip(gradient: Theta, norm: float, xp: Any = np) -> None:
+    """Scale each gradient (..., n) in place to an L2 norm of at most ``norm``."""
+    squares = xp.sum(xp.multiply(gradient, gradient), axis=-1, keepdims=True, dtype=xp.float64)
+    factor = xp.clip(norm / (xp.sqrt(squares) + _CLIP_EPSILON), None, 1.0)
+    gradient *= xp.asarray(factor, dtype=xp.float32)
+
+
+class Sgd:
+    """SGD with momentum, Nesterov's on request; without dampening."""
+
+    def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
+        self._training, self._xp = training, xp
+        self._velocity: Theta = xp.zeros_like(theta)
+
+    def step(self, theta: Theta, gradient: Theta) -> None:
+        """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
+        training, xp, velocity = self._training, self._xp, self._velocity
+        if training.clip_norm:
+            clip(gradient, training.clip_norm, xp)
+        if training.weight_decay:
+            gradient += training.weight_decay * theta
+        velocity *= training.momentum
+        velocity += gradient
+        if training.nesterov:
+            gradient += training.momentum * velocity
+            xp.multiply(gradient, training.learning_rate, out=gradient)
+        else:
+            xp.multiply(velocity, training.learning_rate, out=gradient)
+        theta -= gradient
+
+
+class Adam:
+    """Adam, or AdamW when the training says so."""
+
+    def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
+        self._training, self._xp = training, xp
+        self._steps = 0
+        self._mean: Theta = xp.zeros_like(theta)
+        self._square: Theta = xp.zeros_like(theta)
+
+    def step(self, theta: Theta, gradient: Theta) -> None:
+        """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
+        training, xp, mean, square = self._training, self._xp, self._mean, self._square
+        rate, beta1, beta2 = training.learning_rate, training.beta1, training.beta2
+        self._steps += 1
+        if training.clip_norm:
+            clip(gradient, training.clip_norm, xp)
+        if training.weight_decay and training.optimizer == "adamw":
+            theta *= 1 - rate * training.weight_decay
+        elif training.weight_decay:
+            gradient += training.weight_decay * theta
+        mean += (1 - beta1) * (gradient - mean)
+        square *= beta2
+        xp.multiply(gradient, gradient, out=gradient)
+        gradient *= 1 - beta2
+        square += gradient
+        xp.sqrt(square, out=gradient)
+        gradient /= math.sqrt(1 - beta2**self._steps)
+        gradient += training.epsilon
+        xp.divide(mean, gradient, out=gradient)
+        gradient *= rate / (1 - beta1**self._steps)
+        theta -= gradient

@@ -1,0 +1,44 @@
+"""How a device trains: the part of an order, and of a run file, that sets its optimizer."""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.layout import MAX_NAME_CHARS, MAX_TENSORS
+
+Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
+LastBatch: TypeAlias = Literal["pad", "fill", "drop"]
+OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
+
+
+class Training(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a device trains; ``prox`` > 0 pulls towards the start vector (FedProx's mu).
+
+    ``last_batch`` says what happens to the last partial batch: ``pad`` it with rows of weight zero,
+    ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` do not
+    change. ``momentum`` and ``nesterov`` are ``sgd``'s; ``beta1``, ``beta2`` and ``epsilon`` are those of
+    ``adam`` and ``adamw``. ``weight_decay`` is part of the gradient, and under ``adamw`` shrinks theta
+    instead. ``clip_norm`` > 0 limits the L2 norm of each step's gradient.
+    """
+
+    local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
+    learning_rate: Annotated[float, Meta(gt=0, le=1000)] = 0.01
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    prox: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    last_batch: LastBatch = "pad"
+    freeze: Names = ()
+    optimizer: OptimizerName = "sgd"
+    nesterov: bool = False
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
+    epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether every device can do its steps: SGD with momentum and nothing more."""
+        extras = self.nesterov, self.weight_decay, self.clip_norm
+        return self.optimizer == "sgd" and not any(extras)

@@ -1,0 +1,211 @@
+"""BundleTrainer in each backend, on the same hand-made model, against a numpy twin."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from msgspec import structs
+from tests.edge.backends.softmax import (
+    PROGRAMS,
+    B,
+    C,
+    F,
+    N,
+    bundle,
+    examples,
+    never,
+    start,
+    twin,
+    twin_losses,
+)
+
+from sedge_edge.backends import open_trainer
+from sedge_edge.training.batches import batches
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopped
+from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import EXECUTORCH
+from sedge_protocol.wire.training import LastBatch, Training
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == EXECUTORCH:
+        request.getfixturevalue("executorch_libraries")
+    return name
+
+
+def opened(backend: str, uses_batch_statistics: bool = False) -> Trainer:
+    return open_trainer(bundle(PROGRAMS[backend], backend, uses_batch_statistics), backend, 1)
+
+
+@pytest.fixture(scope="module")
+def trainer(backend: str) -> Trainer:
+    return opened(backend)
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "fill", "drop"])
+@pytest.mark.parametrize("count", [2, 11])
+@pytest.mark.parametrize(("momentum", "prox"), [(0.9, 0.0), (0.0, 0.5)])
+def test_training_agrees_with_the_twin(
+    trainer: Trainer, last_batch: LastBatch, count: int, momentum: float, prox: float
+) -> None:
+    training = Training(3, 0.1, momentum, prox, last_batch)
+    theta, data = start(), examples(count)
+    before = theta.copy()
+    trained = trainer.train(theta, data, training, 7, never)
+    expected, loss, steps = twin(theta, data, training, 7, safe=True)
+    np.testing.assert_array_equal(theta, before)
+    np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
+    assert trained.loss == pytest.approx(loss, abs=2e-6)
+    assert trained.steps == steps
+    assert trained.theta.dtype == np.float32
+
+
+def test_batch_statistics_turn_padding_into_filling(backend: str) -> None:
+    trainer = opened(backend, uses_batch_statistics=True)
+    theta, data, training = start(), examples(6), Training(2, 0.1)
+    expected = twin(theta, data, training, 7, safe=False)[0]
+    trained = trainer.train(theta, data, training, 7, never)
+    np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
+    assert not np.allclose(expected, twin(theta, data, training, 7, safe=True)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_evaluation_and_prediction(trainer: Trainer, count: int) -> None:
+    theta, data = start(), examples(count)
+    rows, _ = twin_losses(theta.astype(np.float64), data.inputs.astype(np.float64), data.targets)
+    logits = data.inputs @ theta[: F * C].reshape(F, C) + theta[F * C :]
+    metrics = trainer.evaluate(theta, data)
+    assert metrics.loss == pytest.approx(rows.mean(), abs=1e-5)
+    assert metrics.accuracy == pytest.approx((logits.argmax(axis=1) == data.targets).mean())
+    assert metrics.num_examples == count
+    found = trainer.predict(theta, data.inputs)
+    assert found.shape == (count, C)
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+
+
+def test_frozen_tensors_and_an_anchor(trainer: Trainer) -> None:
+    data, anchor = examples(11), start(2)
+    training = Training(3, 0.1, 0.5, 0.3)
+    free = trainer.train(start(), data, training, 7, never, anchor=anchor).theta
+    around = trainer.train(start(), data, training, 7, never).theta
+    assert np.linalg.norm(free - anchor) < np.linalg.norm(around - anchor)
+    for name, place in (("W", slice(0, F * C)), ("b", slice(F * C, N))):
+        frozen = structs.replace(training, freeze=(name,))
+        found = trainer.train(start(), data, frozen, 7, never, anchor=anchor).theta
+        assert found[place].tobytes() == start()[place].tobytes()
+        assert (np.delete(found, place) != np.delete(start(), place)).all()
+    with pytest.raises(CodecError, match="no tensor named 'c'"):
+        trainer.train(start(), data, Training(freeze=("W", "c")), 7, never)
+    with pytest.raises(CodecError, match="theta"):
+        trainer.train(start(), data, training, 7, never, anchor=anchor[:-1])
+
+
+@pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.5, 0.1)])
+def test_the_last_batchs_gradient(trainer: Trainer, momentum: float, prox: float) -> None:
+    data = examples(8)  # two whole batches
+    training = Training(1, 0.1, momentum, prox)
+    trained = trainer.train(start(), data, training, 7, never, gradient=True)
+    silent = trainer.train(start(), data, training, 7, never)
+    assert trained.theta.tobytes() == silent.theta.tobytes()
+    assert silent.gradient is None
+    first, last = batches(8, B, 1, "pad", 7, True)
+    one = Examples(data.inputs[first.indices], data.targets[first.indices])
+    before = trainer.train(start(), one, training, 0, never).theta
+    y = data.targets[last.indices]
+    x = data.inputs[last.indices].astype(np.float64)
+    error = (twin_losses(before.astype(np.float64), x, y)[1] - np.eye(C)[y]) / B
+    wanted = np.concatenate([(x.T @ error).ravel(), error.sum(axis=0)])
+    assert trained.gradient is not None
+    np.testing.assert_allclose(trained.gradient, wanted, rtol=0, atol=1e-6)
+
+
+def test_two_models_side_by_side(trainer: Trainer) -> None:
+    """The sent one ends as alone; the own one, with mix 1, as if it were the only one."""
+    data, training = examples(11), Training(2, 0.1, 0.5)
+    sent, own = start(1), start(2)
+    mixed = trainer.train_mixed(sent, own, 1.0, False, data, training, 7, never)
+    alone = trainer.train(sent, data, training, 7, never)
+    assert mixed.sent.theta.tobytes() == alone.theta.tobytes()
+    assert (mixed.sent.loss, mixed.sent.steps) == (alone.loss, alone.steps)
+    expected, _, _ = twin(own, data, training, 7, safe=True)
+    np.testing.assert_allclose(mixed.own, expected, atol=2e-6)
+    assert mixed.mix == 1.0
+    np.testing.assert_array_equal(own, start(2))
+    pulled = structs.replace(training, prox=0.3)
+    again = trainer.train_mixed(sent, own, 1.0, False, data, pulled, 7, never)
+    np.testing.assert_allclose(again.own, expected, atol=2e-6, err_msg="prox is sent's alone")
+    assert (again.sent.theta != alone.theta).any()
+    adapted = trainer.train_mixed(sent, own, 0.5, True, data, training, 7, never)
+    assert 0 <= adapted.mix <= 1
+    assert adapted.mix != 0.5
+
+
+def test_stopping_at_each_step(trainer: Trainer) -> None:
+    data, training = examples(11), Training(2, 0.1)  # 3 steps an epoch
+    for allowed in range(6):
+        asked: list[None] = []
+
+        def stopped(asked: list[None] = asked, allowed: int = allowed) -> bool:
+            asked.append(None)
+            return len(asked) > allowed
+
+        epoch = allowed // 3 + 1
+        with pytest.raises(TrainingStopped, match=f"epoch {epoch} of 2, step {allowed + 1}"):
+            trainer.train(start(), data, training, 0, stopped)
+        assert len(asked) == allowed + 1
+
+
+def test_divergence_names_epoch_and_step(trainer: Trainer) -> None:
+    with pytest.raises(TrainingDiverged, match=r"epoch 1 of 2, step 2: the loss is"):
+        trainer.train(start(), examples(11), Training(2, 1000.0), 0, never)
+    with pytest.raises(TrainingDiverged, match="evaluation: the mean loss is"):
+        trainer.evaluate(start() * np.float32(1e30), examples(4))
+
+
+def test_parameters_beyond_float32_after_the_last_step(trainer: Trainer) -> None:
+    """The loss of the step is still finite; only theta shows it."""
+    data = examples(4)
+    huge = Examples(data.inputs * np.float32(1e37), data.targets)
+    with pytest.raises(
+        TrainingDiverged, match=r"epoch 1 of 1, step 1: \d+ parameters are not finite"
+    ):
+        trainer.train(np.zeros(N, np.float32), huge, Training(1, 1000.0), 0, never)
+
+
+def test_threads_share_one_trainer(backend: str) -> None:
+    shared = opened(backend)
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> tuple[Theta, float]:
+        barrier.wait()  # all threads open the sessions at once
+        trained = shared.train(
+            start(seed), examples(30, seed), Training(5, 0.1, 0.5, 0.1), seed, never
+        )
+        return trained.theta, shared.evaluate(trained.theta, examples(30, seed)).loss
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(work, range(4)))
+    barrier = threading.Barrier(1)
+    for seed, (theta, loss) in enumerate(together):
+        alone = work(seed)
+        np.testing.assert_array_equal(theta, alone[0])
+        assert loss == alone[1]
+
+
+def test_wrong_arrays_are_refused(trainer: Trainer) -> None:
+    with pytest.raises(CodecError, match="theta"):
+        trainer.train(start()[:-1], examples(4), Training(), 0, never)
+    narrow = Examples(examples(4).inputs[:, :3], examples(4).targets)
+    with pytest.raises(CodecError, match="program 'gradient' failed"):
+        trainer.train(start(), narrow, Training(), 0, never)
+
+
+def test_a_program_that_the_bundle_lacks(backend: str) -> None:
+    without = open_trainer(bundle({"gradient": PROGRAMS[backend]["gradient"]}, backend), backend, 1)
+    with pytest.raises(CodecError, match=f"^bundle 'softmax': no program 'predict' for {backend}$"):
+        without.predict(start(), examples(1).inputs)

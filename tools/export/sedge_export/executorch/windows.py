@@ -1,0 +1,106 @@
+"""Windows that move along one axis: the parts of a tensor that they read, and the sum of what they write.
+
+Convolution and pooling over several axes are one axis after the other. XNNPACK slices with step 1 only, so
+with stride s an axis of N s elements is viewed as (N, s): tap t of every window is a run of blocks at phase
+t mod s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How a window of ``kernel`` taps moves over an axis of ``extent`` elements, ``count`` times."""
+
+    axis: int
+    extent: int
+    count: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Block and phase of each tap in the first window."""
+        return [divmod(tap * self.dilation, self.stride) for tap in range(self.kernel)]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of ``stride`` elements all windows read."""
+        return self.places[-1][0] + self.count
+
+    def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
+        """What each tap reads in every window: x with ``count`` elements on the axis, for each tap."""
+        if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
+            return [x]
+        # A margin at the far end may be negative: elements that no window reads.
+        after = self.blocks * self.stride - self.extent - self.padding
+        whole = pad(x, self.axis, self.padding, after, fill)
+        if self.stride > 1:
+            whole = _split(whole, self.axis, self.stride)
+        seen: list[Tensor] = []
+        for block, phase in self.places:
+            part = cut(whole, self.axis, block, self.count)
+            if self.stride > 1:
+                part = _merged(cut(part, self.axis + 1, phase, 1), self.axis)
+            seen.append(part)
+        return seen
+
+    def sum(self, taps: Sequence[Tensor]) -> Tensor:
+        """The gradient of ``taps``: every tap's elements laid where it read them, and added up."""
+        if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
+            return taps[0]
+        phases = [self._phase(taps, phase) for phase in range(self.stride)]
+        whole = phases[0]
+        if self.stride > 1:
+            apart = [_split(phase, self.axis, 1) for phase in phases]
+            whole = _merged(torch.cat(apart, self.axis + 1), self.axis)
+        after = self.extent + self.padding - self.blocks * self.stride
+        return pad(whole, self.axis, -self.padding, after)
+
+    def _phase(self, taps: Sequence[Tensor], wanted: int) -> Tensor:
+        laid = [
+            pad(tap, self.axis, block, self.blocks - self.count - block)
+            for tap, (block, phase) in zip(taps, self.places, strict=True)
+            if phase == wanted
+        ]
+        if not laid:
+            return pad(torch.zeros_like(taps[0]), self.axis, 0, self.blocks - self.count)
+        return reduce(add, laid)
+
+
+def cut(x: Tensor, axis: int, start: int, count: int) -> Tensor:
+    """``count`` elements of an axis."""
+    return x if count == x.shape[axis] else x.narrow(axis, start, count)
+
+
+def pad(x: Tensor, axis: int, before: int, after: int, fill: float = 0.0) -> Tensor:
+    """x with margins on an axis; a negative margin cuts."""
+    start, stop = max(-before, 0), x.shape[axis] - max(-after, 0)
+    x = cut(x, axis, start, stop - start)
+    if before <= 0 and after <= 0:
+        return x
+    margins = [0, 0] * (x.ndim - axis - 1) + [max(before, 0), max(after, 0)]
+    padded: Tensor = aten.constant_pad_nd(x, margins, fill)
+    return padded
+
+
+def _split(x: Tensor, axis: int, inner: int) -> Tensor:
+    """x with its axis split into two, the second of the given extent."""
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    return x.reshape(*before, x.shape[axis] // inner, inner, *after)
+
+
+def _merged(x: Tensor, axis: int) -> Tensor:
+    """x with an axis and the next one as one."""
+    before, after = x.shape[:axis], x.shape[axis + 2 :]
+    return x.reshape(*before, x.shape[axis] * x.shape[axis + 1], *after)

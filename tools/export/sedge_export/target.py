@@ -1,0 +1,115 @@
+"""The runtimes that programs are made for: a row each, by the name of the device's backend."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, TypeAlias
+
+from torch import fx
+from torch._ops import OpOverload
+
+from sedge_export.executorch import runtime
+from sedge_export.executorch.to_executorch import to_executorch
+from sedge_export.lowering.to_onnx import to_onnx
+from sedge_export.verify import Program, load_program
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
+
+Where: TypeAlias = Callable[[OpOverload], str]
+
+
+class Signature(NamedTuple):
+    """The names of a program's inputs and outputs, in order."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+Signatures: TypeAlias = Mapping[str, Signature]
+
+
+class File(NamedTuple):
+    """A file of a bundle."""
+
+    name: str
+    data: bytes
+
+
+def signatures(has_statistics: bool) -> dict[str, Signature]:
+    """The programs of a model by name; ``has_statistics`` is its layout's."""
+    batch = ("theta", "x", "y", "w")
+    gradient = ("gradient", "loss", *(("statistics",) if has_statistics else ()))
+    return {
+        "gradient": Signature(batch, gradient),
+        "evaluate": Signature(batch, ("loss_sum", "correct_count", "weight_sum")),
+        "predict": Signature(("theta", "x"), ("logits",)),
+    }
+
+
+class Target(Protocol):
+    """One runtime: how programs are lowered to it, and run in it to verify them."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages whose versions the manifest records."""
+        ...
+
+    def check_installed(self) -> None:
+        """Raise ``ExportError``, saying what to install, when a package is missing."""
+        ...
+
+    def lower(
+        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+    ) -> dict[str, File]:
+        """The file of each program, from traced graphs by program name; programs may share one.
+
+        Raises ``ExportError`` naming the first operator that cannot be lowered; ``where`` says which module
+        of the model it came from.
+        """
+        ...
+
+    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+        """A program out of its file, as a function. Raises ``ExportError`` for one that is refused."""
+        ...
+
+
+class _Onnx:
+    """ONNX files, one for each program, in onnxruntime."""
+
+    packages = ("onnx", "onnxruntime")
+
+    def check_installed(self) -> None:
+        """onnxruntime is required by the extra ``export``."""
+
+    def lower(
+        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+    ) -> dict[str, File]:
+        """``gradient.onnx`` and so on."""
+        return {
+            name: File(f"{name}.onnx", to_onnx(graph, name, *signatures[name], where))
+            for name, graph in graphs.items()
+        }
+
+    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+        """The program in an onnxruntime session on one thread."""
+        return load_program(name, data)
+
+
+class _Executorch:
+    """One file with a method for each program, in ExecuTorch with XNNPACK."""
+
+    packages = ("executorch",)
+
+    def check_installed(self) -> None:
+        """ExecuTorch has an extra of its own."""
+        runtime.library()
+
+    def lower(
+        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+    ) -> dict[str, File]:
+        """``programs.pte`` for every program."""
+        return dict.fromkeys(graphs, File("programs.pte", to_executorch(graphs, where)))
+
+    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+        """The file's method of the program's name, on one thread."""
+        return runtime.load(data, name, *signature)
+
+
+TARGETS: dict[str, Target] = {ONNXRUNTIME: _Onnx(), EXECUTORCH: _Executorch()}

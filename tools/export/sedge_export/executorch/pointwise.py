@@ -31,9 +31,10 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -
 def gelu(x: Tensor, approximate: str = "none") -> Tensor | NotImplementedType:
     """x Phi(x); XNNPACK takes the exact one for the approximate one."""
     if approximate == "none":
-        return NotImplementedType()  # the kernel's own
+        return NotImplemented  # the kernel's own
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1 + torch.tanh(inner))
+    result: Tensor = 0.5 * x * (1 + torch.tanh(inner))
+    return result
 
 
 @replaces(aten.empty_permuted.default)

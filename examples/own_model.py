@@ -20,5 +20,6 @@ def build() -> nn.Module:
 def load() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Inputs (N, ...) and labels (N,): here 178 wines, 13 measurements, 3 growers."""
     measured, grower = load_wine(return_X_y=True)
-    inputs = (measured - measured.mean(axis=0)) / measured.std(axis=0)
-    return inputs.astype(np.float32), grower.astype(np.int64)
+    inputs = np.asarray(measured, np.float32)
+    inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    return inputs, np.asarray(grower, np.int64)

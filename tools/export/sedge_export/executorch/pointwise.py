@@ -33,7 +33,8 @@ def gelu(x: Tensor, approximate: str = "none") -> Any:
     if approximate == "none":
         return NotImplemented  # the kernel's own
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1 + torch.tanh(inner))
+    result: Tensor = 0.5 * x * (1 + torch.tanh(inner))
+    return result
 
 
 @replaces(aten.empty_permuted.default)

@@ -8,6 +8,7 @@ row wins, and in it the first column.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -130,9 +131,9 @@ def _shared(
     if with_margin or not any(axis.padding for axis in axes):
         return windows * (1.0 / math.prod(axis.kernel for axis in axes))
     for number, axis in enumerate(axes):
-        starts = [position * axis.stride - axis.padding for position in range(axis.count)]
-        shares = [1.0 / (min(s + axis.kernel, axis.extent) - max(s, 0)) for s in starts]
-        windows = windows * windows.new_tensor(shares).reshape(axis.count, *[1] * (2 - number))
+        ones = windows.new_ones(1, axis.extent)
+        counts = reduce(torch.add, replace(axis, axis=1).taps(ones))
+        windows = windows / counts.reshape(axis.count, *[1] * (2 - number))
     return windows
 
 

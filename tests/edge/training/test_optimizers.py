@@ -38,9 +38,10 @@ def gradients() -> list[Theta]:
     return [rng.normal(size=N).astype(np.float32) * scale for scale in (1, 1e-4, 3, 0, 1e4, 1)]
 
 
-@pytest.mark.parametrize(("training", "make"), PAIRS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("pair", range(len(PAIRS)))
 @pytest.mark.parametrize("clip_norm", [0.0, 2.0])
-def test_steps_are_those_of_torch(training: Training, make: Make, clip_norm: float) -> None:
+def test_steps_are_those_of_torch(pair: int, clip_norm: float) -> None:
+    training, make = PAIRS[pair]
     training = structs.replace(training, learning_rate=RATE, clip_norm=clip_norm)
     start = np.random.default_rng(1).normal(size=N).astype(np.float32)
     theta, parameter = start.copy(), torch.tensor(start, requires_grad=True)

@@ -63,7 +63,7 @@ def measure(name: str, seconds: float) -> dict[str, float]:
         export(model, x, batch_size=BATCH_SIZE, name=name, num_classes=10, folder=Path(folder))
         bundle, theta = load(Path(folder))
     program = load_program("train", bundle.program("train", "onnxruntime"))
-    sides = [_onnx_step(program, theta, x, y), _eager_step(model, x, y)]
+    sides = [onnx_step(program, theta, x, y), _eager_step(model, x, y)]
     onnx_ms, eager_ms = alternate(sides, seconds)
     return {
         "onnxruntime_ms": onnx_ms,
@@ -87,7 +87,8 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def _onnx_step(program: Program, theta: Theta, x: Tensor, y: Tensor) -> Step:
+def onnx_step(program: Program, theta: Theta, x: Tensor, y: Tensor) -> Step:
+    """One step of a program, which keeps its own state."""
     state = [theta, np.zeros_like(theta)]
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),

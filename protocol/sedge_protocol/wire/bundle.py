@@ -47,17 +47,21 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The export's comparison with torch autograd.
+    """The export's comparison with torch autograd in float64.
 
     Errors are max |difference of theta| divided by max |change of theta|: ``step_error`` after one step,
     ``epoch_error`` with the differences of an epoch's steps added up, each step starting from torch's
-    state. Both are at most ``tolerance``; otherwise no bundle is written.
+    state. ``torch_error`` is the ``epoch_error`` of eager torch in float32. Both errors are at most
+    ``tolerance`` plus a small multiple of eager torch's; otherwise no bundle is written. ``kinks`` names the
+    operator of each batch that was replaced because rounding decides its gradient there.
     """
 
     step_error: float
     epoch_error: float
     tolerance: float
     versions: dict[str, str]
+    torch_error: float = 0.0
+    kinks: tuple[str, ...] = ()
 
 
 class BundleManifest(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.emulate.training.trainings import problem
+from tools.bench.zoo.images import mobilenet_v2
 from torch import Tensor, nn
 
 from sedge_edge.training.batches import permutations
@@ -79,8 +80,19 @@ def test_plain_autograd_passes_on_an_ordinary_network(seed: int) -> None:
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
 
+def test_plain_autograd_passes_where_training_is_chaotic() -> None:
+    """At the usual rate two right trainings of this network have nothing in common after three steps."""
+    torch.manual_seed(0)
+    row = TensorSpec("float32", (3, 16, 16))
+    of = Problem(mobilenet_v2(0.25), cross_entropy, True, 16, row, permutations)
+    found = references(of)
+    assert found.noise < 0.01 < max(found.shares.values())
+    assert found.tasks[0].training.learning_rate < 0.01
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
+
+
 class InFloat32(nn.Module):
-    """A model that does not compute in float64."""
+    """A model that asks for float32, and computes in float64 all the same when it is the reference."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +103,7 @@ class InFloat32(nn.Module):
         return found
 
 
-def test_a_model_that_computes_in_float32_alone_is_its_own_yardstick() -> None:
+def test_a_model_that_asks_for_float32() -> None:
     of = replace(problem("mlp"), module=InFloat32())
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
@@ -101,7 +113,7 @@ def test_a_model_that_makes_much_of_little_passes_and_its_lost_gradients_do_not(
     torch.manual_seed(0)
     of = problem_of(resnet8(1, 10), 100)
     found = references(of)
-    assert found.noise > 5 * TOLERANCE["fp32"]
+    assert max(found.shares.values()) > TOLERANCE["fp32"]
     trainer = AutogradTrainer(of, "fp32", CPU)
     check(trainer, of, "fp32", found)
     first = of.network.layout.by_name["conv1.weight"].slice

@@ -4,7 +4,8 @@ Nothing is written unless every program agrees with eager torch.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from sedge_export.inspection import OperatorRecorder, inspect_model
 from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.narrow import cut
 from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
+from sedge_export.source import place, reason
+from sedge_export.survey import survey
 from sedge_export.trace import trace
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
-from sedge_protocol.errors import ExportError
+from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.wire.bundle import (
     FORMAT,
     MAX_BUNDLE_BYTES,
@@ -67,16 +70,17 @@ def export(
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
-    x = _sample_batch(sample_input.detach().cpu(), batch_size)
-    form = _form(model, x, loss, num_classes, dropped)
-    if target is None:
-        labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.outputs,))
-        target = labels if num_classes else floats
-    rng = torch.Generator().manual_seed(seed)
-    samples = random_samples(x, target, num_classes, batch_size, rng)
-    lowered = _programs(form, x, samples.y[:batch_size])
-    sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
-    measured = verify(lowered, form.model, form.network, sources, batch_size, tolerance, rng)
+    x = _sample_batch(sample_input, batch_size)
+    with _one_reason():
+        form = _form(model, x, loss, num_classes, dropped)
+        if target is None:
+            labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.outputs,))
+            target = labels if num_classes else floats
+        rng = torch.Generator().manual_seed(seed)
+        samples = random_samples(x, target, num_classes, batch_size, rng)
+        lowered = _programs(form, x, samples.y[:batch_size])
+        sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
+        measured = verify(lowered, form.model, form.network, sources, batch_size, tolerance, rng)
     bundle = _bundle(form, lowered, measured, name, x, target, num_classes)
     if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
         raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
@@ -84,7 +88,21 @@ def export(
     return bundle.manifest
 
 
-def _sample_batch(sample: Tensor, batch_size: int) -> Tensor:
+@contextmanager
+def _one_reason() -> Generator[None]:
+    """Turn whatever the user's model raises into one ``ExportError`` that says where."""
+    try:
+        yield
+    except SedgeError:
+        raise
+    except Exception as exc:  # the user's code may raise anything
+        raise ExportError(f"model: cannot be exported{place(exc)}: {reason(exc)}") from exc
+
+
+def _sample_batch(given: object, batch_size: int) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise ExportError(f"sample_input: a {type(given).__name__}, expected one tensor (B, ...)")
+    sample = given.detach().cpu()
     if sample.ndim < 1 or sample.numel() == 0:
         raise ExportError(f"sample_input: shape {tuple(sample.shape)}, expected (B, ...)")
     if sample.dtype not in (torch.float32, torch.int64):
@@ -122,6 +140,7 @@ def _form(
     loss = loss or (cross_entropy if num_classes else squared_error)
     network = Network(model, loss, num_classes > 0)
     operators, outputs = inspect_model(copied(model), x, num_classes)
+    survey(model, x)
     found = find_axes(network, x)
     if dropped:
         model = cut(model, x, network.layout, found, dropped)
@@ -156,7 +175,8 @@ def _programs(form: _Form, x: Tensor, y: Tensor) -> dict[str, bytes]:
     lowered: dict[str, bytes] = {}
     for name, plan in plans.items():
         network.model.train(plan.training)
-        traced = trace(plan.function, [inputs[key] for key in plan.inputs])
+        with network.unchanged():
+            traced = trace(plan.function, [inputs[key] for key in plan.inputs])
         lowered[name] = to_onnx(traced, name, plan.inputs, plan.outputs, form.operators.where)
     return lowered
 

@@ -1,32 +1,32 @@
 """Verification: every program against plain eager torch, for a step, a whole epoch, and evaluation.
 
-Errors are max |difference of theta| / max |change of theta|. Compilers do lose gradients silently, so each
-tensor's gradient is also compared on its own.
+What is right is the user's model in float64. How exact float32 can be, eager torch itself shows: a program
+passes when its error is at most the tolerance plus ``FACTOR`` times eager float32's own. Errors are
+max |difference of theta| / max |change of theta|. Compilers do lose gradients silently, so each tensor's
+gradient is also compared on its own.
 
-In float32 a few activations lie so close to the kink of ReLU or a tie of max pooling that the order of
-summation decides them. Then eager torch differs even from itself: with and without oneDNN, one step of
-ResNet-8 differed by 1e-6 on most batches and by up to 2e-3 on every third. Hence two rules. A step that
-disagrees is undone and retried on another batch, a limited number of times per epoch; a wrong program fails
-on nearly all batches. And both sides start each step of an epoch from torch's state, while the program's
-differences are summed up, because two free trajectories of a deep network diverge chaotically.
+A few activations lie so close to the kink of ReLU, or a tie of max pooling, that rounding decides them, and
+then neither side is right. Such a batch is replaced by another, a limited number of times, only after
+float64 has proven the kink (``kinks``), and the manifest says how often. Both sides start each step of an
+epoch from torch's state, while the differences are summed up, because two free trajectories of a deep
+network diverge chaotically.
 """
 
-import copy
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sedge_export import kinks
 from sedge_export.batches import Batch, Samples, draw
-from sedge_export.eager import Eager
+from sedge_export.eager import FACTOR, MOST, Eager, Vector, allowance, exact, shaken
 from sedge_export.network import Network
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host.onnx_runtime import library, open_session
@@ -36,14 +36,15 @@ from sedge_protocol.wire.bundle import Verification
 Array: TypeAlias = NDArray[np.generic]
 Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float32]]]
 
-Result = TypeVar("Result")
-
 STEPS = 4
-# Retries for these steps, in each of two programs. A program that agrees on half of all batches, like the
-# worst of the networks above, passes in 996 of 1000 cases; one that agrees on every tenth, in 13.
+# The train programs, with the strength of their pull to an anchor.
+TRAINS = {"train": 0.0, "train_prox": 0.1}
+# Batches in one source of rows that a proven kink may cost.
 MAX_RETRIES = 16
+# Eager float32 steps again from neighbouring values, this often, before a disagreement counts: one step
+# alone may happen to put every value on the right side of every kink.
+SHAKEN = 3
 MOMENTUM = 0.9
-PROX = 0.1
 # The steepest parameter's first move, as a share of the largest value: far above the rounding of theta
 # itself (6e-8), far below where training becomes chaotic.
 FIRST_MOVE = 0.02
@@ -83,17 +84,20 @@ def verify(
 ) -> Verification:  # fmt: skip
     """The largest errors over all sources of rows. Raises ``ExportError`` when they stay too large."""
     loaded = {name: load_program(name, data) for name, data in programs.items()}
-    step = whole = 0.0
+    found: list[_Found] = []
     for samples in sources:
         epoch = _Epoch(model, network, samples, batch_size, tolerance, rng)
-        for name, prox in (("train", 0.0), ("train_prox", PROX)):
-            with _named(f"program {name!r} disagrees with torch"):
-                errors = epoch.run(loaded[name], prox)
-            step, whole = max(step, errors[0]), max(whole, errors[1])
+        found.append(epoch.run({name: loaded[name] for name in TRAINS}))
         with _named("program 'evaluate' or 'predict' disagrees with torch"):
             epoch.check_evaluation(loaded["evaluate"], loaded["predict"])
-    versions = {name: version(name) for name in ("onnx", "onnxruntime", "torch")}
-    return Verification(step, whole, tolerance, versions)
+    return Verification(
+        max(one.step for one in found),
+        max(one.epoch for one in found),
+        tolerance,
+        {name: version(name) for name in ("onnx", "onnxruntime", "torch")},
+        max(one.torch for one in found),
+        tuple(kink for one in found for kink in one.kinks),
+    )
 
 
 @contextmanager
@@ -105,136 +109,236 @@ def _named(what: str) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class _State:
-    """Eager torch after some steps, with its theta and velocity."""
+class _Found:
+    """Errors after one step and after an epoch, eager float32's own, and the kinks that cost a batch."""
 
-    eager: Eager
+    step: float
+    epoch: float
+    torch: float
+    kinks: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """One step of one side: where it ends, each vector (n,)."""
+
+    theta: Vector
+    velocity: Vector
+    loss: float
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where a step starts, and its batch."""
+
     theta: Theta
     velocity: Theta
+    batch: Batch
 
 
 class _Epoch:
-    """Runs a program side by side with eager torch, on batches of one source of rows."""
+    """Runs programs side by side with eager torch, on batches of one source of rows."""
 
     def __init__(
         self, model: nn.Module, network: Network, samples: Samples, batch_size: int,
         tolerance: float, rng: torch.Generator,
     ) -> None:  # fmt: skip
-        self._eager = Eager(model, network.layout, network.loss, MOMENTUM)
-        self._start, self._layout = network.theta, network.layout
-        self._classifies = network.classifies
         self._samples, self._batch_size, self._rng = samples, batch_size, rng
+        shared = model, network.layout, network.loss, MOMENTUM
+        self._exact = exact(*shared, self._draw(False))
+        self._plain = Eager(*shared)
+        self._layout, self._classifies = network.layout, network.classifies
+        self._theta = network.theta
+        self._trainable = np.concatenate(
+            [np.full(t.size, t.name in network.trainable) for t in network.layout.tensors]
+        )
         # Padded rows would enter batch statistics, so models that have these never get any.
         self._pads = not network.uses_batch_statistics and batch_size > 1
         self._tolerance = tolerance
         self._rate = self._learning_rate()
-        self._retries = 0
 
-    def run(self, program: Program, prox: float) -> tuple[float, float]:
-        """The errors after one step and after all; the last batch is padded if the model allows it."""
-        state = _State(self._eager, self._start, np.zeros_like(self._start))
-        lag = np.zeros_like(self._start)
-        self._retries = MAX_RETRIES
+    def run(self, programs: Mapping[str, Program]) -> _Found:
+        """The errors of all steps; the last batch is padded if the model allows it."""
+        state = self._theta, np.zeros_like(self._theta)
+        lags = {name: np.zeros(self._theta.size) for name in (*programs, "torch")}
         errors: list[float] = []
-        for index in range(STEPS):
-            padded = self._pads and index == STEPS - 1
-            advance = partial(self._advance, state, program, prox, padded, first=index == 0)
-            state, difference = self._retried(advance)
-            lag += difference
-            errors.append(float(np.abs(lag).max() / np.abs(state.theta - self._start).max()))
-        if not errors[-1] <= self._tolerance:
-            raise ExportError(
-                f"error after an epoch {errors[-1]:.1e}, expected at most {self._tolerance:.1e}"
-            )
-        return errors[0], errors[-1]
+        met: list[str] = []
+        while len(errors) < STEPS:
+            padded = self._pads and len(errors) == STEPS - 1
+            start = _Start(*state, self._draw(padded))
+            try:
+                after, differences = self._advance(start, programs, not errors)
+            except ExportError:
+                if (kink := self._kink(start)) is None or len(met) == MAX_RETRIES:
+                    raise
+                met.append(kink)
+                continue
+            for name, difference in differences.items():
+                lags[name] += difference
+            state = after.theta.astype(np.float32), after.velocity.astype(np.float32)
+            moved = np.abs(after.theta - self._theta).max()
+            shares = {name: float(np.abs(lag).max() / moved) for name, lag in lags.items()}
+            own = shares.pop("torch")
+            errors.append(max(shares.values()))
+        if not errors[-1] <= self._tolerance + allowance(own):
+            raise ExportError(f"error after an epoch {self._against(errors[-1], own)}")
+        return _Found(errors[0], errors[-1], own, met)
 
     def check_evaluation(self, evaluate: Program, predict: Program) -> None:
         """Compare ``evaluate`` and ``predict`` at a theta that is not the initial one."""
-        eager = copy.deepcopy(self._eager)
-        eager.step(self._draw(False), self._rate)
+        zero = np.zeros_like(self._theta)
+        moved = self._moved(self._exact, _Start(self._theta, zero, self._draw(False)))
+        theta = moved.theta.astype(np.float32)
+        for eager in (self._exact, self._plain):
+            eager.place(theta, zero)
         for padded in (False, self._pads):
-            self._check_evaluated(eager, self._draw(padded), evaluate, predict)
-
-    def _retried(self, attempt: Callable[[], Result]) -> Result:
-        """The first attempt that agrees. Raises ``ExportError`` when no retry is left."""
-        while True:
-            try:
-                return attempt()
-            except ExportError:  # perhaps an activation on a kink: see the module docstring
-                if self._retries == 0:
-                    raise
-                self._retries -= 1
+            self._check_evaluated(theta, self._draw(padded), evaluate, predict)
 
     def _draw(self, padded: bool) -> Batch:
         return draw(self._samples, self._batch_size, padded, self._rng)
 
     def _learning_rate(self) -> float:
-        trial = copy.deepcopy(self._eager)
-        trial.step(self._draw(False), 0.0)
-        steepest = float(np.abs(trial.gradient).max())
+        self._exact.place(self._theta, np.zeros_like(self._theta))
+        self._exact.differentiate(self._draw(False))
+        steepest = float(np.abs(self._exact.gradient).max())
         if not 0.0 < steepest < math.inf:
             raise ExportError(f"model: torch's largest gradient on a sample batch is {steepest}")
-        return FIRST_MOVE * max(float(np.abs(self._start).max()), 1e-3) / steepest
+        return FIRST_MOVE * max(float(np.abs(self._theta).max()), 1e-3) / steepest
+
+    def _moved(self, eager: Eager, start: _Start) -> _Moved:
+        eager.place(start.theta, start.velocity)
+        loss = eager.step(start.batch, self._rate)
+        return _Moved(eager.theta, eager.velocity, loss)
+
+    def _pulled(self, moved: _Moved, start: _Start, prox: float) -> _Moved:
+        """The same step with prox (theta - anchor) in the gradient of what is trained."""
+        pull = prox * self._trainable * (start.theta.astype(np.float64) - self._anchor)
+        return _Moved(moved.theta - self._rate * pull, moved.velocity + pull, moved.loss)
+
+    @property
+    def _anchor(self) -> Theta:
+        return np.float32(1.01) * self._theta
 
     def _advance(
-        self, state: _State, program: Program, prox: float, padded: bool, *, first: bool
-    ) -> tuple[_State, Theta]:
-        """One step of both. Returns torch's new state and the difference of the program's theta from it."""
-        batch, eager = self._draw(padded), copy.deepcopy(state.eager)
-        feed = {"theta": state.theta, "velocity": state.velocity, **_arrays(batch)}
+        self, start: _Start, programs: Mapping[str, Program], first: bool
+    ) -> tuple[_Moved, dict[str, Vector]]:
+        """One step of all. Returns torch's end, and the difference of each theta from it."""
+        right = self._moved(self._exact, start)
+        own = [self._moved(self._plain, start)]
+        differences = {"torch": own[0].theta - right.theta}
+        for name, prox in TRAINS.items():
+            found = self._run(programs[name], start, prox)
+            wanted = self._pulled(right, start, prox)
+            with _named(f"program {name!r} disagrees with torch"):
+                try:
+                    self._compare(found, wanted, right, own, start, first)
+                except ExportError:
+                    if len(own) == 1:
+                        own += self._shaken(start, right)
+                    self._compare(found, wanted, right, own, start, first)
+            differences[name] = found.theta - wanted.theta
+        return right, differences
+
+    def _shaken(self, start: _Start, right: _Moved) -> list[_Moved]:
+        """Eager float32's ends from neighbouring values, each with only the difference of its step."""
+        rng = np.random.default_rng(0)
+        ends: list[_Moved] = []
+        for _ in range(SHAKEN):
+            theta = shaken(start.theta, rng)
+            end = self._moved(self._plain, _Start(theta, start.velocity, start.batch))
+            moved = (theta - start.theta.astype(np.float64)) * self._trainable
+            ends.append(_Moved(end.theta - moved, end.velocity, end.loss))
+        return ends
+
+    def _run(self, program: Program, start: _Start, prox: float) -> _Moved:
+        feed = {"theta": start.theta, "velocity": start.velocity, **_arrays(start.batch)}
         scalars = {"learning_rate": self._rate, "momentum": MOMENTUM}
-        anchor = np.float32(1.01) * self._start if prox else None
-        if anchor is not None:
-            scalars["prox"], feed["anchor"] = prox, anchor
+        if prox:
+            scalars["prox"], feed["anchor"] = prox, self._anchor
         feed |= {name: np.array(value, np.float32) for name, value in scalars.items()}
         result = program(feed)
-        loss = eager.step(batch, self._rate, prox, anchor)
-        _check_close("loss", float(result["loss"]), loss, self._tolerance)
-        if first:  # the first velocity is the gradient itself, without theta's rounding
-            self._check_gradients(result["velocity_next"], eager.velocity)
-        after = _State(eager, eager.theta, eager.velocity)
-        self._compare("velocity", result["velocity_next"], after.velocity, after.velocity)
-        moved = after.theta - state.theta
-        return after, self._compare("theta", result["theta_next"], after.theta, moved)
+        return _Moved(
+            result["theta_next"].astype(np.float64),
+            result["velocity_next"].astype(np.float64),
+            float(result["loss"]),
+        )
 
-    def _compare(self, what: str, found: Theta, expected: Theta, scale: Theta) -> Theta:
-        """found - expected. Raises ``ExportError`` when it is too large against the largest of scale."""
-        difference: Theta = found - expected
-        error = float(np.abs(difference).max() / np.abs(scale).max())
-        if not error <= self._tolerance:  # so that NaN counts as a disagreement
+    def _compare(
+        self, found: _Moved, wanted: _Moved, right: _Moved, own: Sequence[_Moved], start: _Start,
+        first: bool,
+    ) -> None:  # fmt: skip
+        """Raise ``ExportError`` when a program's step is further from torch's than float32 explains."""
+        noise = max(abs(end.loss - right.loss) for end in own)
+        _check_close("loss", found.loss, wanted.loss, self._allowed(wanted.loss, noise))
+        if first:  # the first velocity is the gradient itself, without theta's rounding
+            noises = np.max([np.abs(end.velocity - right.velocity) for end in own], axis=0)
+            self._check_gradients(found.velocity, wanted.velocity, noises)
+        noise = max(float(np.abs(end.velocity - right.velocity).max()) for end in own)
+        difference = found.velocity - wanted.velocity
+        self._check("velocity", difference, np.abs(wanted.velocity).max(), noise)
+        noise = max(float(np.abs(end.theta - right.theta).max()) for end in own)
+        scale = np.abs(wanted.theta - start.theta).max()
+        self._check("theta", found.theta - wanted.theta, scale, noise)
+
+    def _check(self, what: str, difference: Vector, scale: float, noise: float) -> None:
+        error, own = float(np.abs(difference).max() / scale), noise / scale
+        if not error <= self._tolerance + allowance(own):  # so that NaN counts as a disagreement
             index = int(np.abs(difference).argmax())
             worst = next(t.name for t in self._layout.tensors if index < t.offset + t.size)
             raise ExportError(
-                f"error of {what} {error:.1e} after one step, largest in {worst!r},"
-                f" expected at most {self._tolerance:.1e}"
+                f"error of {what} after one step, largest in {worst!r}, {self._against(error, own)}"
             )
-        return difference
 
-    def _check_gradients(self, found: Theta, expected: Theta) -> None:
+    def _against(self, error: float, own: float) -> str:
+        return (
+            f"{error:.1e}, expected at most {self._tolerance:.1e} and {FACTOR:g} times torch's own"
+            f" {own:.1e}"
+        )
+
+    def _check_gradients(self, found: Vector, expected: Vector, noise: Vector) -> None:
         floor = GRADIENT_FLOOR * np.abs(expected).max()
         for tensor in self._layout.tensors:
             mine, theirs = found[tensor.slice], expected[tensor.slice]
-            limit = TENSOR_GRADIENT_FACTOR * self._tolerance * np.abs(theirs).max() + floor
-            if not np.abs(mine - theirs).max() <= limit:
+            scale = np.abs(theirs).max()
+            share = TENSOR_GRADIENT_FACTOR * self._tolerance
+            allowed = min(FACTOR * noise[tensor.slice].max(), MOST * scale)
+            if not np.abs(mine - theirs).max() <= share * scale + allowed + floor:
                 how = "wrong" if mine.any() else "zero"
                 raise ExportError(f"the gradient of {tensor.name!r} is {how}")
 
+    def _kink(self, start: _Start) -> str | None:
+        """The operator with a kink within rounding of the batch, which proves that it says nothing."""
+        for eager in (self._exact, self._plain):
+            eager.place(start.theta, start.velocity)
+        return kinks.found(self._exact, self._plain, start.batch)
+
     def _check_evaluated(
-        self, eager: Eager, batch: Batch, evaluate: Program, predict: Program
+        self, theta: Theta, batch: Batch, evaluate: Program, predict: Program
     ) -> None:
-        output, sums = eager.evaluate(batch, self._classifies)
-        feed = {"theta": eager.theta, **_arrays(batch)}
+        output, sums = self._exact.evaluate(batch, self._classifies)
+        plain, own = self._plain.evaluate(batch, self._classifies)
+        feed = {"theta": theta, **_arrays(batch)}
+        logits = predict({"theta": theta, "x": feed["x"]})["logits"]
+        error = float(np.abs(logits - output.double().numpy()).max())
+        noise = float((plain.double() - output.double()).abs().max())
+        allowed = self._allowed(float(output.abs().max()), noise)
+        _check_close("largest difference of logits", error, 0.0, allowed)
         found = evaluate(feed)
         for name, expected in sums.items():
-            _check_close(name, float(found[name]), expected, self._tolerance)
-        logits = predict({"theta": feed["theta"], "x": feed["x"]})["logits"]
-        difference = float(np.abs(logits - output.numpy()).max())
-        scale = max(1.0, float(output.abs().max()))
-        _check_close("largest difference of logits", difference / scale, 0.0, self._tolerance)
+            spare = self._allowed(expected, own[name] - expected)
+            if name == "correct_count" and output.shape[1] > 1:  # near ties may go the other way
+                first, second = output.topk(2).values.unbind(1)
+                spare += float(((first - second <= 2 * allowed) * batch.w).sum())
+            _check_close(name, float(found[name]), expected, spare)
+
+    def _allowed(self, expected: float, noise: float) -> float:
+        """The error that a number may have, of which eager float32 has some noise itself."""
+        scale = max(1.0, abs(expected))
+        return scale * (self._tolerance + allowance(abs(noise) / scale))
 
 
-def _check_close(what: str, found: float, expected: float, tolerance: float) -> None:
-    if not abs(found - expected) <= tolerance * max(1.0, abs(expected)):
+def _check_close(what: str, found: float, expected: float, allowed: float) -> None:
+    if not abs(found - expected) <= allowed:
         raise ExportError(f"{what} {found:.6g}, expected {expected:.6g}")
 
 

@@ -127,7 +127,7 @@ def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
         with recorder:
             eager.differentiate(batch)
         passes.append(recorder.found)
-    for (name, right), (other, rounded) in zip(*passes, strict=False):
+    for (name, right), (other, rounded) in zip(passes[0], passes[1], strict=False):
         if name != other or right.shape != rounded.shape or not right.numel():
             return None
         rounding = (right - rounded).abs().max()

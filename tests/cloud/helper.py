@@ -72,13 +72,13 @@ def make_bundle(
         target=bundles.TensorSpec("int64", ()),
         num_classes=100,
         uses_batch_statistics=False,
-        programs=(bundles.Program("gradient", "onnxruntime", "train.onnx", sha256),),
+        programs=(bundles.Program("gradient", "onnxruntime", "gradient.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
         axes=axes,
         dropped=dropped,
     )
     theta = random_theta(1, layout.size) if init is None else init
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": program}), theta)
+    bundles.save(folder, bundles.Bundle(manifest, {"gradient.onnx": program}), theta)
     return folder
 
 

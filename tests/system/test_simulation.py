@@ -116,7 +116,7 @@ def make_bundle(folder: Path) -> None:
         ]
     )
     sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
-    program = bundles.Program("gradient", "onnxruntime", "train.onnx", sha256)
+    program = bundles.Program("gradient", "onnxruntime", "gradient.onnx", sha256)
     manifest = bundles.BundleManifest(
         format=bundles.FORMAT,
         name="softmax",
@@ -130,7 +130,7 @@ def make_bundle(folder: Path) -> None:
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
     )
     init = np.random.default_rng(1).normal(0, 0.1, layout.size).astype(np.float32)
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": EMPTY_PROGRAM}), init)
+    bundles.save(folder, bundles.Bundle(manifest, {"gradient.onnx": EMPTY_PROGRAM}), init)
 
 
 class Crashing:

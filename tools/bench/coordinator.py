@@ -78,11 +78,11 @@ def make_bundle(folder: Path, size: int) -> Path:
         target=bundles.TensorSpec("int64", ()),
         num_classes=10,
         uses_batch_statistics=False,
-        programs=(bundles.Program("train", "onnxruntime", "train.onnx", sha256),),
+        programs=(bundles.Program("gradient", "onnxruntime", "gradient.onnx", sha256),),
         verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
     )
     theta = np.random.default_rng(1).normal(0, 0.05, size).astype(np.float32)
-    bundles.save(folder, bundles.Bundle(manifest, {"train.onnx": EMPTY_PROGRAM}), theta)
+    bundles.save(folder, bundles.Bundle(manifest, {"gradient.onnx": EMPTY_PROGRAM}), theta)
     return folder
 
 

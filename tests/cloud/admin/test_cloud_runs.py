@@ -49,7 +49,7 @@ def test_a_bundle_that_is_none(store: Store, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="bundle"):
         start_run(store, "run", tmp_path / "none", CONFIG)
     bundle = make_bundle(tmp_path / "bundle")
-    (bundle / "train.onnx").write_bytes(b"changed")
+    (bundle / "gradient.onnx").write_bytes(b"changed")
     with pytest.raises(CodecError, match="sha256"):
         start_run(store, "run", bundle, CONFIG)
     assert store.runs() == []

@@ -147,7 +147,9 @@ def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleMan
 def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
     """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
     program = program or np.random.default_rng(seed).bytes(20_000)
-    listed = Program("gradient", "onnxruntime", "gradient.onnx", hashlib.sha256(program).hexdigest())
+    listed = Program(
+        "gradient", "onnxruntime", "gradient.onnx", hashlib.sha256(program).hexdigest()
+    )
     manifest = manifest_of(layout, listed)
     return bundles.pack(Bundle(manifest, {"gradient.onnx": program}))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
-from sedge_edge.backends import usable_backends
+from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine
@@ -122,21 +122,22 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     )
     examples = load_data(config.data, path.absolute().parent)
     keys, settings = config.keys(), config.broker_settings()
+    backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
     folder = act_as_owner(config.state_dir, for_good=True)
     lock = lock_folder(folder)
     hello = Hello(
         bytes(16),
         VERSION,
-        usable_backends(config.backend.name),
+        usable_backends(backend.name),
         tuple(Compression),
-        CODECS,
+        _codecs(backend.name, code.folder),
         len(examples[0].targets),
         len(examples[1].targets),
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
     agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()))
-    programs = OpenBundles(config.backend.name, config.backend.threads)
+    programs = OpenBundles(backend.name, backend.threads, code)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
         runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake)
@@ -148,6 +149,16 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
             runtime.close()
     lock.close()
     return 0
+
+
+def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
+    """What the device announces. User code that cannot be imported declines orders, which says why."""
+    try:
+        missing = impossible_features(backend, folder)
+    except ConfigError as exc:
+        logging.getLogger("sedge.edge").error("%s", exc)
+        return CODECS
+    return tuple(codec for codec in CODECS if codec not in missing)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -184,7 +195,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     state_dir = act_as_owner(config.state_dir)
     model = personal_model(msgspec.structs.replace(config, state_dir=state_dir), arguments.run)
     with as_caller():
-        outputs = predict_file(model, arguments.inputs, config.backend)
+        folder = arguments.config.absolute().parent
+        outputs = predict_file(model, arguments.inputs, config.backend, folder)
         if arguments.out is not None:
             with translated("write the outputs to", arguments.out):
                 np.save(arguments.out, outputs)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.backends import open_trainer
+from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.config import BackendConfig, EdgeConfig
 from sedge_edge.data import as_inputs
 from sedge_edge.rounds.state import SCHEMA, AgentState
@@ -46,8 +46,13 @@ def personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
     return PersonalModel(bundle, theta)
 
 
-def predict_file(model: PersonalModel, path: Path, backend: BackendConfig) -> NDArray[np.float32]:
-    """The model's outputs (N, C) for the inputs in a file. Raises ``DataError`` for a bad file."""
+def predict_file(
+    model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
+) -> NDArray[np.float32]:
+    """The model's outputs (N, C) for the inputs in a file; ``folder`` holds the user's code.
+
+    Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
+    """
     try:
         # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file:
@@ -56,4 +61,6 @@ def predict_file(model: PersonalModel, path: Path, backend: BackendConfig) -> ND
     except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
         raise DataError(f"{path}: {exc}, expected .npy, or .npz with x") from exc
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
-    return open_trainer(model.bundle, backend.name, backend.threads).predict(model.theta, rows)
+    code = UserCode(folder, backend.model)
+    trainer = open_trainer(model.bundle, backend.name, backend.threads, code)
+    return trainer.predict(model.theta, rows)

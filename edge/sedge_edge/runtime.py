@@ -11,7 +11,7 @@ from threading import Event, Lock
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
-from sedge_edge.backends import open_trainer
+from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
@@ -32,6 +32,7 @@ class OpenBundles:
 
     backend: str
     threads: int
+    code: UserCode = NO_CODE
     capacity: int = 2
     _open: dict[bytes, tuple[Bundle, Trainer]] = field(
         default_factory=dict[bytes, tuple[Bundle, Trainer]]
@@ -45,7 +46,8 @@ class OpenBundles:
                 bundle = unpack(blobs.read(sha256))
                 while len(self._open) >= self.capacity:
                     del self._open[next(iter(self._open))]
-                self._open[sha256] = (bundle, open_trainer(bundle, self.backend, self.threads))
+                trainer = open_trainer(bundle, self.backend, self.threads, self.code)
+                self._open[sha256] = (bundle, trainer)
             return self._open[sha256]
 
 

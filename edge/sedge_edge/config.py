@@ -69,11 +69,11 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.name not in BACKEND_NAMES and not FUNCTION_SOURCE.fullmatch(self.name):
             expected = f"one of {', '.join(map(repr, BACKEND_NAMES))}, or 'module:function'"
             raise ConfigError("backend.name", self.name, expected)
-        if (self.name == "torch") != bool(FUNCTION_SOURCE.fullmatch(self.model)):
-            expected = (
-                "module:function that makes the model of backend.name = 'torch', and only there"
-            )
+        if self.name == "torch" and not FUNCTION_SOURCE.fullmatch(self.model):
+            expected = "module:function that returns the torch module"
             raise ConfigError("backend.model", self.model, expected)
+        if self.name != "torch" and self.model:
+            raise ConfigError("backend.model", self.model, "nothing unless backend.name is 'torch'")
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

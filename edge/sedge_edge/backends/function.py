@@ -157,7 +157,7 @@ class FunctionTrainer:
         function = self._sibling("predict")
         expected = f"floating-point outputs ({len(inputs)}, C)"
         returned = self._call(name, function, expected, self._parameters(theta), inputs)
-        outputs = np.asarray(returned)
+        outputs = _array(name, returned)
         if outputs.ndim != 2 or len(outputs) != len(inputs) or outputs.dtype.kind != "f":
             raise ConfigError(name, f"{outputs.dtype} {outputs.shape}", expected)
         return outputs.astype(np.float32)
@@ -207,7 +207,7 @@ class FunctionTrainer:
         if not isinstance(parameters, list | tuple):
             expected = f"a list of {len(tensors)} arrays"
             raise ConfigError(self._name, type(parameters).__name__, expected)
-        arrays = [np.asarray(array) for array in cast(Sequence[object], parameters)]
+        arrays = [_array(self._name, value) for value in cast(Sequence[object], parameters)]
         if len(arrays) != len(tensors):
             expected = f"{len(tensors)}, one for each tensor of the layout"
             raise ConfigError(self._name, f"{len(arrays)} arrays", expected)
@@ -243,6 +243,15 @@ class FunctionTrainer:
         safe = not manifest.uses_batch_statistics
         epoch = batches(count, manifest.batch_size, 1, training.last_batch, 0, safe)
         return training.local_epochs * sum(1 for _ in epoch)
+
+
+def _array(name: str, value: object) -> NDArray[np.generic]:
+    try:
+        return np.asarray(value)
+    except (
+        Exception
+    ) as exc:  # lists of several lengths, tensors on another device or with a gradient
+        raise ConfigError(name, f"{type(exc).__name__}: {exc}", "arrays") from exc
 
 
 def _read_only(examples: Examples) -> Examples:

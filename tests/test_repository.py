@@ -123,6 +123,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/edge/test_edge_data.py",
         "with the sources they are from",
     ),
+    "sedge_edge.backends.flat_module": (
+        "tests/emulate/training/test_module.py",
+        "with its values in channels-last order; in a device's order by test_torch_module.py",
+    ),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),
@@ -332,6 +336,7 @@ print(*(name for name in heavy.split() if name in sys.modules))
         "sedge_edge.agent",
         "sedge_edge.__main__",
         "sedge_edge.backends.onnx_runtime",
+        "sedge_edge.backends.function",
         "sedge_protocol",
     ],
 )

@@ -112,6 +112,32 @@ def test_the_agent_says_what_the_device_can_do(
     assert hello.num_test > 0
 
 
+@pytest.mark.parametrize(
+    ("says", "lacks"),
+    [
+        ("fit.honours = ('freeze', 'optimizer')", set[str]()),
+        ("", {"freeze", "optimizer"}),
+    ],
+)
+def test_a_device_announces_only_what_its_function_can_do(
+    config: Path, says: str, lacks: set[str], handlers: dict[int, Callable[[int, object], None]]
+) -> None:
+    module = f"announcing_{len(lacks)}"
+    (config.parent / f"{module}.py").write_text(f"def fit(): pass\n{says}\n")
+    with config.open("a") as file:
+        file.write(f'[backend]\nname = "{module}:fit"\n')
+    hellos: list[Hello] = []
+
+    def done(agent: Agent) -> bool:
+        hellos.append(agent.identity.hello)
+        return True
+
+    assert command._run_agent(config, done) == 0
+    assert hellos[0].backends == ("function",)
+    never = {"own_model", "select", "scoring", "correction"}
+    assert set(CODECS) - set(hellos[0].codecs) == never | lacks
+
+
 def test_run_works_until_it_is_told_to_stop(
     config: Path, handlers: dict[int, Callable[[int, object], None]]
 ) -> None:

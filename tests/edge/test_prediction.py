@@ -177,3 +177,17 @@ def test_damage_on_disk_is_said(config: EdgeConfig, which: str) -> None:
     with pytest.raises(StorageError, match="sha256"):
         for run in ("old", "newer"):
             personal_model(config, run)
+
+
+def test_a_function_of_the_devices_own(config: EdgeConfig, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", rows())
+    (tmp_path / "predicting_client.py").write_text(
+        "def fit(): pass\n"
+        "def evaluate(): pass\n"
+        "def predict(parameters, inputs):\n"
+        "    w1, b1, w2, b2 = parameters\n"
+        "    return (inputs @ w1.T + b1).clip(0) @ w2.T + b2\n"
+    )
+    model, backend = personal_model(config, "old"), BackendConfig("predicting_client:fit")
+    found = predict_file(model, tmp_path / "x.npy", backend, tmp_path)
+    np.testing.assert_allclose(found, forward(model.theta, rows()), rtol=1e-5, atol=1e-6)

@@ -67,7 +67,12 @@ def _arrays(function: str) -> dict[str, NDArray[np.float32]]:
 
 
 def _array(function: str, name: str, value: object) -> NDArray[np.float32]:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as exc:  # lists of several lengths, tensors of another library
+        raise ConfigError(
+            f"{function}: {name}", f"{type(exc).__name__}: {exc}", "an array"
+        ) from exc
     if array.dtype.kind != "f":
         raise ConfigError(f"{function}: {name}", str(array.dtype), "floating-point numbers")
     with np.errstate(over="ignore"):  # beyond float32 is inf, which is refused

@@ -61,11 +61,12 @@ def evaluate(parameters, examples):
     right = (found.argmax(1) == y).float().mean().item()
     return cross_entropy(found, y).item(), len(y), {"accuracy": right}
 """
-NOISE = 0.05
+# Over four seeds of the run ONNX Runtime alone ends at .97, .96, .88 and .92, the four at .94, .93, .95, .94.
+NOISE = 0.1
 DEVICES = ("onnxruntime", "executorch", "torch", "my_client:fit")
 RUN = """\
 strategy = "fedobp"
-num_rounds = 3
+num_rounds = 8
 options = { quantile = 0.99 }
 [training]
 local_epochs = 5
@@ -90,7 +91,7 @@ def two_runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def add_device(fleet: RealFleet, number: int, backend: str) -> None:
     """A device that trains with this backend, on its own share of the digits, which ``number`` draws."""
     device = f"pi-{number}"
-    fleet.add_device(device, number)
+    fleet.add_device(device, number, examples=400)
     home = fleet.folder / device
     (home / "my_model.py").write_text(MODEL)
     (home / "my_client.py").write_text(CLIENT)
@@ -110,7 +111,7 @@ def accuracy_of(fleet: RealFleet, bundle: Path, backends: Sequence[str]) -> floa
     wait_until(lambda: len(hellos(fleet)) == len(backends), 60, "the devices say hello")
     fleet.start_run(bundle, RUN)
     wait_until(fleet.finished, 120, "the run ends")
-    assert [len(summary.devices) for summary in fleet.rounds()] == [len(backends)] * 4
+    assert [len(summary.devices) for summary in fleet.rounds()] == [len(backends)] * 9
     last = fleet.rounds()[-1]
     assert all(device.after > 0.8 for device in last.devices)
     return last.before

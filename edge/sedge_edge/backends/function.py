@@ -224,10 +224,9 @@ class FunctionTrainer:
         return theta
 
     def _count(self, name: str, count: object, highest: int) -> int:
-        is_number = isinstance(count, Integral) and not isinstance(count, bool)
-        if not is_number or not 1 <= (number := int(cast(int, count))) <= highest:
+        if not isinstance(count, Integral) or not 1 <= int(count) <= highest:
             raise ConfigError(name, count, f"a number of examples from 1 to {highest}")
-        return number
+        return int(count)
 
     def _finite(self, name: str, what: str, value: object) -> float:
         if not isinstance(value, Real):

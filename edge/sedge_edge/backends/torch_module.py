@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.bundle_trainer import LoadedProgram, LoadProgram, Signature
 from sedge_edge.backends.flat_module import FlatModule
+from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import importable, imported
@@ -35,12 +36,12 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
     """
     torch.set_num_threads(threads)
     model = _Model(bundle, *_built(name, folder), name)
-    programs = {
+    functions: dict[str, Callable[..., list[Tensor]]] = {
         "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,
     }  # fmt: skip
 
     def load(signature: Signature) -> LoadedProgram:
-        return TorchProgram(model, programs[signature.program])
+        return TorchProgram(model, functions[signature.program])
 
     return load
 
@@ -54,7 +55,7 @@ class TorchProgram:
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
         """The outputs in order, in new arrays."""
         given = {name: self._model.tensor(array) for name, array in feeds.items()}
-        with self._model.lock, torch.no_grad():
+        with self._model.lock, torch.no_grad(), repeatable(self._model.device):
             made = self._function(**given)
         return [tensor.numpy(force=True) for tensor in made]
 
@@ -66,14 +67,14 @@ class _Model:
         layout = bundle.manifest.layout
         _check(module, layout, name)
         self.lock = threading.Lock()
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._classifies = bundle.manifest.num_classes > 0
         self._loss = loss
-        self._flat = FlatModule(module, layout, _views(layout), self._device)
+        self._flat = FlatModule(module, layout, _views(layout), self.device)
 
     def tensor(self, array: NDArray[np.float32 | np.int64]) -> Tensor:
         """The array's values, to be read only."""
-        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self._device)
+        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
     def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
         """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any."""

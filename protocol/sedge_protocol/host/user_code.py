@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,7 @@ from sedge_protocol.errors import ConfigError
 
 
 @contextmanager
-def importable(folder: Path) -> Iterator[None]:
+def importable(folder: Path) -> Generator[None]:
     """Within, modules are looked for in ``folder`` first."""
     place = str(folder.absolute())
     sys.path.insert(0, place)

@@ -40,7 +40,7 @@ def test_named_arrays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{folder / 'made'}: 8 parameters in 2 tensors\n"
     made, theta = load(folder / "made")
     assert made == unpack(pack(made))
-    np.testing.assert_array_equal(theta, np.float32([0.5] * 6 + [1, 1]))
+    np.testing.assert_array_equal(theta, np.array([0.5] * 6 + [1, 1], np.float32))
     manifest = made.manifest
     assert [(t.name, t.shape, t.role) for t in manifest.layout.tensors] == [
         ("conv.weight", (2, 3), Role.PARAMETER),
@@ -59,7 +59,7 @@ def test_a_list(folder: Path) -> None:
     assert [(t.name, t.shape) for t in made.manifest.layout.tensors] == [
         ("0", (4, 3)), ("1", (3,)), ("2", ()),
     ]  # fmt: skip
-    np.testing.assert_array_equal(theta, np.float32([0] * 12 + [0, 1, 2, 7]))
+    np.testing.assert_array_equal(theta, np.array([0] * 12 + [0, 1, 2, 7], np.float32))
     assert made.manifest.input.dtype == "int64"
     assert not made.manifest.uses_batch_statistics
 

@@ -147,7 +147,7 @@ PUBLIC = {
     "sedge_cloud": "Assignment ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
     "PatchChoice RunConfig SparseVector State Store Strategy StrategyError Theta Training Update "
     "UpdateSelection Work average_change start_run",
-    "sedge_edge": "VERSION Agent Examples Identity OpenBundles PersonalModel StartJob Trainer "
+    "sedge_edge": "VERSION Agent Examples Identity Model OpenBundles PersonalModel StartJob Trainer "
     "local_context open_agent personal_model predict_file run_job split",
     "sedge_emulate": "Result read_json",
     "sedge_export": "cross_entropy export squared_error",

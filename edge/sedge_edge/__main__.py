@@ -10,17 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
-from sedge_edge.config import load_config
+from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.prediction import personal_model, predict_file
+from sedge_edge.prediction import PersonalModel, personal_model, predict_file, write_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
 from sedge_edge.training.job import CODECS
@@ -70,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
     predict.set_defaults(call=_predict)
+    export = commands.add_parser("export", help="write the personal model for other programs")
+    export.add_argument(
+        "out", type=Path, help=".npz: its tensors by name; .onnx: x (B, ...) to logits (B, C)"
+    )
+    export.add_argument("--run", help="the run whose model to write (default: the newest)")
+    export.set_defaults(call=_export)
     return parser
 
 
@@ -192,8 +197,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     if arguments.out is not None and arguments.out.suffix != ".npy":
         raise ConfigError("--out", str(arguments.out), "a name that ends in .npy")
-    state_dir = act_as_owner(config.state_dir)
-    model = personal_model(msgspec.structs.replace(config, state_dir=state_dir), arguments.run)
+    model = _personal_model(config, arguments.run)
     with as_caller():
         folder = arguments.config.absolute().parent
         outputs = predict_file(model, arguments.inputs, config.backend, folder)
@@ -204,6 +208,17 @@ def _predict(arguments: argparse.Namespace) -> int:
         for row in outputs.argmax(axis=1) if model.num_classes else outputs:
             print(row)
     return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    model = _personal_model(load_config(arguments.config), arguments.run)
+    with as_caller():
+        write_model(model, arguments.out)
+    return 0
+
+
+def _personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
+    return personal_model(act_as_owner(config.state_dir), run)
 
 
 if __name__ == "__main__":

@@ -304,6 +304,12 @@ def test_predict_prints_labels_and_writes_outputs(
         assert labels == outputs.argmax(axis=1).tolist()
 
 
+def test_export_writes_the_model(trained: Path) -> None:
+    for name in ("model.npz", "model.onnx"):
+        assert run(trained, "export", str(trained.parent / name)) == 0
+        assert (trained.parent / name).stat().st_size > 100
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -311,9 +317,12 @@ def test_predict_prints_labels_and_writes_outputs(
         (["predict", "train.npz", "--out", "out.csv"], "expected a name that ends in .npy"),
         (["predict", "train.npz", "--out", "nowhere/out.npy"], "No such file or directory"),
         (["predict", "train.npz", "--run", "second"], "expected one of: first"),
+        (["export", "model.pte"], "expected a name that ends in .npz or .onnx"),
+        (["export", "nowhere/model.onnx"], "No such file or directory"),
+        (["export", "model.npz", "--run", "second"], "expected one of: first"),
     ],
 )
-def test_predict_says_what_is_wrong(
+def test_predict_and_export_say_what_is_wrong(
     trained: Path,
     words: list[str],
     text: str,

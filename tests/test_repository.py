@@ -453,6 +453,7 @@ def test_every_example_is_in_a_test() -> None:
         for path in (
             ROOT / "tests" / "test_examples.py",
             *found(ROOT / "tests" / "emulate", "*.py"),
+            *found(ROOT / "tests" / "system", "*.py"),
         )
     )
     for path in found(ROOT / "examples", "*"):

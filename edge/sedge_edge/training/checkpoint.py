@@ -40,7 +40,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
         data = self.answers[index]
         if isinstance(request, Evaluate):
             return _decode(data, Metrics)
-        return _decode(data, Trained if isinstance(request, Train) else Mixed)
+        if isinstance(request, Train):
+            return _decode(data, Trained)
+        return _decode(data, Mixed)
 
 
 class Attempt:

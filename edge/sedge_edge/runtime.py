@@ -11,7 +11,8 @@ from threading import Event, Lock
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
-from sedge_edge.backends import open_trainer
+from sedge_edge.backends import NO_CODE, UserCode, open_trainer
+from sedge_edge.memory_limit import release_memory
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
@@ -32,6 +33,7 @@ class OpenBundles:
 
     backend: str
     threads: int
+    code: UserCode = NO_CODE
     capacity: int = 2
     _open: dict[bytes, tuple[Bundle, Trainer]] = field(
         default_factory=dict[bytes, tuple[Bundle, Trainer]]
@@ -45,7 +47,8 @@ class OpenBundles:
                 bundle = unpack(blobs.read(sha256))
                 while len(self._open) >= self.capacity:
                     del self._open[next(iter(self._open))]
-                self._open[sha256] = (bundle, open_trainer(bundle, self.backend, self.threads))
+                trainer = open_trainer(bundle, self.backend, self.threads, self.code)
+                self._open[sha256] = (bundle, trainer)
             return self._open[sha256]
 
 
@@ -196,8 +199,14 @@ def pooled_runtime(
     stopping = Event()
     context = local_context(agent, examples, programs, lambda: stopping.is_set() or bool(gate()))
 
+    def run(job: Job) -> Outcome:
+        try:
+            return run_job(job, context)
+        finally:  # the device may be idle for hours now
+            release_memory()
+
     def work(job: Job) -> Future[Outcome]:
-        return pool.submit(run_job, job, context)
+        return pool.submit(run, job)
 
     return Runtime(agent, settings, work, wake, stopping.set)
 

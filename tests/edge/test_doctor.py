@@ -157,6 +157,23 @@ def test_a_bad_configuration_is_all_it_can_tell(home: Path, text: str | None, me
     assert message in found["configuration"][1]
 
 
+def test_code_of_the_devices_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must be there; and whoever has it may have torch."""
+    cuda_torch(home, monkeypatch)
+    with home.open("a") as config:
+        config.write('[backend]\nname = "doctors_client:fit"\n')
+    healthy, found = findings(home)
+    assert not healthy
+    good, text = found["backend"]
+    assert not good
+    assert "found 'doctors_client:fit', expected module:function that can be imported" in text
+    (home.parent / "doctors_client.py").write_text("def fit(): pass")
+    healthy, found = findings(home)
+    assert healthy
+    assert found["backend"][1] == "doctors_client:fit can be imported"
+    assert found["torch"][1] == "2.9.0+cu130 is installed"
+
+
 def test_torch_does_no_harm_on_large_machines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_torch(home, monkeypatch)
     monkeypatch.setattr(platform, "machine", always("x86_64"))

@@ -16,12 +16,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from sedge_cloud import RunConfig, Store, start_run
-from sedge_cloud.config import TrainingConfig
+from sedge_cloud.config import CodecConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_edge import Examples, Identity, OpenBundles, StartJob, local_context, open_agent, run_job
@@ -31,7 +32,7 @@ from sedge_export.models import avgcnn
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Codec, Hello
+from sedge_protocol.wire.messages import Hello
 
 WARM_UP = 2
 SHAPE = (1, 28, 28)
@@ -58,11 +59,11 @@ class Meter:
             self.fsyncs[kind(descriptor)] += 1
             fsync(descriptor)
 
-        os.pwrite, os.fsync = counted_write, counted_fsync
-        try:
+        with (
+            patch.object(os, "pwrite", counted_write),
+            patch.object(os, "fsync", counted_fsync),
+        ):
             yield
-        finally:
-            os.pwrite, os.fsync = pwrite, fsync
 
 
 def kind(descriptor: int) -> str:
@@ -119,7 +120,7 @@ def measure(folder: Path, rounds: int) -> dict[str, object]:
         options={"quantile": 0.9995},
         num_rounds=rounds,
         training=TrainingConfig(local_epochs=1, learning_rate=0.01, momentum=0.7),
-        codec=Codec(ValueCoding.BF16, 0.04),
+        codec=CodecConfig(ValueCoding.BF16, 0.04),
     )
     store, now, meter = Store(folder / "cloud"), 0.0, Meter()
     start_run(store, "run", bundle, config)

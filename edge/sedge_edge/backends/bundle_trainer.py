@@ -1,6 +1,6 @@
-"""``Trainer`` over a bundle's programs: all that does not depend on which runtime executes them.
+"""``Trainer`` over a model's programs: all that does not depend on which runtime executes them.
 
-A runtime makes a callable of a program's bytes, from named arrays to arrays. A program has these inputs and
+A runtime makes a callable of each program, from named arrays to arrays. A program has these inputs and
 outputs; n = parameters, B = rows of a batch, and a tensor without a shape below is a single number:
 
     gradient    theta, x, y, w  -> gradient, loss, and statistics where the layout has any
@@ -73,22 +73,49 @@ class LoadedProgram(Protocol):
         ...
 
 
-# (program, its signature, threads) -> the program, loaded. Raises ImportError for a missing or broken
-# runtime, ConfigError when it cannot work as configured, anything else for bytes that are no such program.
-LoadProgram: TypeAlias = Callable[[bytes, Signature, int], LoadedProgram]
+# A program's signature -> the program, loaded. Raises ImportError for a missing or broken runtime,
+# ConfigError when it cannot work as configured, CodecError for a program that is missing or damaged.
+LoadProgram: TypeAlias = Callable[[Signature], LoadedProgram]
+
+
+def bundled(
+    bundle: Bundle,
+    backend: str,
+    load: Callable[[bytes, Signature, int], LoadedProgram],
+    threads: int,
+) -> LoadProgram:
+    """Loads the programs that the bundle has for a backend.
+
+    ``load`` takes a program's bytes, its signature and the number of threads. It raises ``ImportError`` and
+    ``ConfigError`` like a ``LoadProgram``, and anything else for bytes that are no such program.
+    """
+
+    def loaded(signature: Signature) -> LoadedProgram:
+        data = bundle.program(signature.program, backend)
+        try:
+            return load(data, signature, threads)
+        except (ImportError, ConfigError):
+            raise
+        except Exception as exc:
+            where = _where(bundle, signature.program)
+            raise CodecError(f"{where} cannot be loaded: {exc}") from exc
+
+    return loaded
+
+
+def _where(bundle: Bundle, program: str) -> str:
+    return f"bundle {bundle.manifest.name!r}: program {program!r}"
 
 
 class BundleTrainer:
-    """``Trainer`` over a bundle's programs for one backend; each is loaded when first needed.
+    """``Trainer`` over the programs of a bundle's model; each is loaded when first needed.
 
     Threads share the programs; everything else belongs to one call.
     """
 
-    def __init__(self, bundle: Bundle, backend: str, load: LoadProgram, threads: int) -> None:
+    def __init__(self, bundle: Bundle, load: LoadProgram) -> None:
         self._bundle = bundle
-        self._backend = backend
         self._load_program = load
-        self._threads = threads
         self._programs: dict[str, LoadedProgram] = {}
         self._lock = threading.Lock()
         self._program("gradient")  # to find a missing or broken library here
@@ -231,7 +258,7 @@ class BundleTrainer:
         try:
             return program.run(feeds, last)
         except Exception as exc:  # runtimes' errors have no other common base
-            raise CodecError(f"{self._where(name)} failed: {exc}") from exc
+            raise CodecError(f"{_where(self._bundle, name)} failed: {exc}") from exc
 
     def _program(self, name: str) -> LoadedProgram:
         with self._lock:
@@ -240,19 +267,10 @@ class BundleTrainer:
             return self._programs[name]
 
     def _load(self, name: str) -> LoadedProgram:
-        data = self._bundle.program(name, self._backend)
         signature = SIGNATURES[name]
         if name == "gradient" and self._bundle.manifest.layout.statistics:
             signature = signature._replace(outputs=(*signature.outputs, "statistics"))
-        try:
-            return self._load_program(data, signature, self._threads)
-        except (ImportError, ConfigError):
-            raise
-        except Exception as exc:
-            raise CodecError(f"{self._where(name)} cannot be loaded: {exc}") from exc
-
-    def _where(self, program: str) -> str:
-        return f"bundle {self._bundle.manifest.name!r}: program {program!r}"
+        return self._load_program(signature)
 
 
 class _Buffers:

@@ -183,8 +183,8 @@ class EncodedDelta:
 def run_job(job: Job, context: WorkerContext) -> Outcome:
     """Do the job.
 
-    Raises ``RemoteError``, ``DataError``, ``StorageError`` or ``OutOfMemory``, each saying what is wrong;
-    ``JobStopped`` when told to stop.
+    Raises ``RemoteError``, ``DataError``, ``ConfigError``, ``StorageError`` or ``OutOfMemory``, each saying
+    what is wrong; ``JobStopped`` when told to stop.
     """
     try:
         return _run_job(job, context)
@@ -306,7 +306,7 @@ def complete(
         layout_hash=prepared.manifest.layout.hash,
         model_hash=order.model_hash,
         patch_hash=order.patch_hash,
-        num_examples=len(prepared.train.targets),
+        num_examples=trained.num_examples or len(prepared.train.targets),
         before=result.before,
         after=result.after,
         train_loss=trained.loss,

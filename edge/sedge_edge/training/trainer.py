@@ -44,13 +44,15 @@ class Trained:
     """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
 
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
-    prox term; it is 0 in frozen tensors and in statistics.
+    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
+    trained on, or None for all.
     """
 
     theta: Theta
     loss: float
     steps: int
     gradient: Theta | None = None
+    num_examples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ class Trainer(Protocol):
         which have none. ``resume`` goes on where the same training was stopped, and ends with the same bits
         as without the stop; a trainer that cannot do so starts over, and stops without a state.
 
-        Raises ``TrainingStopped``, ``TrainingDiverged``, or ``CodecError`` for a program that fails or a
-        frozen tensor that the model does not have.
+        Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
+        tensor that the model does not have, or what this backend cannot do, and ``ConfigError`` for user
+        code that fails.
         """
         ...
 

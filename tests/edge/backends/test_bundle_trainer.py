@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.edge.backends.softmax import (
     twin_losses,
 )
 
-from sedge_edge.backends import open_trainer
+from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.training.batches import batches
 from sedge_edge.training.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from sedge_edge.training.examples import Examples
@@ -36,13 +37,14 @@ from sedge_edge.training.trainer import (
 )
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import EXECUTORCH
+from sedge_protocol.wire.bundle import EXECUTORCH, TORCH
 from sedge_protocol.wire.training import LastBatch, Training
 
+CODE = UserCode(Path(__file__).parent, "softmax_module:build")
 Result = TypeVar("Result", Trained, Mixed)
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module", params=(*PROGRAMS, TORCH))
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == EXECUTORCH:
@@ -51,7 +53,8 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def opened(backend: str, uses_batch_statistics: bool = False) -> Trainer:
-    return open_trainer(bundle(PROGRAMS[backend], backend, uses_batch_statistics), backend, 1)
+    programs = PROGRAMS.get(backend, {})
+    return open_trainer(bundle(programs, backend, uses_batch_statistics), backend, 1, CODE)
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +277,8 @@ def test_wrong_arrays_are_refused(trainer: Trainer) -> None:
         trainer.train(start(), narrow, Training(), 0, never)
 
 
+@pytest.mark.parametrize("backend", PROGRAMS)
+@pytest.mark.usefixtures("executorch_libraries")
 def test_a_program_that_the_bundle_lacks(backend: str) -> None:
     without = open_trainer(bundle({"gradient": PROGRAMS[backend]["gradient"]}, backend), backend, 1)
     with pytest.raises(CodecError, match=f"^bundle 'softmax': no program 'predict' for {backend}$"):

@@ -17,7 +17,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Meter:
         self.jobs = self.update_bytes = 0
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> Generator[None]:
         """Count what is done inside."""
         pwrite, fsync = os.pwrite, os.fsync
 

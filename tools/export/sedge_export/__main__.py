@@ -64,8 +64,9 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         (
             "against torch",
             f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e},"
-            f" tolerance {checked.tolerance:.1e}",
+            f" tolerance {checked.tolerance:.1e}; torch in float32 {checked.torch_error:.1e}",
         ),
+        ("kinks met", ", ".join(checked.kinks) or "none"),
         ("verified with", ", ".join(f"{k} {v}" for k, v in sorted(checked.versions.items()))),
     ]
     width = max(len(label) for label, _ in rows)
@@ -244,7 +245,7 @@ def _export_parser() -> argparse.ArgumentParser:
         "--tolerance",
         type=_tolerance,
         default=TOLERANCE,
-        help="largest error (default %(default)s)",
+        help="largest error of a tensor's gradient beyond torch's own (default %(default)s)",
     )
     parser.add_argument(
         "--seed", type=_number, default=0, help="seed of the initial values and test batches"

@@ -26,7 +26,18 @@ NEAR = 4.0
 
 
 def _from(*places: float) -> Distances:
-    return lambda x, *_: [x - place for place in places]
+    def distances(x: Tensor, *_: object) -> list[Tensor]:
+        return [x - place for place in places]
+
+    return distances
+
+
+def _from_both(x: Tensor, place: float = 0.5) -> list[Tensor]:
+    return [x - place, x + place]
+
+
+def _from_ends(x: Tensor, low: float = -1.0, high: float = 1.0) -> list[Tensor]:
+    return [x - low, x - high]
 
 
 def _from_bounds(x: Tensor, *bounds: object, **named: object) -> list[Tensor]:
@@ -60,6 +71,13 @@ def _of_axes(x: Tensor, dim: Any = (), *_: object) -> list[Tensor]:
     return _gap(last.reshape(-1, max(1, last[(0,) * len(kept)].numel())))
 
 
+def _least(of: Distances) -> Distances:
+    def distances(x: Tensor, *rest: object) -> list[Tensor]:
+        return of(-x, *rest)
+
+    return distances
+
+
 def _between(x: Tensor, y: Any, *_: object) -> list[Tensor]:
     return [x - y]
 
@@ -70,24 +88,24 @@ _DISTANCES: dict[str, Distances] = {
     "leaky_relu": _from(0.0),
     "rrelu_with_noise": _from(0.0),
     "prelu": _from(0.0),
-    "_prelu_kernel": _from(0.0),
+    "prelu_kernel": _from(0.0),
     "elu": _from(0.0),
     "abs": _from(0.0),
     "sign": _from(0.0),
-    "threshold": lambda x, place, *_: [x - place],
-    "hardtanh": lambda x, low=-1.0, high=1.0: [x - low, x - high],
+    "threshold": _between,
+    "hardtanh": _from_ends,
     "hardswish": _from(-3.0, 3.0),
     "hardsigmoid": _from(-3.0, 3.0),
-    "softshrink": lambda x, place=0.5: [x - place, x + place],
-    "hardshrink": lambda x, place=0.5: [x - place, x + place],
+    "softshrink": _from_both,
+    "hardshrink": _from_both,
     "clamp": _from_bounds,
     "clamp_min": _from_bounds,
     "clamp_max": _from_bounds,
     "max_pool2d_with_indices": _of_windows,
     "amax": _of_axes,
-    "amin": lambda x, *rest: _of_axes(-x, *rest),
-    "max": lambda x, *rest: _of_axes(x, *rest[:1]),
-    "min": lambda x, *rest: _of_axes(-x, *rest[:1]),
+    "amin": _least(_of_axes),
+    "max": _of_axes,
+    "min": _least(_of_axes),
     **dict.fromkeys(("maximum", "minimum", "gt", "ge", "lt", "le"), _between),
 }
 

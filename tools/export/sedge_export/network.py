@@ -179,15 +179,15 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         output: Tensor = result[0]
         return output
 
+    own: Callable[..., Tensor] = type(norm).forward
+
     def forward(*inputs: Tensor) -> Tensor:
         """The module's own forward pass, around the functional operator."""
         with mock.patch.object(functional, "batch_norm", batch_norm):
-            output: Tensor = type(norm).forward(norm, *inputs)
-        return output
+            return own(norm, *inputs)
 
-    norm.num_batches_tracked = (
-        None  # counts for a momentum that changes, and would be changed in place
-    )
+    # It counts for a momentum that changes, and would be changed in place.
+    norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
 

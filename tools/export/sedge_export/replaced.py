@@ -50,7 +50,7 @@ def _windows(extent: int, count: int) -> list[tuple[int, int]]:
 
 
 def _sizes(x: Tensor, given: Any, axes: int) -> list[int]:
-    listed = [given] * axes if isinstance(given, int) else list(given)
+    listed: list[int | None] = [given] * axes if isinstance(given, int) else list(given)
     return [
         e if size is None else int(size) for size, e in zip(listed, x.shape[-axes:], strict=True)
     ]
@@ -103,7 +103,7 @@ def _interpolate(
     if antialias or not (linear or mode in known):
         return None
     extents = input.shape[2:]
-    factors = [None] * axes if scale_factor is None else scale_factor
+    factors: Any = [None] * axes if scale_factor is None else scale_factor
     if isinstance(factors, int | float):
         factors = [factors] * axes
     if size is None:

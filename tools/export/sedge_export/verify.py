@@ -257,7 +257,9 @@ class _Epoch:
         for padded in (False, self._pads):
             batch = self._draw(padded)
             feed = {"theta": theta, **_arrays(batch)}
-            sums = {name: value.reshape(1) for name, value in evaluate(feed).items()}
+            sums = {
+                name: value.reshape(1).astype(np.float64) for name, value in evaluate(feed).items()
+            }
             logits = predict({"theta": theta, "x": feed["x"]})["logits"].astype(np.float64)
             truth = _Truth(
                 self._evaluated(self._exact, batch), [self._evaluated(self._plain, batch)]

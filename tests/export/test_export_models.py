@@ -106,6 +106,7 @@ def test_deep_networks_are_as_exact_as_torch(network: str, tmp_path: Path) -> No
     x = torch.randn(4, 3, 16, 16)
     manifest = export(DEEP[network](), x, batch_size=4, name="d", num_classes=10, folder=tmp_path)
     found = manifest.verification
+    assert found is not None
     assert 0 < found.epoch_error <= found.tolerance + 4 * found.torch_error
 
 

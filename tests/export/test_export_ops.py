@@ -243,6 +243,7 @@ def agrees(body: nn.Module, x: Tensor, folder: Path) -> None:
         width = body.eval()(x).flatten(1).shape[1]
     model = nn.Sequential(body, nn.Flatten(), nn.Linear(width, CLASSES))
     manifest = export(model, x, batch_size=BATCH, name="case", num_classes=CLASSES, folder=folder)
+    assert manifest.verification is not None
     assert manifest.verification.step_error <= manifest.verification.tolerance
 
 
@@ -283,4 +284,5 @@ def test_bilinear_products_and_losses(tmp_path: Path) -> None:
         layer, random(6, 7), batch_size=BATCH, name="b", num_classes=CLASSES, folder=tmp_path,
         loss=smoothed,
     )  # fmt: skip
+    assert manifest.verification is not None
     assert manifest.verification.step_error <= manifest.verification.tolerance

@@ -389,4 +389,5 @@ def test_a_small_error_is_seen_and_a_larger_tolerance_allows_it(
         folder=tmp_path / "b",
         tolerance=0.05,
     )
+    assert given.verification is not None
     assert given.verification.step_error > 100 * given.verification.torch_error

@@ -128,7 +128,9 @@ def test_a_batch_is_replaced_where_a_kink_is_proven(
 ) -> None:
     calls: list[int] = []
     spoiled(partial(once, "last.weight", calls), Undecided())
-    assert made(Undecided(), tmp_path).verification.kinks[0] == "relu"
+    checked = made(Undecided(), tmp_path).verification
+    assert checked is not None
+    assert checked.kinks[0] == "relu"
     assert STEPS < len(calls) <= STEPS + MAX_RETRIES
 
 

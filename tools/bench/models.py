@@ -148,10 +148,10 @@ def page(rows: Mapping[str, Row], batch_size: int) -> str:
 
 def written(name: str, row: Row) -> str:
     """One row of the table."""
-    if row.manifest is None:
+    found = row.manifest and row.manifest.verification
+    if found is None:
         cells = [f"no: {row.reason}".replace("|", "\\|"), "", "", "", f"{row.seconds:.0f}", "", ""]
     else:
-        found = row.manifest.verification
         errors = [f"{error:.0e}" for error in (found.epoch_error, found.torch_error)]
         replaced = f"{len(found.kinks)}" if found.kinks else ""
         memory = f"{row.memory / 1e6:.0f}" if row.memory else ""

@@ -7,12 +7,15 @@ their own. This module knows nothing about ONNX.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from sedge_protocol.errors import ExportError
@@ -74,6 +77,20 @@ class Network:
     def uses_batch_statistics(self) -> bool:
         """Whether a row's result in training depends on the other rows of its batch."""
         return any(isinstance(module, BATCH_NORMS) for module in self.model.modules())
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Put back every attribute that the forward pass sets: what a trace leaves there has no values."""
+        held = [
+            (module, {**vars(module), "_buffers": dict(vars(module)["_buffers"])})
+            for module in self.model.modules()
+        ]
+        try:
+            yield
+        finally:
+            for module, attributes in held:
+                vars(module).clear()
+                vars(module).update(attributes)
 
     def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any."""
@@ -153,7 +170,7 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         )
     momentum = norm.momentum
 
-    def forward(x: Tensor) -> Tensor:
+    def batch_norm(x: Tensor, *_arguments: object, **_options: object) -> Tensor:
         mean, variance = norm.running_mean, norm.running_var
         result = torch.ops.aten._native_batch_norm_legit_functional(
             x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
@@ -162,6 +179,15 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         output: Tensor = result[0]
         return output
 
+    own: Callable[..., Tensor] = type(norm).forward
+
+    def forward(*inputs: Tensor) -> Tensor:
+        """The module's own forward pass, around the functional operator."""
+        with mock.patch.object(functional, "batch_norm", batch_norm):
+            return own(norm, *inputs)
+
+    # It counts for a momentum that changes, and would be changed in place.
+    norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
 

@@ -150,6 +150,15 @@ def empty(
     return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
 
 
+@lowers(aten.new_empty_strided.default)
+def new_empty(
+    graph: Graph, x: Value, size: Sequence[int], _stride: Sequence[int],
+    dtype: torch.dtype | None = None, **_placement: object,
+) -> Value:  # fmt: skip
+    """Zeros of the type of x: what is written into an assigned slice covers all of it."""
+    return graph.full(tuple(size), 0, element_type(dtype) if dtype else x.dtype)
+
+
 @lowers(aten.full_like.default)
 def full_like(
     graph: Graph, x: Value, fill: Scalar, dtype: torch.dtype | None = None, **_placement: object

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from sedge_edge.backends.draws import draws
 from sedge_export.batches import Batch
 from sedge_export.network import RowLoss, copied
 from sedge_protocol.layout import Layout, Theta
@@ -71,7 +72,9 @@ class Eager:
         self._model.zero_grad()
         x, y, w = (self._cast(t[: batch.rows]) for t in (batch.x, batch.y, batch.w))
         with self._computing():
-            losses = self._loss(self._model(x), y)
+            with draws(batch.noise):
+                output = self._model(x)
+            losses = self._loss(output, y)
         loss = (losses * w).sum() / w.sum()
         torch.autograd.backward(loss)
         # An unused layer has no gradient here, and a zero one in a program.

@@ -17,7 +17,14 @@ from sedge_export.axes import find_axes
 from sedge_export.batches import Samples, random_samples
 from sedge_export.inspection import OperatorRecorder, inspect_model
 from sedge_export.narrow import cut
-from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
+from sedge_export.network import (
+    Network,
+    RowLoss,
+    copied,
+    cross_entropy,
+    random_numbers,
+    squared_error,
+)
 from sedge_export.source import place, reason
 from sedge_export.survey import survey
 from sedge_export.target import TARGETS, File, Signature, signatures
@@ -172,7 +179,7 @@ class _Form:
     @property
     def signatures(self) -> dict[str, Signature]:
         """The programs' inputs and outputs."""
-        return signatures(bool(self.network.layout.statistics))
+        return signatures(bool(self.network.layout.statistics), self.network.noise > 0)
 
 
 def _form(
@@ -182,11 +189,13 @@ def _form(
     network = Network(model, loss, num_classes > 0)
     operators, outputs = inspect_model(copied(model), x, num_classes)
     survey(model, x)
+    network.noise = random_numbers(model, x)
     found = find_axes(network, x)
     if dropped:
         model = cut(model, x, network.layout, found, dropped)
         network = Network(model, loss, num_classes > 0)
         operators, outputs = inspect_model(copied(model), x, num_classes)
+        network.noise = random_numbers(model, x)
     axes = found.axes.narrowed(dropped) if found.axes.channels else None
     return _Form(model, network, operators, outputs, axes, dropped)
 
@@ -199,6 +208,7 @@ def _traced(form: _Form, x: Tensor, y: Tensor) -> dict[str, fx.GraphModule]:
         "predict": network.predict,
     }
     inputs = {"theta": torch.from_numpy(network.theta), "x": x, "y": y, "w": torch.ones(len(x))}
+    inputs["noise"] = torch.full((network.noise,), 0.5)
     graphs: dict[str, fx.GraphModule] = {}
     for name, function in functions.items():
         network.model.train(name == "gradient")
@@ -241,6 +251,7 @@ def _bundle(
         target=target,
         num_classes=num_classes,
         frozen=form.network.frozen,
+        noise=form.network.noise,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
         verification=measured,

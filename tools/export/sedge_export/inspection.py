@@ -7,6 +7,7 @@ line. The record later names the module of an operator that cannot be lowered.
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sedge_edge.backends.draws import draws
 from sedge_export.network import BATCH_NORMS
 from sedge_export.source import here, place, reason
 from sedge_export.survey import Watch
@@ -46,7 +48,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         ]
         try:
-            with plain_kernels(), self._watch.watching(), self, torch.no_grad():
+            drawn = draws(None) if self._model.training else nullcontext()
+            with plain_kernels(), self._watch.watching(), self, torch.no_grad(), drawn:
                 output: object = self._model(x)
         finally:
             for hook in hooks:
@@ -82,8 +85,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._origins[name] = self._here()
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise ExportError(
-                f"cannot lower {func}{self._origins[name]}: it needs a random stream, which a"
-                " program does not have; dropout must have p=0"
+                f"cannot lower {func}{self._origins[name]}: a program cannot be given its random"
+                " numbers; those of dropout and torch.bernoulli in training it can"
             )
         return func(*args, **(kwargs or {}))
 

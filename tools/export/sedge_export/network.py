@@ -8,7 +8,7 @@ their own. This module knows nothing about ONNX.
 
 import copy
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
 from unittest import mock
 
@@ -18,6 +18,7 @@ from torch.func import functional_call, grad_and_value
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
+from sedge_edge.backends.draws import draws
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 
@@ -46,7 +47,8 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
 class Network:
     """A private copy of a model and its layout. Raises ``ExportError`` when theta cannot hold it."""
 
-    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool) -> None:
+    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool, noise: int = 0) -> None:
+        self.noise = noise  # how many random numbers a batch takes in training
         self.model = copied(model)
         for name, module in self.model.named_modules():
             if isinstance(module, BATCH_NORMS):
@@ -92,9 +94,15 @@ class Network:
                 vars(module).clear()
                 vars(module).update(attributes)
 
-    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any."""
-        found, statistics, loss = self._gradient(theta, x, y, w)
+    def gradient(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any.
+
+        ``noise`` (K,) are the random numbers of the forward pass.
+        """
+        with nullcontext() if noise is None else draws(noise):
+            found, statistics, loss = self._gradient(theta, x, y, w)
         flat = torch.cat([found[t.name].reshape(-1) for t in self.layout.tensors])
         if not statistics:
             return flat, loss
@@ -147,6 +155,13 @@ class Network:
         gradient, (loss, statistics) = grad_and_value(mean_loss, has_aux=True)(trainable)
         zeros = {n: torch.zeros_like(v) for n, v in values.items() if n not in self.trainable}
         return {**gradient, **zeros}, statistics, loss
+
+
+def random_numbers(model: nn.Module, x: Tensor) -> int:
+    """How many random numbers the model's forward pass takes for a batch x (B, ...) in training."""
+    with draws(None) as source, torch.no_grad():
+        copied(model).train()(x)
+    return source.count
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -13,7 +13,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.draws import draws
 from sedge_export.network import BATCH_NORMS, copied
 from sedge_export.trace import plain_kernels
 from sedge_protocol.errors import ExportError
@@ -144,7 +145,7 @@ def _sums(model: nn.Module, x: Tensor) -> list[tuple[str, object]]:
 
     hooks = [m.register_forward_hook(left(name)) for name, m in model.named_modules()]
     try:
-        with plain_kernels(), torch.no_grad():
+        with plain_kernels(), torch.no_grad(), draws(None) if model.training else nullcontext():
             model(x)
     finally:
         for hook in hooks:

@@ -134,8 +134,8 @@ class _Epoch:
     ) -> None:  # fmt: skip
         self._network, self._layout = network, network.layout
         self._samples, self._batch_size, self._rng = samples, batch_size, rng
-        # Padded rows would enter batch statistics, so models that have these never get any.
-        self._pads = not network.uses_batch_statistics and batch_size > 1
+        # Devices never pad the batches of a model with batch statistics or random numbers.
+        self._pads = not network.uses_batch_statistics and not network.noise and batch_size > 1
         self._tolerance = tolerance
         batch = self._draw(False)
         self._exact = exact(model, self._layout, network.loss, batch)
@@ -143,7 +143,7 @@ class _Epoch:
         self._rate = self._learning_rate(batch)
 
     def _draw(self, padded: bool) -> Batch:
-        return draw(self._samples, self._batch_size, padded, self._rng)
+        return draw(self._samples, self._batch_size, padded, self._network.noise, self._rng)
 
     def _learning_rate(self, batch: Batch) -> float:
         theta = self._network.theta
@@ -174,7 +174,10 @@ class _Epoch:
     def _check_gradient(
         self, program: Program, theta: Theta, batch: Batch, measured: _Measured
     ) -> None:
-        result = program({"theta": theta, **_arrays(batch)})
+        feed = {"theta": theta, **_arrays(batch)}
+        if self._network.noise:
+            feed["noise"] = batch.noise.numpy()
+        result = program(feed)
         found = self._answers(result["gradient"], float(result["loss"]), result.get("statistics"))
         right = self._differentiated(self._exact, theta, batch)
         truth = _Truth(right, [self._differentiated(self._plain, theta, batch)])

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
@@ -260,7 +261,8 @@ def _eager(
         rows = torch.from_numpy(batch.indices)
         weights = torch.from_numpy(batch.weights)
         real = int(batch.weights.sum())
-        step = Batch(x[rows], y[rows], weights, real)
+        numbers = torch.from_numpy(noise(task.seed, len(losses), problem.noise))
+        step = Batch(x[rows], y[rows], weights, real, numbers)
         loss = eager.step(step, training.learning_rate, training.prox, anchor)
         losses.append((batch.epoch, loss, real))
     count = len(y)

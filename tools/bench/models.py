@@ -148,7 +148,7 @@ def page(rows: Mapping[str, Row], batch_size: int) -> str:
 
 def written(name: str, row: Row) -> str:
     """One row of the table."""
-    found = row.manifest and row.manifest.verification
+    found = row.manifest.verification if row.manifest else None
     if found is None:
         cells = [f"no: {row.reason}".replace("|", "\\|"), "", "", "", f"{row.seconds:.0f}", "", ""]
     else:

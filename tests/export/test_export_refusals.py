@@ -160,11 +160,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Model(lambda x: x, nn.Sequential(nn.Identity(), Sorting())),
         r"cannot lower aten\.sort.* \(module 'inner\.1', test_export_refusals\.py:\d+\)",
     ),
-    "dropout": (
-        lambda: Model(lambda x: x, nn.Dropout(0.5)),
-        r"cannot lower aten\..* \(module 'inner'.*random.*p=0",
+    "dropout between layers": (
+        lambda: Model(lambda x: x[0], nn.LSTM(5, 5, 2, dropout=0.5)),
+        r"cannot lower aten\..* \(module 'inner'.*cannot be given its random numbers",
     ),
-    "noise": (lambda: Model(lambda x: x + torch.rand(5)), r"aten\.rand.*py:\d+\).*random"),
+    "noise": (lambda: Model(lambda x: x + torch.randn(5)), r"aten\.randn.*py:\d+\).*random"),
     "branch": (lambda: Model(branching), "depend on the data"),
     "shape from data": (lambda: Model(lambda x: x[x > 0][:5].expand(4, 5)), "boolean"),
     "item": (lambda: Model(lambda x: x * x.sum().item()), r"aten\._local_scalar_dense.*py:\d+"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.edge.backends.conftest import unpacked_wheel
 from torch import Tensor, nn
 
 from sedge_edge.backends import UserCode, open_trainer
@@ -91,7 +92,8 @@ def test_the_emulator_drops_what_a_device_drops(tmp_path: Path) -> None:
         check(found, wanted, theta)
 
 
-def test_all_backends_drop_the_same(tmp_path: Path) -> None:
+def test_all_backends_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(unpacked_wheel())
     torch.manual_seed(0)
     bundle = exported(small(), (12,), tmp_path, ONNXRUNTIME, EXECUTORCH)
     theta = load(tmp_path)[1]

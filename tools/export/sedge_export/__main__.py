@@ -55,6 +55,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("bundle", f"{manifest.name} in {folder}"),
         ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
         ("statistics", ", ".join(layout.statistics) or "none"),
+        ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
         ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
         ("target", f"{target.dtype} {_shape(target.shape)}, {manifest.num_classes} classes"),
         ("batch size", f"{manifest.batch_size}"),

@@ -141,9 +141,9 @@ def full(
     return graph.full(tuple(size), fill, kind)
 
 
-@lowers(aten.empty_permuted.default)
+@lowers(aten.empty_permuted.default, aten.empty.memory_format)
 def empty(
-    graph: Graph, size: Sequence[int], _order: Sequence[int], dtype: torch.dtype | None = None,
+    graph: Graph, size: Sequence[int], *_order: Sequence[int], dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
     """Zeros: decompositions use only the shape of empty memory."""

@@ -60,9 +60,9 @@ class Verification(msgspec.Struct, frozen=True):
 
     Errors are max |difference of gradients| divided by max |gradient|: ``step_error`` at the first step,
     ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
-    ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is off
-    by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error; otherwise
-    no bundle is written. ``kinks`` names the operator of each batch that was replaced because rounding
+    ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
+    off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
+    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because rounding
     decides its gradient.
     """
 

@@ -119,9 +119,17 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "the tables as they are used",
     ),
+    "sedge_edge.rounds.resuming": (
+        "tests/edge/training/test_checkpoint.py",
+        "with the checkpoints; lost vectors in test_agent_faults.py",
+    ),
     "sedge_edge.training.examples": (
         "tests/edge/test_edge_data.py",
         "with the sources they are from",
+    ),
+    "sedge_edge.backends.flat_module": (
+        "tests/emulate/training/test_module.py",
+        "with its values in channels-last order; in a device's order by test_torch_module.py",
     ),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
@@ -143,7 +151,7 @@ PUBLIC = {
     "sedge_cloud": "Assignment ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
     "PatchChoice RunConfig SparseVector State Store Strategy StrategyError Theta Training Update "
     "UpdateSelection Work average_change start_run",
-    "sedge_edge": "VERSION Agent Examples Identity OpenBundles PersonalModel StartJob Trainer "
+    "sedge_edge": "VERSION Agent Examples Identity Model OpenBundles PersonalModel StartJob Trainer "
     "local_context open_agent personal_model predict_file run_job split",
     "sedge_emulate": "Result read_json",
     "sedge_export": "cross_entropy export squared_error",
@@ -332,6 +340,7 @@ print(*(name for name in heavy.split() if name in sys.modules))
         "sedge_edge.agent",
         "sedge_edge.__main__",
         "sedge_edge.backends.onnx_runtime",
+        "sedge_edge.backends.function",
         "sedge_protocol",
     ],
 )
@@ -448,6 +457,7 @@ def test_every_example_is_in_a_test() -> None:
         for path in (
             ROOT / "tests" / "test_examples.py",
             *found(ROOT / "tests" / "emulate", "*.py"),
+            *found(ROOT / "tests" / "system", "*.py"),
         )
     )
     for path in found(ROOT / "examples", "*"):

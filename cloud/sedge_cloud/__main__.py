@@ -12,6 +12,7 @@ import msgspec
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin import runs as administration
 from sedge_cloud.admin.doctor import examine
+from sedge_cloud.admin.initial_parameters import write_bundle
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
@@ -25,6 +26,7 @@ from sedge_protocol.errors import SedgeError
 from sedge_protocol.host.console import reader_may_leave
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
+from sedge_protocol.wire.bundle import TensorSpec
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
@@ -69,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     help_text = "port that passes the client on to the broker, and can be cut; open to the network"
     conformance.add_argument("--gate", type=int, metavar="PORT", help=help_text)
     conformance.set_defaults(call=_conformance)
+    _bundle_parser(
+        commands.add_parser("bundle", help="write a bundle for devices that train with own code")
+    )
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
     _device_parser(commands.add_parser("device", help="enrol and revoke devices"))
     return parser
@@ -99,6 +104,31 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="one JSON object a round")
     show.set_defaults(call=_run_show)
+
+
+def _bundle_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "function", help="module:function that returns a list, or a dict, of arrays"
+    )
+    help_text = "shape of one input row: 1,28,28"
+    parser.add_argument("--sample-shape", type=_row_shape, required=True, help=help_text)
+    parser.add_argument("--sample-type", choices=("float32", "int64"), default="float32")
+    parser.add_argument("--batch-size", type=_count, required=True)
+    parser.add_argument("--num-classes", type=_count, required=True)
+    parser.add_argument("--name", required=True, help="name of the bundle")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.set_defaults(call=_bundle)
+
+
+def _row_shape(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65536:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 65536")
+    return number
 
 
 def _device_parser(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +166,18 @@ def _init(arguments: argparse.Namespace) -> int:
         f"  sedge-cloud -c {folder}/cloud.toml serve\n"
         f"  sedge-cloud -c {folder}/cloud.toml device add my-first-device"
     )
+    return 0
+
+
+def _bundle(arguments: argparse.Namespace) -> int:
+    rows = TensorSpec(arguments.sample_type, arguments.sample_shape)
+    batch_size, num_classes = arguments.batch_size, arguments.num_classes
+    folder: Path = arguments.out
+    manifest = write_bundle(
+        arguments.function, arguments.name, rows, batch_size, num_classes, folder
+    )
+    layout = manifest.layout
+    print(f"{folder}: {layout.size:,} parameters in {len(layout.tensors)} tensors")
     return 0
 
 

@@ -89,6 +89,34 @@ class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compression: Compression = Compression.ZLIB
 
 
+class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[schedule]: the learning rate of each training round, as a share of ``training.learning_rate``.
+
+    It grows linearly over the first ``warmup_rounds``, which is the whole from the last of them on, and
+    falls from 1 towards ``final`` over the others: along half a cosine (SGDR, arXiv 1608.03983, equation
+    5, without restarts), a straight line, or an exponential.
+    """
+
+    kind: Literal["constant", "cosine", "linear", "exponential"] = "constant"
+    warmup_rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    final: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    def share(self, number: int, rounds: int) -> float:
+        """The share, above 0, in the training round with this number, from 0, of so many."""
+        if number < self.warmup_rounds:
+            return (number + 1) / self.warmup_rounds
+        done = (number - self.warmup_rounds) / (rounds - self.warmup_rounds)
+        match self.kind:
+            case "constant":
+                return 1.0
+            case "cosine":
+                return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+            case "linear":
+                return 1 - (1 - self.final) * done
+            case "exponential":
+                return math.pow(self.final, done)
+
+
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run. ``options`` are the strategy's own.
 
@@ -123,7 +151,14 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     patch: PatchConfig = PatchConfig()
     robust: RobustConfig = RobustConfig()
     training: TrainingConfig = TrainingConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
     codec: CodecConfig = CodecConfig()
+
+    def training_in(self, number: int) -> Training:
+        """How devices train in a round with this number, from 1; in an evaluation as in the next one."""
+        done = min(self.training_rounds(number - 1), self.num_rounds - 1)
+        rate = self.training.learning_rate * self.schedule.share(done, self.num_rounds)
+        return msgspec.structs.replace(self.training, learning_rate=rate)
 
     @property
     def evaluates(self) -> bool:
@@ -154,6 +189,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
         _check_optimizer(self.training, where)
+        _check_schedule(self.schedule, self.num_rounds, where)
         if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
             rules = "direction, mean, krum or multi_krum"
             expected = f"{rules}: {self.strategy} has an aggregation of its own"
@@ -180,6 +216,14 @@ def _check_optimizer(training: Training, where: str) -> None:
     if training.nesterov and not training.momentum:
         expected = "false: Nesterov's step is one of momentum"
         raise ConfigError("training.nesterov", True, expected, where)
+
+
+def _check_schedule(schedule: ScheduleConfig, rounds: int, where: str) -> None:
+    if schedule.warmup_rounds >= rounds:
+        expected = f"fewer than num_rounds = {rounds}"
+        raise ConfigError("schedule.warmup_rounds", schedule.warmup_rounds, expected, where)
+    if schedule.kind == "exponential" and not schedule.final:
+        raise ConfigError("schedule.final", 0.0, "above 0: an exponential never gets there", where)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,19 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
-from sedge_edge.backends import usable_backends
-from sedge_edge.config import load_config
+from sedge_edge.backends import UserCode, impossible_features, usable_backends
+from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine
+from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.prediction import personal_model, predict_file
+from sedge_edge.prediction import PersonalModel, personal_model, predict_file, write_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
+from sedge_edge.sensors import Sensors
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -70,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
     predict.set_defaults(call=_predict)
+    export = commands.add_parser("export", help="write the personal model for other programs")
+    export.add_argument(
+        "out", type=Path, help=".npz: its tensors by name; .onnx: x (B, ...) to logits (B, C)"
+    )
+    export.add_argument("--run", help="the run whose model to write (default: the newest)")
+    export.set_defaults(call=_export)
     return parser
 
 
@@ -122,24 +129,26 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     )
     examples = load_data(config.data, path.absolute().parent)
     keys, settings = config.keys(), config.broker_settings()
+    backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
     folder = act_as_owner(config.state_dir, for_good=True)
     lock = lock_folder(folder)
     hello = Hello(
         bytes(16),
         VERSION,
-        usable_backends(config.backend.name),
+        usable_backends(backend.name),
         tuple(Compression),
-        CODECS,
+        _codecs(backend.name, code.folder),
         len(examples[0].targets),
         len(examples[1].targets),
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
-    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()))
-    programs = OpenBundles(config.backend.name, config.backend.threads)
+    gate = Gates(config.gates, Sensors()).closed
+    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()), gate)
+    programs = OpenBundles(backend.name, backend.threads, code)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
-        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake)
+        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake, gate)
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))
@@ -148,6 +157,16 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
             runtime.close()
     lock.close()
     return 0
+
+
+def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
+    """What the device announces. User code that cannot be imported declines orders, which says why."""
+    try:
+        missing = impossible_features(backend, folder)
+    except ConfigError as exc:
+        logging.getLogger("sedge.edge").error("%s", exc)
+        return CODECS
+    return tuple(codec for codec in CODECS if codec not in missing)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -181,10 +200,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     if arguments.out is not None and arguments.out.suffix != ".npy":
         raise ConfigError("--out", str(arguments.out), "a name that ends in .npy")
-    state_dir = act_as_owner(config.state_dir)
-    model = personal_model(msgspec.structs.replace(config, state_dir=state_dir), arguments.run)
+    model = _personal_model(config, arguments.run)
     with as_caller():
-        outputs = predict_file(model, arguments.inputs, config.backend)
+        folder = arguments.config.absolute().parent
+        outputs = predict_file(model, arguments.inputs, config.backend, folder)
         if arguments.out is not None:
             with translated("write the outputs to", arguments.out):
                 np.save(arguments.out, outputs)
@@ -192,6 +211,17 @@ def _predict(arguments: argparse.Namespace) -> int:
         for row in outputs.argmax(axis=1) if model.num_classes else outputs:
             print(row)
     return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    model = _personal_model(load_config(arguments.config), arguments.run)
+    with as_caller():
+        write_model(model, arguments.out)
+    return 0
+
+
+def _personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
+    return personal_model(act_as_owner(config.state_dir), run)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from sedge_edge.gates import GatesConfig, minutes
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -22,6 +23,7 @@ from sedge_protocol.wire.topics import check_id
 
 # "package.module:function", which is not a path.
 FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+BACKEND_NAMES = ("auto", "onnxruntime", "executorch", "torch")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
 
@@ -53,10 +55,26 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The backend that runs the programs, and its number of threads."""
+    """The backend that trains, and its number of threads.
 
-    name: Literal["auto", "onnxruntime", "executorch"] = "auto"
+    ``name`` is "auto", a backend that runs the bundle's programs, "torch", which runs the module that
+    ``model`` ("module:function") makes, or itself the "module:function" that trains.
+    """
+
+    name: Annotated[str, Meta(min_length=1)] = "auto"
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ``ConfigError`` for an unknown backend, and for a model without use or missing."""
+        if self.name not in BACKEND_NAMES and not FUNCTION_SOURCE.fullmatch(self.name):
+            expected = f"one of {', '.join(map(repr, BACKEND_NAMES))}, or 'module:function'"
+            raise ConfigError("backend.name", self.name, expected)
+        if self.name == "torch" and not FUNCTION_SOURCE.fullmatch(self.model):
+            expected = "module:function that returns the torch module"
+            raise ConfigError("backend.model", self.model, expected)
+        if self.name != "torch" and self.model:
+            raise ConfigError("backend.model", self.model, "nothing unless backend.name is 'torch'")
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +87,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerConfig
     data: DataConfig
     backend: BackendConfig = BackendConfig()
+    gates: GatesConfig = GatesConfig()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def keys(self) -> DeviceKeys:
@@ -96,11 +115,11 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_config(path: Path) -> EdgeConfig:
     """The configuration of one device, checked, its paths absolute. Raises ``ConfigError``."""
-    raw = config.load(path, EdgeConfig)
     try:
-        edge = _resolved(raw, path.absolute().parent)
+        edge = _resolved(config.load(path, EdgeConfig), path.absolute().parent)
         check_id(edge.device, "device")
         check_id(edge.fleet, "fleet")
+        minutes(edge.gates.quiet_hours)
         _check_tls(edge)
         edge.broker_settings()
         edge.keys()

@@ -14,7 +14,6 @@ normalised further. Whatever is wrong with the data raises ``DataError``.
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
 from sedge_edge.training.examples import Examples, Inputs, check_inputs, split_rows
 from sedge_protocol.errors import DataError
+from sedge_protocol.host.user_code import importable
 from sedge_protocol.wire.bundle import BundleManifest
 
 if TYPE_CHECKING:
@@ -159,14 +159,12 @@ def _call(source: str, base: Path) -> tuple[object, object]:
     So does ``sys.exit``, which must not end the agent.
     """
     module, _, name = source.partition(":")
-    sys.path.insert(0, str(base))
     try:
-        function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
-        result = function()
+        with importable(base):
+            function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
+            result = function()
     except (Exception, SystemExit) as exc:
         raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
-    finally:
-        sys.path.remove(str(base))
     if not isinstance(result, tuple) or len(cast(tuple[object, ...], result)) != 2:
         raise DataError(f"{source}: returned {type(result).__name__}, expected a tuple (x, y)")
     return cast(tuple[object, object], result)

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from sedge_edge.backends import AUTO, BACKENDS, installed_backends
+from sedge_edge.backends import BACKENDS, allowed_backends, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
+from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.sensors import Sensors
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import probe
+from sedge_protocol.host.user_code import imported
+from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 from sedge_protocol.wire.topics import down
 
@@ -35,8 +39,9 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         "clock": _clock,
         "memory": _memory,
         "data": lambda: _data(config, path.absolute().parent),
-        "backend": lambda: _backend(config),
-        "torch": _torch,
+        "backend": lambda: _backend(config, path.absolute().parent),
+        "gates": lambda: gate_values(Gates(config.gates, Sensors())),
+        "torch": lambda: _torch(config),
         "broker": lambda: _broker(config),
     }
     healthy = True
@@ -85,21 +90,38 @@ def _data(config: EdgeConfig, base: Path) -> str:
     return f"{len(train.targets)} examples to train on, {len(test.targets)} to test, each {shape}"
 
 
-def _backend(config: EdgeConfig) -> str:
-    installed = installed_backends()
-    wanted = config.backend.name
-    if not installed or wanted not in (AUTO, *installed):
-        ways = [row.install for name, row in BACKENDS.items() if wanted in (AUTO, name)]
-        raise ConfigError("backend.name", wanted, " or ".join(ways))
-    return ", ".join(f"{name} {number}" for name, number in installed.items())
+def _backend(config: EdgeConfig, folder: Path) -> str:
+    installed, wanted = installed_backends(), config.backend.name
+    allowed = allowed_backends(wanted)
+    usable = [f"{name} {installed[name]}" for name in allowed if name in installed]
+    if not usable:
+        ways = " or ".join(BACKENDS[name].install for name in allowed)
+        raise ConfigError("backend.name", wanted, ways)
+    for code in (wanted, config.backend.model):
+        if ":" in code:
+            imported(code, folder, "backend")
+            return f"{code} can be imported"
+    return ", ".join(usable)
 
 
-def _torch() -> str:
-    """torch is never needed on a device, and its CUDA wheels fill the disk of a small one."""
+def gate_values(gates: Gates) -> str:
+    """What the gates that are set look at, and which are closed. Raises ``ConfigError``."""
+    found: list[str] = []
+    for gate in gates.states():
+        if gate.value is None:
+            raise ConfigError(f"gates.{gate.key}", "set", "a device that can tell, or no such gate")
+        found.append(f"{gate.key} {'closed' if gate.closed else 'open'} ({gate.value})")
+    return ", ".join(found) or "none is set; training starts at any time"
+
+
+def _torch(config: EdgeConfig) -> str:
+    """Its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
     try:
         installed = version("torch")
     except PackageNotFoundError:
         return "not installed, and not needed"
+    if allowed_backends(config.backend.name)[0] in WITHOUT_PROGRAMS:
+        return f"{installed} is installed"
     if "+cu" in installed and platform.machine() == "aarch64":
         raise ConfigError(
             "torch", installed, "no torch: the agent does not use it, and this one brings CUDA"

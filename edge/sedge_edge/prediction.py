@@ -1,21 +1,24 @@
-"""Predictions with the personal model that is on the device's disk, without any network."""
+"""The personal model on the device's disk: predictions without any network, and files for others."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.backends import open_trainer
-from sedge_edge.config import BackendConfig, EdgeConfig
+from sedge_edge.backends import UserCode, open_trainer
+from sedge_edge.backends.binding import bound
+from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs
-from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle, unpack
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, unpack
 
 
 @dataclass(frozen=True)
@@ -31,23 +34,39 @@ class PersonalModel:
         return self.bundle.manifest.num_classes
 
 
-def personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
-    """The model of a run, or of the newest one. Raises ``ConfigError`` when there is none."""
-    state = Journal(config.state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
+def newest(state_dir: Path, run: str | None) -> RunState:
+    """What the device keeps of a run with a model, or of the newest. Raises ``ConfigError`` without one."""
+    state = Journal(state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
     with_model = {name: entry for name, entry in state.runs.items() if entry.kept.model is not None}
     name = run if run is not None else next(reversed(with_model), None)
     entry = with_model.get(name) if name is not None else None
-    if entry is None or entry.kept.model is None:
+    if entry is None:
         runs = ", ".join(with_model) or "no run with a model yet"
-        raise ConfigError("run", run or "newest", f"one of: {runs}", str(config.state_dir))
-    blobs = BlobFolder(config.state_dir)
+        raise ConfigError("run", run or "newest", f"one of: {runs}", str(state_dir))
+    return entry
+
+
+def load_model(state_dir: Path, entry: RunState) -> PersonalModel:
+    """The model of an entry from ``newest``. Raises ``StorageError`` when it is missing or damaged."""
+    assert entry.kept.model is not None
+    blobs = BlobFolder(state_dir)
     bundle = unpack(blobs.read(entry.bundle))
     theta = FolderVectors(blobs).read(entry.kept.model, bundle.manifest.layout).copy()
     return PersonalModel(bundle, theta)
 
 
-def predict_file(model: PersonalModel, path: Path, backend: BackendConfig) -> NDArray[np.float32]:
-    """The model's outputs (N, C) for the inputs in a file. Raises ``DataError`` for a bad file."""
+def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
+    """The model of a run, or of the newest one. Raises ``ConfigError`` when there is none."""
+    return load_model(state_dir, newest(state_dir, run))
+
+
+def predict_file(
+    model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
+) -> NDArray[np.float32]:
+    """The model's outputs (N, C) for the inputs in a file; ``folder`` holds the user's code.
+
+    Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
+    """
     try:
         # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file:
@@ -56,4 +75,25 @@ def predict_file(model: PersonalModel, path: Path, backend: BackendConfig) -> ND
     except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
         raise DataError(f"{path}: {exc}, expected .npy, or .npz with x") from exc
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
-    return open_trainer(model.bundle, backend.name, backend.threads).predict(model.theta, rows)
+    code = UserCode(folder, backend.model)
+    trainer = open_trainer(model.bundle, backend.name, backend.threads, code)
+    return trainer.predict(model.theta, rows)
+
+
+def write_model(model: PersonalModel, path: Path) -> None:
+    """Write the model for other programs: its tensors by name (.npz), or ``predict`` with them (.onnx).
+
+    The .onnx file takes x (B, ...) and gives logits (B, C), B being the bundle's batch size. Raises
+    ``ConfigError`` for another ending, ``CodecError`` for a bundle without an ONNX program.
+    """
+    if path.suffix == ".npz":
+        with translated("write the model to", path), ZipFile(path, "w") as archive:
+            for tensor in model.bundle.manifest.layout.tensors:
+                with archive.open(f"{tensor.name}.npy", "w") as file:
+                    np.save(file, model.theta[tensor.slice].reshape(tensor.shape))
+    elif path.suffix == ".onnx":
+        program = bound(model.bundle.program("predict", ONNXRUNTIME), "theta", model.theta)
+        with translated("write the model to", path):
+            path.write_bytes(program)
+    else:
+        raise ConfigError("--out", str(path), "a name that ends in .npz or .onnx")

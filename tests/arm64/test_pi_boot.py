@@ -44,7 +44,7 @@ min_available_devices = 1
 deadline_s = 3600
 options = { quantile = 0.9995 }
 [training]
-local_epochs = 10
+local_epochs = 4
 learning_rate = 0.01
 momentum = 0.7
 [codec]

@@ -13,6 +13,7 @@ from sedge_cloud.config import (
     PatchConfig,
     RobustConfig,
     RunConfig,
+    ScheduleConfig,
     TrainingConfig,
     broker_settings,
     load_cloud,
@@ -205,8 +206,9 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "deadline_s": 600.0, "grace_s": 0.0, "late_updates": "remember", "evaluate": True,
         "fraction_evaluate": 1.0, "evaluate_every": 0, "seed": 42,
         "broadcast": BroadcastConfig(), "patch": PatchConfig(), "robust": RobustConfig(),
-        "training": TrainingConfig(), "codec": CodecConfig(),
+        "training": TrainingConfig(), "schedule": ScheduleConfig(), "codec": CodecConfig(),
     }),
+    (ScheduleConfig(), {"kind": "constant", "warmup_rounds": 0, "final": 0.0}),
     (BroadcastConfig(), {
         "values": ValueCoding.BF16, "fraction": 0.05, "compression": Compression.ZLIB,
     }),
@@ -317,6 +319,14 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         (
             RUN + "[training]\nnesterov = true",
             "training.nesterov: found True, expected false: Nesterov's step is one of momentum",
+        ),
+        (
+            RUN + "num_rounds = 5\n[schedule]\nwarmup_rounds = 5",
+            "schedule.warmup_rounds: found 5, expected fewer than num_rounds = 5",
+        ),
+        (
+            RUN + '[schedule]\nkind = "exponential"',
+            "schedule.final: found 0.0, expected above 0: an exponential never gets there",
         ),
         (RUN + '[robust]\nrule = "best"', "robust.rule: found 'best', expected one of 'direction', "),
         (RUN + "[robust]\nclips = 3", "robust.clips: found an unknown key, expected 'clip'?"),

@@ -19,7 +19,7 @@ from sedge_protocol.host.mqtt import BrokerSettings
 
 T = TypeVar("T")
 
-CHECKS = ["configuration", "disk", "clock", "memory", "data", "backend", "torch", "broker"]
+CHECKS = ["configuration", "disk", "clock", "memory", "data", "backend", "gates", "torch", "broker"]
 
 
 def always(value: T) -> Callable[..., T]:
@@ -155,6 +155,23 @@ def test_a_bad_configuration_is_all_it_can_tell(home: Path, text: str | None, me
     assert not healthy
     assert list(found) == ["configuration"]
     assert message in found["configuration"][1]
+
+
+def test_code_of_the_devices_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must be there; and whoever has it may have torch."""
+    cuda_torch(home, monkeypatch)
+    with home.open("a") as config:
+        config.write('[backend]\nname = "doctors_client:fit"\n')
+    healthy, found = findings(home)
+    assert not healthy
+    good, text = found["backend"]
+    assert not good
+    assert "found 'doctors_client:fit', expected module:function that can be imported" in text
+    (home.parent / "doctors_client.py").write_text("def fit(): pass")
+    healthy, found = findings(home)
+    assert healthy
+    assert found["backend"][1] == "doctors_client:fit can be imported"
+    assert found["torch"][1] == "2.9.0+cu130 is installed"
 
 
 def test_torch_does_no_harm_on_large_machines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

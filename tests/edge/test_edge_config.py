@@ -166,8 +166,20 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
         (MINIMAL + "test_fraction = 1.0", "data.test_fraction: found 1.0, expected a number < 1.0"),
         (MINIMAL + "batch = 3", "data.batch: found an unknown key"),
         (
+            MINIMAL + '[backend]\nname = "tflite"',
+            "backend.name: found 'tflite', expected one of 'auto', 'onnxruntime', 'executorch', 'torch'",
+        ),
+        (
+            MINIMAL + '[backend]\nname = "my client:fit"',
+            "backend.name: found 'my client:fit', expected one of .*, or 'module:function'",
+        ),
+        (
             MINIMAL + '[backend]\nname = "torch"',
-            "backend.name: found 'torch', expected one of 'auto'",
+            "backend.model: found '', expected module:function that returns the torch module",
+        ),
+        (
+            MINIMAL + '[backend]\nname = "my_client:fit"\nmodel = "net:build"',
+            "backend.model: found 'net:build', expected nothing unless backend.name is 'torch'",
         ),
         (
             MINIMAL + "[backend]\nthreads = 0",

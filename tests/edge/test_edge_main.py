@@ -112,6 +112,32 @@ def test_the_agent_says_what_the_device_can_do(
     assert hello.num_test > 0
 
 
+@pytest.mark.parametrize(
+    ("says", "lacks"),
+    [
+        ("fit.honours = ('freeze', 'optimizer')", set[str]()),
+        ("", {"freeze", "optimizer"}),
+    ],
+)
+def test_a_device_announces_only_what_its_function_can_do(
+    config: Path, says: str, lacks: set[str], handlers: dict[int, Callable[[int, object], None]]
+) -> None:
+    module = f"announcing_{len(lacks)}"
+    (config.parent / f"{module}.py").write_text(f"def fit(): pass\n{says}\n")
+    with config.open("a") as file:
+        file.write(f'[backend]\nname = "{module}:fit"\n')
+    hellos: list[Hello] = []
+
+    def done(agent: Agent) -> bool:
+        hellos.append(agent.identity.hello)
+        return True
+
+    assert command._run_agent(config, done) == 0
+    assert hellos[0].backends == ("function",)
+    never = {"own_model", "select", "scoring", "correction"}
+    assert set(CODECS) - set(hellos[0].codecs) == never | lacks
+
+
 def test_run_works_until_it_is_told_to_stop(
     config: Path, handlers: dict[int, Callable[[int, object], None]]
 ) -> None:
@@ -278,6 +304,12 @@ def test_predict_prints_labels_and_writes_outputs(
         assert labels == outputs.argmax(axis=1).tolist()
 
 
+def test_export_writes_the_model(trained: Path) -> None:
+    for name in ("model.npz", "model.onnx"):
+        assert run(trained, "export", str(trained.parent / name)) == 0
+        assert (trained.parent / name).stat().st_size > 100
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -285,9 +317,12 @@ def test_predict_prints_labels_and_writes_outputs(
         (["predict", "train.npz", "--out", "out.csv"], "expected a name that ends in .npy"),
         (["predict", "train.npz", "--out", "nowhere/out.npy"], "No such file or directory"),
         (["predict", "train.npz", "--run", "second"], "expected one of: first"),
+        (["export", "model.pte"], "expected a name that ends in .npz or .onnx"),
+        (["export", "nowhere/model.onnx"], "No such file or directory"),
+        (["export", "model.npz", "--run", "second"], "expected one of: first"),
     ],
 )
-def test_predict_says_what_is_wrong(
+def test_predict_and_export_say_what_is_wrong(
     trained: Path,
     words: list[str],
     text: str,

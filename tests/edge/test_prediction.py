@@ -53,16 +53,16 @@ def test_a_mixture_predicts_and_not_its_own_part(
     kept = msgspec.structs.replace(state.runs["newer"].kept, part=part, gradient=part)
     newer = msgspec.structs.replace(state.runs["newer"], kept=kept)
     journal.commit(msgspec.structs.replace(state, runs={**state.runs, "newer": newer}))
-    np.testing.assert_array_equal(personal_model(config, "newer").theta, 2 * theta)
+    np.testing.assert_array_equal(personal_model(config.state_dir, "newer").theta, 2 * theta)
 
 
 def test_the_newest_model_unless_a_run_is_named(
     config: EdgeConfig, tiny: tuple[bytes, Theta]
 ) -> None:
     theta = tiny[1]
-    np.testing.assert_array_equal(personal_model(config, None).theta, 2 * theta)
-    np.testing.assert_array_equal(personal_model(config, "old").theta, theta)
-    assert personal_model(config, None).num_classes == 3
+    np.testing.assert_array_equal(personal_model(config.state_dir, None).theta, 2 * theta)
+    np.testing.assert_array_equal(personal_model(config.state_dir, "old").theta, theta)
+    assert personal_model(config.state_dir, None).num_classes == 3
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_the_newest_model_unless_a_run_is_named(
 )
 def test_a_run_without_a_model(config: EdgeConfig, run: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        personal_model(config, run)
+        personal_model(config.state_dir, run)
 
 
 def test_a_device_that_has_never_run(tmp_path: Path) -> None:
     config = load_config(make_home(tmp_path))
     with pytest.raises(ConfigError, match="found 'newest', expected one of: no run with a model"):
-        personal_model(config, None)
+        personal_model(config.state_dir, None)
 
 
 @pytest.mark.parametrize("count", [1, 11])
@@ -94,7 +94,7 @@ def test_predictions_are_the_models(
             np.savez(file, x=rows(count), y=np.zeros(count))
         else:
             np.save(file, rows(count).astype("f8" if kind == "float64" else "f4"))
-    model = personal_model(config, None)
+    model = personal_model(config.state_dir, None)
     found = predict_file(model, path, BACKEND)
     assert found.shape == (count, 3)
     np.testing.assert_allclose(found, forward(model.theta, rows(count)), rtol=1e-5, atol=1e-6)
@@ -133,7 +133,7 @@ BAD_FILES: dict[str, bytes] = {
 
 
 def test_bad_files(config: EdgeConfig, tmp_path: Path) -> None:
-    model = personal_model(config, None)
+    model = personal_model(config.state_dir, None)
     for name, data in BAD_FILES.items():
         path = tmp_path / name
         path.write_bytes(data)
@@ -160,7 +160,7 @@ def test_rows_that_the_model_cannot_take(
     path = tmp_path / "rows.npy"
     np.save(path, array)
     with pytest.raises(DataError, match=message):
-        predict_file(personal_model(config, None), path, BACKEND)
+        predict_file(personal_model(config.state_dir, None), path, BACKEND)
 
 
 @pytest.mark.parametrize("which", ["bundle", "model", "journal"])
@@ -176,4 +176,18 @@ def test_damage_on_disk_is_said(config: EdgeConfig, which: str) -> None:
     victim.write_bytes(data)
     with pytest.raises(StorageError, match="sha256"):
         for run in ("old", "newer"):
-            personal_model(config, run)
+            personal_model(config.state_dir, run)
+
+
+def test_a_function_of_the_devices_own(config: EdgeConfig, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", rows())
+    (tmp_path / "predicting_client.py").write_text(
+        "def fit(): pass\n"
+        "def evaluate(): pass\n"
+        "def predict(parameters, inputs):\n"
+        "    w1, b1, w2, b2 = parameters\n"
+        "    return (inputs @ w1.T + b1).clip(0) @ w2.T + b2\n"
+    )
+    model, backend = personal_model(config.state_dir, "old"), BackendConfig("predicting_client:fit")
+    found = predict_file(model, tmp_path / "x.npy", backend, tmp_path)
+    np.testing.assert_allclose(found, forward(model.theta, rows()), rtol=1e-5, atol=1e-6)

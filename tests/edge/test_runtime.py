@@ -107,6 +107,7 @@ class Bench:
             shelf,
             pool,
             self.wakes.release,
+            self.device.gate,
         )
         link: Any = self.runtime.link
         assert isinstance(link, FakeLink)
@@ -334,6 +335,25 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
     assert again.agent.state.attempts == {}  # a stop says nothing against the order
 
 
+def test_a_gate_that_closes_stops_the_job_and_keeps_the_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Patient()
+    with caplog.at_level(logging.INFO), Gated(1) as pool:
+        bench = bench_with(tmp_path, pool, trainer)
+        bench.start_job()
+        assert trainer.began.wait(20)
+        bench.device.closed = "on battery"
+        bench.wait()
+        bench.happen()
+        (hello,) = bench.happen()
+        assert isinstance(hello, Hello) and hello.waits == "on battery"
+        assert list(bench.device.on_disk().orders) == ["run"]
+        assert bench.device.on_disk().attempts == {}
+        bench.runtime.close()
+    assert "epoch 1 of 1, step 1: stopped" in caplog.text
+
+
 def test_frames_and_cuts_are_passed_on_and_noted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -360,7 +380,7 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
 ) -> None:
     opened: list[tuple[str, str, int]] = []
 
-    def open_trainer(bundle: Bundle, backend: str, threads: int) -> DriftTrainer:
+    def open_trainer(bundle: Bundle, backend: str, threads: int, code: object) -> DriftTrainer:
         opened.append((bundle.manifest.programs[0].sha256, backend, threads))
         return DriftTrainer()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from sedge_export.__main__ import main
 from sedge_protocol.wire import bundle
@@ -32,6 +33,19 @@ def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert re.search(pattern, printed)
     assert main(["show", str(tmp_path / "b")]) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_a_bundle_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As ``sedge-cloud bundle`` writes it."""
+    assert main(arguments(tmp_path / "b")) == 0
+    made, theta = bundle.load(tmp_path / "b")
+    manifest = replace(made.manifest, programs=(), verification=None)
+    bundle.save(tmp_path / "own", bundle.Bundle(manifest, {}), theta)
+    capsys.readouterr()
+    assert main(["show", str(tmp_path / "own")]) == 0
+    printed = capsys.readouterr().out
+    assert "159,010 in 4 tensors" in printed
+    assert re.search(r"programs +none: devices train with code of their own", printed)
 
 
 def test_a_form_for_each_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ def test_both_backends_in_one_bundle(tmp_path: Path, capfd: pytest.CaptureFixtur
     )  # fmt: skip
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger().handlers == handlers
+    assert manifest.verification is not None
     assert set(manifest.verification.versions) == {"onnx", "onnxruntime", "executorch", "torch"}
     assert manifest.verification.step_error <= 1e-5
     made, theta = bundle.load(tmp_path)

@@ -169,6 +169,7 @@ def agrees(body: nn.Module, x: Tensor, folder: Path) -> None:
         width = body.eval()(x).flatten(1).shape[1]
     model = nn.Sequential(body, nn.Flatten(), nn.Linear(width, CLASSES))
     manifest = export(model, x, batch_size=BATCH, name="case", num_classes=CLASSES, folder=folder)
+    assert manifest.verification is not None
     assert manifest.verification.step_error <= manifest.verification.tolerance
 
 

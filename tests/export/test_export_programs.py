@@ -122,6 +122,7 @@ def test_manifest(small: Exported) -> None:
     assert manifest.target == TensorSpec("int64", ())
     assert (manifest.num_classes, manifest.batch_size) == (3, BATCH)
     assert not manifest.uses_batch_statistics
+    assert manifest.verification is not None
     assert set(manifest.verification.versions) == {"torch", "onnx", "onnxruntime"}
     expected = torch.cat([p.reshape(-1) for p in small_model().parameters()]).detach()
     assert np.array_equal(theta, expected.numpy())
@@ -231,6 +232,7 @@ def test_own_loss_and_real_data(tmp_path: Path) -> None:
         small_model(), rows[0], batch_size=BATCH, name="m", num_classes=3, folder=tmp_path,
         loss=hinge, real_data=rows,
     )  # fmt: skip
+    assert manifest.verification is not None
     assert manifest.verification.epoch_error <= manifest.verification.tolerance
 
 

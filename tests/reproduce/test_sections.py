@@ -52,10 +52,12 @@ def test_bytes_as_counted_on_both_sides_of_beta() -> None:
     found = outcome("purin-bytes-dir05", "exact", (checkpoint(12, 0.9),), points, rounds=12)
     lines = only(list(sections(PURIN, [found]))).lines
     assert lines == (
-        ("up, before beta", "2.40", "2.38", "1.00", "2.40"),
-        ("up, after", "1.80", "1.76", "1.00", "1.80"),
-        ("down, before beta", "4.00", "4.34", "2.00", "2.00"),
-        ("down, after", "0.50", "0.69", "2.00", "0.25"),
+        ("up, before beta", "2.40", "2.38", "1.00", "2.38"),
+        ("up, after", "1.80", "1.76", "1.00", "1.76"),
+        ("down, before beta", "4.00", "4.34", "2.00", "2.17"),
+        ("down, after", "0.50", "0.69", "2.00", "0.34"),
+        ("up and down, before beta", "6.40", "6.72", "3.00", "2.24"),
+        ("up and down, after", "2.30", "2.45", "3.00", "0.82"),
     )
 
 

@@ -10,7 +10,7 @@ from tools.arm64.kept import ROOT, kept
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
 # For the agent's own tests; ONNX's package makes their programs.
 _TESTS = ("pytest", "onnx")
-_PROJECT = ("pyproject.toml", "constraints.txt", "README.md")
+_PROJECT = ("pyproject.toml", "constraints.txt")
 _SOURCES = ("cloud", "edge", "protocol", "tools/emulate", "tools/export")
 # Every Debian 12, and so every Raspberry Pi OS of its age, has glibc 2.36.
 _GLIBC = range(17, 37)

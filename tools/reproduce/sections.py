@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from tools.reproduce.cells import FIRST_ROUNDS, Table
+from tools.reproduce.cells import FIRST_ROUNDS, Cell, Table
 from tools.reproduce.outcome import Checkpoint, Outcome
 
 from sedge_emulate.report.numbers import size
@@ -60,29 +60,34 @@ def _accounted(table: Table, outcome: Outcome) -> Section:
     """MiB of a device in a round: as the paper counts, as it says, and on our wire."""
     cell = table.cell(outcome.cell)
     beta = int(str(cell.options.get("beta", 0)))
+    ways = [(way,) for way in cell.accounted] + [tuple(cell.accounted)] * bool(cell.accounted)
     lines = (
-        (f"{way}, {when}", *_bytes_of(outcome, way, when == "after", beta, cell.accounted[way]))
-        for way in cell.accounted
+        (f"{' and '.join(way)}, {when}", *_bytes_of(cell, outcome, way, when == "after", beta))
+        for way in ways
         for when in ("before beta", "after")
     )
     return Section(
         f"{outcome.cell}, seed {outcome.seed}, {outcome.rounds} rounds of which {beta} up to beta:",
-        ("MiB a device and round", "counted", "published", "on the wire", "counted / wire"),
+        ("MiB a device and round", "counted", "published", "on the wire", "published / wire"),
         tuple(lines),
     )
 
 
 def _bytes_of(
-    outcome: Outcome, way: str, after: bool, beta: int, published: tuple[float, float]
+    cell: Cell, outcome: Outcome, ways: Sequence[str], after: bool, beta: int
 ) -> tuple[str, str, str, str]:
     """The mean over the rounds on one side of beta, what was published of it, and our bytes."""
+    published = sum(cell.accounted[way][after] for way in ways)
     points = [point for point in outcome.points if (point.round > beta) == after]
     if not points:
-        return NONE, f"{published[after]:.2f}", NONE, NONE
-    known = [getattr(point, f"accounted_{way}") for point in points]
-    counted = mean(value for value in known if value is not None) / 2**20
-    wire = mean(getattr(point, f"bytes_{way}") for point in points) / outcome.participants / 2**20
-    return f"{counted:.2f}", f"{published[after]:.2f}", f"{wire:.2f}", f"{counted / wire:.2f}"
+        return NONE, f"{published:.2f}", NONE, NONE
+    counted = wire = 0.0
+    for way in ways:
+        known = [getattr(point, f"accounted_{way}") for point in points]
+        counted += mean(value for value in known if value is not None) / 2**20
+        sent = mean(getattr(point, f"bytes_{way}") for point in points)
+        wire += sent / outcome.participants / 2**20
+    return f"{counted:.2f}", f"{published:.2f}", f"{wire:.2f}", f"{published / wire:.2f}"
 
 
 def _sizes(_: Table, outcome: Outcome) -> Section:

@@ -7,6 +7,7 @@ import msgspec
 from sedge_cloud.config import RunConfig
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
 from sedge_protocol.wire.messages import Codec, Hello, Training, Work
 
 # Every device supports these value codings; it must announce all others.
@@ -19,9 +20,9 @@ CORRECTION = "correction"
 def lacking(run: Run) -> Callable[[Hello], list[str]]:
     """What a device lacks to do a run's work.
 
-    It must run one of the run's programs, and decode broadcasts and patches.
+    It must run one of the run's programs, or need none, and decode broadcasts and patches.
     """
-    backends = {program.backend for program in run.manifest.programs}
+    backends = {program.backend for program in run.manifest.programs} | WITHOUT_PROGRAMS
     broadcast, patch = run.config.broadcast, run.config.patch
     # Every device has zlib, bundles included, and what is not compressed needs no announcement.
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}

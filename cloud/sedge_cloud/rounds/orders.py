@@ -51,7 +51,9 @@ def make_order(
         patch_hash=given.patch_hash,
         patch_context=describe(given.patch_context) if given.patch_context else None,
         correction=describe(given.correction) if given.correction else None,
-        work=msgspec.structs.replace(work, training=work.training or run.config.training),
+        work=msgspec.structs.replace(
+            work, training=work.training or run.config.training_in(row.round)
+        ),
         codec=codec_for(run.config, hello),
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),

@@ -157,7 +157,7 @@ class RunStore(Vectors):
             layout,
             self.theta(run.state.model, layout.size),
             self.theta(run.state.initial, layout.size),
-            run.config.training,
+            run.config.training_in(run.state.round + 1),
             trainings,
             self.read_arrays(run.state.arrays),
             self.read_groups(run.state.groups),

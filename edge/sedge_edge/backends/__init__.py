@@ -1,4 +1,4 @@
-"""The runtimes that execute a bundle's programs, and the choice of one.
+"""The runtimes that train with a bundle, and the choice of one.
 
 A backend loads its library when it is opened, so importing the agent loads none.
 """
@@ -6,58 +6,93 @@ A backend loads its library when it is opened, so importing the agent loads none
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from sedge_edge.backends.trial import crash
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle
+from sedge_protocol.wire.bundle import (
+    EXECUTORCH,
+    FUNCTION,
+    ONNXRUNTIME,
+    TORCH,
+    WITHOUT_PROGRAMS,
+    Bundle,
+)
 
 AUTO = "auto"
+
+
+class UserCode(NamedTuple):
+    """The device's own code, for backends without programs: where it lies, and what makes torch's model."""
+
+    folder: Path = Path()
+    model: str = ""
+
+
+NO_CODE = UserCode()
 
 
 class Backend(NamedTuple):
     """A runtime: its package and distribution, the command that installs it, and what opens a bundle.
 
-    ``open`` raises ``ImportError`` when the package is broken, ``CodecError`` for a bundle's program that
-    cannot be loaded. A trial run in another process comes first: once, or with ``tries_each`` for each
-    program, where no check of ours says that it can do no harm.
+    ``open`` takes the bundle, the setting ``backend.name``, the number of threads, and the user's code. It
+    raises ``ImportError`` when the package is broken, ``CodecError`` for a bundle's program that cannot be
+    loaded, ``ConfigError`` for user code that fails. A bundle's programs first have a trial run in another
+    process: once, or with ``tries_each`` for each program, where no check of ours says that it can do no
+    harm.
     """
 
     package: str
     distribution: str
     install: str
-    open: Callable[[Bundle, int], Trainer]
-    tries_each: bool
+    open: Callable[[Bundle, str, int, UserCode], Trainer]
+    tries_each: bool = False
 
 
-def _onnxruntime(bundle: Bundle, threads: int) -> Trainer:
-    from sedge_edge.backends.bundle_trainer import BundleTrainer
+def _onnxruntime(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:
+    from sedge_edge.backends.bundle_trainer import BundleTrainer, bundled
     from sedge_edge.backends.onnx_runtime import OnnxProgram
 
-    return BundleTrainer(bundle, ONNXRUNTIME, OnnxProgram, threads)
+    return BundleTrainer(bundle, bundled(bundle, ONNXRUNTIME, OnnxProgram, threads))
 
 
-def _executorch(bundle: Bundle, threads: int) -> Trainer:
-    from sedge_edge.backends.bundle_trainer import BundleTrainer
+def _executorch(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:
+    from sedge_edge.backends.bundle_trainer import BundleTrainer, bundled
     from sedge_edge.backends.executorch import ExecutorchProgram
 
-    return BundleTrainer(bundle, EXECUTORCH, ExecutorchProgram, threads)
+    return BundleTrainer(bundle, bundled(bundle, EXECUTORCH, ExecutorchProgram, threads))
 
 
-# The fastest first.
+def _torch(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:
+    from sedge_edge.backends.bundle_trainer import BundleTrainer
+    from sedge_edge.backends.torch_module import torch_programs
+
+    return BundleTrainer(bundle, torch_programs(bundle, code.model, code.folder, threads))
+
+
+def _function(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:
+    from sedge_edge.backends.function import FunctionTrainer
+
+    return FunctionTrainer(bundle, backend, code.folder, threads)
+
+
+# Those that "auto" may take, the fastest first, and then those that run the user's code.
 BACKENDS = {
     ONNXRUNTIME: Backend(
-        "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime, False
+        "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime
     ),
     EXECUTORCH: Backend(
         "sedge_executorch",
         "sedge-executorch",
         "pip install 'sedge-fl[executorch]'",
         _executorch,
-        True,
+        tries_each=True,
     ),
+    TORCH: Backend("torch", "torch", "pip install 'sedge-fl[torch]'", _torch),
+    FUNCTION: Backend("numpy", "numpy", "pip install numpy", _function),
 }
 # With less memory than this, "auto" takes the runtime that needs the least.
 LITTLE_MEMORY_MB = 256
@@ -69,9 +104,31 @@ def installed_backends() -> dict[str, str]:
     return {name: _version(row.distribution) for name, row in found.items()}
 
 
+def allowed_backends(backend: str) -> list[str]:
+    """The backends that the setting ``backend.name`` allows, the preferred one first."""
+    if backend != AUTO:
+        return [FUNCTION if ":" in backend else backend]
+    runtimes = [name for name in BACKENDS if name not in WITHOUT_PROGRAMS]
+    little = 0 < memory_mb() < LITTLE_MEMORY_MB
+    return runtimes[::-1] if little else runtimes
+
+
 def usable_backends(backend: str) -> tuple[str, ...]:
-    """The installed backends that the setting ``backend`` allows: what a device announces."""
-    return tuple(name for name in installed_backends() if backend in (AUTO, name))
+    """The installed backends that the setting allows: what a device announces."""
+    allowed = allowed_backends(backend)
+    return tuple(name for name in installed_backends() if name in allowed)
+
+
+def impossible_features(backend: str, folder: Path) -> frozenset[str]:
+    """The optional abilities of the agent that this backend lacks; a device does not announce them.
+
+    Raises ``ConfigError`` for a function that cannot be imported.
+    """
+    if allowed_backends(backend) != [FUNCTION]:
+        return frozenset()
+    from sedge_edge.backends.function import HONOURABLE, NEVER, honours
+
+    return NEVER | (set(HONOURABLE) - honours(backend, folder))
 
 
 def _version(distribution: str) -> str:
@@ -81,30 +138,27 @@ def _version(distribution: str) -> str:
         return "of unknown version"
 
 
-def open_trainer(bundle: Bundle, backend: str, threads: int) -> Trainer:
+def open_trainer(bundle: Bundle, backend: str, threads: int, code: UserCode = NO_CODE) -> Trainer:
     """A trainer for the bundle on ``backend``; "auto" takes the preferred one of those that work.
 
-    Raises ``ConfigError`` when there is none, ``CodecError`` for a program that cannot be loaded.
+    Raises ``ConfigError`` when there is none or user code fails, ``CodecError`` for a program that cannot
+    be loaded.
     """
-    offered = bundle.backends()
-    wanted = _preferred() if backend == AUTO else [backend]
-    known = [name for name in wanted if name in BACKENDS and name in offered]
+    offered = (*bundle.backends(), *sorted(WITHOUT_PROGRAMS))
+    allowed = allowed_backends(backend)
+    known = [name for name in allowed if name in BACKENDS and name in offered]
     if not known:
-        expected = f"one of those in the bundle: {', '.join(offered) or 'none'}"
+        expected = f"one of those in the bundle: {', '.join(bundle.backends()) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
     faults: list[str] = []
     for name in known:
         row = BACKENDS[name]
+        tried = "" if name in WITHOUT_PROGRAMS else crash(name, bundle, threads, row.tries_each)
         try:
-            if fault := crash(name, bundle, threads, row.tries_each):
-                faults.append(f"{name}: {fault}")
+            if tried:
+                faults.append(f"{name}: {tried}")
             else:
-                return row.open(bundle, threads)
+                return row.open(bundle, backend, threads, code)
         except ImportError as exc:
             faults.append(f"{name}: {exc} ({row.install})")
     raise ConfigError("backend.name", backend, f"a working backend; {'; '.join(faults)}")
-
-
-def _preferred() -> list[str]:
-    little = 0 < memory_mb() < LITTLE_MEMORY_MB
-    return list(reversed(BACKENDS)) if little else list(BACKENDS)

@@ -1,6 +1,6 @@
-"""``Trainer`` over a bundle's programs: all that does not depend on which runtime executes them.
+"""``Trainer`` over a model's programs: all that does not depend on which runtime executes them.
 
-A runtime makes a callable of a program's bytes, from named arrays to arrays. A program has these inputs and
+A runtime makes a callable of each program, from named arrays to arrays. A program has these inputs and
 outputs; n = parameters, B = rows of a batch, and a tensor without a shape below is a single number:
 
     gradient    theta, x, y, w  -> gradient, loss, and statistics where the layout has any
@@ -30,7 +30,13 @@ from sedge_edge.training.steppers import (
     PlainStepper,
     Stepper,
 )
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    Mixed,
+    Trained,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
@@ -67,22 +73,49 @@ class LoadedProgram(Protocol):
         ...
 
 
-# (program, its signature, threads) -> the program, loaded. Raises ImportError for a missing or broken
-# runtime, ConfigError when it cannot work as configured, anything else for bytes that are no such program.
-LoadProgram: TypeAlias = Callable[[bytes, Signature, int], LoadedProgram]
+# A program's signature -> the program, loaded. Raises ImportError for a missing or broken runtime,
+# ConfigError when it cannot work as configured, CodecError for a program that is missing or damaged.
+LoadProgram: TypeAlias = Callable[[Signature], LoadedProgram]
+
+
+def bundled(
+    bundle: Bundle,
+    backend: str,
+    load: Callable[[bytes, Signature, int], LoadedProgram],
+    threads: int,
+) -> LoadProgram:
+    """Loads the programs that the bundle has for a backend.
+
+    ``load`` takes a program's bytes, its signature and the number of threads. It raises ``ImportError`` and
+    ``ConfigError`` like a ``LoadProgram``, and anything else for bytes that are no such program.
+    """
+
+    def loaded(signature: Signature) -> LoadedProgram:
+        data = bundle.program(signature.program, backend)
+        try:
+            return load(data, signature, threads)
+        except (ImportError, ConfigError):
+            raise
+        except Exception as exc:
+            where = _where(bundle, signature.program)
+            raise CodecError(f"{where} cannot be loaded: {exc}") from exc
+
+    return loaded
+
+
+def _where(bundle: Bundle, program: str) -> str:
+    return f"bundle {bundle.manifest.name!r}: program {program!r}"
 
 
 class BundleTrainer:
-    """``Trainer`` over a bundle's programs for one backend; each is loaded when first needed.
+    """``Trainer`` over the programs of a bundle's model; each is loaded when first needed.
 
     Threads share the programs; everything else belongs to one call.
     """
 
-    def __init__(self, bundle: Bundle, backend: str, load: LoadProgram, threads: int) -> None:
+    def __init__(self, bundle: Bundle, load: LoadProgram) -> None:
         self._bundle = bundle
-        self._backend = backend
         self._load_program = load
-        self._threads = threads
         self._programs: dict[str, LoadedProgram] = {}
         self._lock = threading.Lock()
         self._program("gradient")  # to find a missing or broken library here
@@ -98,6 +131,7 @@ class BundleTrainer:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """Train from theta (n,); see ``Trainer.train``."""
         layout = self._bundle.manifest.layout
@@ -106,7 +140,7 @@ class BundleTrainer:
                 layout.check(vector)
         model = Model(layout, theta, self._recipe(training), anchor, correction)
         stepper = PlainStepper(self._differentiate, model, gradient)
-        loss, steps = self._train(stepper, examples, training, seed, stopped)
+        loss, steps = self._train(stepper, examples, training, seed, stopped, resume)
         return Trained(model.theta, loss, steps, stepper.gradient)
 
     def train_mixed(
@@ -119,6 +153,8 @@ class BundleTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Train sent (n,) and own (n,) side by side; see ``Trainer.train_mixed``."""
         layout = self._bundle.manifest.layout
@@ -126,7 +162,7 @@ class BundleTrainer:
         layout.check(own)
         recipe = self._recipe(training)
         both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, recipe)
-        loss, steps = self._train(both, examples, training, seed, stopped)
+        loss, steps = self._train(both, examples, training, seed, stopped, resume)
         return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
@@ -161,23 +197,34 @@ class BundleTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        resume: TrainingState | None,
     ) -> tuple[float, int]:
         """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
         buffers = _Buffers(examples, self._bundle.manifest.batch_size)
         steps, loss = 0, math.nan
+        past: list[float] = []  # the losses of the steps that were made before
+        if resume is not None:
+            past = [math.nan] * (resume.steps - len(resume.losses)) + [*resume.losses]
+            stepper.resume(resume.steps, resume.vectors, resume.mix)
         pairs = _with_last(self._batches(examples, training, seed))
         for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
             where = f"epoch {epoch + 1} of {training.local_epochs}, step"
             losses: list[float] = []
             weights: list[float] = []
             for batch, last in group:
+                weights.append(float(batch.weights.sum()))
+                if steps < len(past):
+                    losses.append(past[steps])
+                    steps += 1
+                    continue
                 if stopped():
-                    raise TrainingStopped(f"{where} {steps + 1}: stopped")
+                    vectors = tuple(stepper.vectors())
+                    state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
+                    raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
                     step_losses = [float(loss) for loss in stepper.step(buffers.fill(batch), last)]
                 steps += 1
                 losses.append(step_losses[0])
-                weights.append(float(batch.weights.sum()))
                 if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
                     raise TrainingDiverged(f"{where} {steps}: the loss is {bad[0]}")
             for theta in stepper.models():
@@ -211,7 +258,7 @@ class BundleTrainer:
         try:
             return program.run(feeds, last)
         except Exception as exc:  # runtimes' errors have no other common base
-            raise CodecError(f"{self._where(name)} failed: {exc}") from exc
+            raise CodecError(f"{_where(self._bundle, name)} failed: {exc}") from exc
 
     def _program(self, name: str) -> LoadedProgram:
         with self._lock:
@@ -220,19 +267,10 @@ class BundleTrainer:
             return self._programs[name]
 
     def _load(self, name: str) -> LoadedProgram:
-        data = self._bundle.program(name, self._backend)
         signature = SIGNATURES[name]
         if name == "gradient" and self._bundle.manifest.layout.statistics:
             signature = signature._replace(outputs=(*signature.outputs, "statistics"))
-        try:
-            return self._load_program(data, signature, self._threads)
-        except (ImportError, ConfigError):
-            raise
-        except Exception as exc:
-            raise CodecError(f"{self._where(name)} cannot be loaded: {exc}") from exc
-
-    def _where(self, program: str) -> str:
-        return f"bundle {self._bundle.manifest.name!r}: program {program!r}"
+        return self._load_program(signature)
 
 
 class _Buffers:

@@ -86,13 +86,13 @@ def _lacking() -> list[str]:
 
 def _step(backend: str, bundle: Bundle, threads: int) -> None:
     """One step of training, on zeros."""
-    from sedge_edge.backends import BACKENDS
+    from sedge_edge.backends import BACKENDS, NO_CODE
 
     manifest = bundle.manifest
     inputs = np.zeros((manifest.batch_size, *manifest.input.shape), manifest.input.dtype)
     examples = Examples(inputs, np.zeros(manifest.batch_size, np.int64))
     theta = np.zeros(manifest.layout.size, np.float32)
-    trainer = BACKENDS[backend].open(bundle, threads)
+    trainer = BACKENDS[backend].open(bundle, backend, threads, NO_CODE)
     trainer.train(theta, examples, Training(1), 0, lambda: False)
 
 

@@ -14,8 +14,25 @@ from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
+
+    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's.
+    """
+
+    steps: int
+    losses: tuple[float, ...]
+    vectors: tuple[Theta, ...]
+    mix: float
+
+
 class TrainingStopped(SedgeError):
-    """The training was stopped on purpose; nothing is wrong."""
+    """The training was stopped on purpose. It can go on from ``state``, if there is one."""
+
+    def __init__(self, text: str, state: TrainingState | None = None) -> None:
+        super().__init__(text)
+        self.state = state
 
 
 class TrainingDiverged(SedgeError):
@@ -27,13 +44,15 @@ class Trained:
     """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
 
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
-    prox term; it is 0 in frozen tensors and in statistics.
+    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
+    trained on, or None for all.
     """
 
     theta: Theta
     loss: float
     steps: int
     gradient: Theta | None = None
+    num_examples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,13 +78,18 @@ class Trainer(Protocol):
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """Train from theta (n,), which is not modified; ``stopped`` is called before every step.
 
         ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
         batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
-        which have none. Raises ``TrainingStopped``, ``TrainingDiverged``, or ``CodecError`` for a program
-        that fails or a frozen tensor that the model does not have.
+        which have none. ``resume`` goes on where the same training was stopped, and ends with the same bits
+        as without the stop; a trainer that cannot do so starts over, and stops without a state.
+
+        Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
+        tensor that the model does not have, or what this backend cannot do, and ``ConfigError`` for user
+        code that fails.
         """
         ...
 
@@ -79,6 +103,8 @@ class Trainer(Protocol):
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Train sent (n,) as ``train`` does, and own (n,) beside it (APFL); neither argument is modified.
 

@@ -27,6 +27,10 @@ ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 # The backend of one .pte file that all programs share: the method is the program's name, and inputs and
 # outputs go by position, in the order in which the ONNX programs name them.
 EXECUTORCH = "executorch"
+# Backends that train with the device's own code and need no program: only the layout says what they train.
+TORCH = "torch"
+FUNCTION = "function"
+WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
 PROGRAM_NAMES = ("gradient", "evaluate", "predict")
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.
@@ -70,7 +74,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
-    names the parameters that the model itself does not train.
+    names the parameters that the model itself does not train. ``verification`` is None without programs.
     """
 
     format: int
@@ -82,7 +86,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     num_classes: int
     uses_batch_statistics: bool
     programs: tuple[Program, ...]
-    verification: Verification
+    verification: Verification | None
     axes: Axes | None = None
     dropped: float = 0.0
     frozen: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A reader of Protocol Buffers' wire format, field by field; the caller knows the schema.
+"""Protocol Buffers' wire format, read and written field by field; the caller knows the schema.
 
 Source: protobuf.dev, "Encoding". Groups (wire types 3 and 4), which it deprecates, count as malformed.
 """
@@ -47,12 +47,36 @@ def fields(data: memoryview) -> Iterator[Field]:
         at += length
 
 
+def field(number: int, content: int | bytes | memoryview) -> bytes:
+    """One field as bytes: a varint (unsigned), or a message, text or bytes."""
+    if isinstance(content, int):
+        return _encoded(number << 3 | VARINT) + _encoded(content)
+    return _encoded(number << 3 | BYTES) + _encoded(len(content)) + bytes(content)
+
+
+def again(known: Field) -> bytes:
+    """A field that was read, as bytes."""
+    if known.wire in _FIXED:
+        return _encoded(known.number << 3 | known.wire) + bytes(known.data)
+    return field(known.number, known.value if known.wire == VARINT else known.data)
+
+
 def numbers(packed: memoryview) -> Iterator[int]:
     """The unsigned varints of a packed field. Raises ``CodecError`` for a malformed one."""
     at = 0
     while at < len(packed):
         value, at = _varint(packed, at)
         yield value
+
+
+def _encoded(number: int) -> bytes:
+    """An unsigned number as a varint."""
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

@@ -133,6 +133,8 @@ CODED = BroadcastConfig(ValueCoding.BF16, 0.1, Compression.ZLIB)
         (a_hello(backends=("executorch",)), BroadcastConfig(), False),
         (a_hello(backends=("executorch", "onnxruntime")), BroadcastConfig(), True),
         (a_hello(backends=()), BroadcastConfig(), False),
+        (a_hello(backends=("function",)), BroadcastConfig(), True),
+        (a_hello(backends=("torch",)), BroadcastConfig(), True),
         (a_hello(), BroadcastConfig(ValueCoding.INT8), True),
     ],
 )

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
 
-from sedge_cloud.config import BroadcastConfig, CodecConfig
+from sedge_cloud.config import BroadcastConfig, CodecConfig, ScheduleConfig
 from sedge_cloud.devices.capabilities import codec_for
+from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.transfer import describe
 
@@ -42,6 +43,38 @@ def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codec_for(config, a_hello(codecs=("int4",))) == msgspec.structs.replace(
         sent, values=ValueCoding.INT8
     )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        (ScheduleConfig(), (1.0, 1.0, 1.0, 1.0)),
+        (ScheduleConfig(warmup_rounds=2), (0.5, 1.0, 1.0, 1.0)),
+        (ScheduleConfig("linear", final=0.2), (1.0, 0.8, 0.6, 0.4)),
+        (ScheduleConfig("exponential", final=0.0625), (1.0, 0.5, 0.25, 0.125)),
+        (ScheduleConfig("cosine"), (1.0, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5)),
+        (ScheduleConfig("cosine", warmup_rounds=2, final=0.1), (0.5, 1.0, 1.0, 0.55)),
+    ],
+)
+def test_the_learning_rate_of_a_round(
+    tmp_path: Path, schedule: ScheduleConfig, shares: tuple[float, ...]
+) -> None:
+    config = msgspec.structs.replace(
+        CONFIG, num_rounds=4, evaluate=True, evaluate_every=2, schedule=schedule
+    )
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    rates: list[float] = []
+    while cloud.core.open:
+        order = cloud.order("a")
+        assert order.work.training is not None
+        if order.task == "train":
+            rates.append(order.work.training.learning_rate)
+            context = RunStore(cloud.store).context(Run(cloud.run_row(), cloud.store))
+            assert context.training.learning_rate == rates[-1]  # what a strategy builds phases from
+        cloud.answer("a", "b")
+    expected = [config.training.learning_rate * share for share in shares]
+    assert rates == pytest.approx(expected, rel=1e-12)
 
 
 def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:

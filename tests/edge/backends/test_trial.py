@@ -13,6 +13,7 @@ from tests.edge.backends.softmax import FILES, PTE, bundle
 from sedge_edge.backends import open_trainer, trial
 from sedge_edge.backends.bundle_trainer import BundleTrainer
 from sedge_edge.backends.executorch import LIBRARY, PACKAGE
+from sedge_edge.backends.onnx_runtime import OnnxProgram
 from sedge_edge.backends.trial import crash
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program
@@ -121,7 +122,7 @@ def test_auto_takes_another_backend(broken: Break, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sedge_edge.backends.memory_mb", lambda: 200)
     opened = open_trainer(both(), "auto", 1)
     assert isinstance(opened, BundleTrainer)
-    assert opened._backend == ONNXRUNTIME
+    assert isinstance(opened._programs["gradient"], OnnxProgram)
 
 
 def test_who_stops_the_agent_stops_a_trial(broken: Break) -> None:

@@ -70,11 +70,11 @@ def test_with_little_memory_the_last_is_tried_first(
     asked: list[str] = []
 
     def row(name: str) -> Backend:
-        def broken(bundle: Bundle, threads: int) -> Trainer:
+        def broken(*_: object) -> Trainer:
             asked.append(name)
             raise ImportError(f"no {name}")
 
-        return Backend(name, name, f"get {name}", broken, False)
+        return Backend(name, name, f"get {name}", broken)
 
     monkeypatch.setattr(backends, "BACKENDS", {"a": row("a"), "b": row("b")})
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.protobuf import fields, numbers
+from sedge_protocol.wire.protobuf import again, field, fields, numbers
 
 
 def read(hexadecimal: str) -> list[tuple[int, int, int, bytes]]:
@@ -25,6 +25,16 @@ def test_the_documentations_examples() -> None:
     ]
     assert list(numbers(memoryview(bytes.fromhex("03 8e 02 9e a7 05")))) == [3, 270, 86942]
     assert read("") == []
+
+
+def test_what_was_read_is_written_again() -> None:
+    for text in ("08 96 01", "12 07 74 65 73 74 69 6e 67", "0d 00 00 80 3f", "09" + "01" * 8):
+        (known,) = fields(memoryview(bytes.fromhex(text)))
+        assert again(known) == bytes.fromhex(text)
+    assert field(1, 2**64 - 1) == bytes.fromhex("08" + "ff" * 9 + "01")
+    assert field(1, 0) == bytes.fromhex("0800")
+    assert field(300, b"") == bytes.fromhex("e2 12 00")
+    assert field(2, bytes(200))[:4] == bytes.fromhex("12 c8 01 00")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from sedge_cloud.config import (
     PatchConfig,
     RobustConfig,
     RunConfig,
+    ScheduleConfig,
     TrainingConfig,
 )
 from sedge_emulate.attack import AttackConfig
@@ -208,6 +209,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     trainer: TrainerConfig = TrainerConfig()
     rounds: RoundsConfig = RoundsConfig()
     training: TrainingConfig = TrainingConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
     codec: CodecConfig = CodecConfig()
     broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
@@ -239,6 +241,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             broadcast=strategy.broadcast or self.broadcast,
             patch=strategy.patch or self.patch,
             training=strategy.training or self.training,
+            schedule=self.schedule,
             robust=strategy.robust or self.robust,
             codec=strategy.codec or self.codec,
         )

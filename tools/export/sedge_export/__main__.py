@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from sedge_export.export import TOLERANCE, export
 from sedge_export.target import TARGETS
 from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.wire.bundle import ONNXRUNTIME, BundleManifest, load
+from sedge_protocol.wire.bundle import ONNXRUNTIME, BundleManifest, Verification, load
 
 QUARTERS = (0.25, 0.5, 0.75)
 SHOWN = 4  # tensors of an axis that ``show`` names
@@ -50,8 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def summary(manifest: BundleManifest, folder: Path) -> str:
     """A bundle in a few lines: its contents and its measured errors."""
-    layout, checked = manifest.layout, manifest.verification
-    target = manifest.target
+    layout, target = manifest.layout, manifest.target
     rows = [
         ("bundle", f"{manifest.name} in {folder}"),
         ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
@@ -61,15 +60,20 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("batch size", f"{manifest.batch_size}"),
         *_axes_rows(manifest),
         *_program_rows(manifest, folder),
-        (
-            "against torch",
-            f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e},"
-            f" tolerance {checked.tolerance:.1e}",
-        ),
-        ("verified with", ", ".join(f"{k} {v}" for k, v in sorted(checked.versions.items()))),
+        *_verification_rows(manifest.verification),
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:
+    if checked is None:
+        return [("programs", "none: devices train with code of their own")]
+    errors = f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e}"
+    return [
+        ("against torch", f"{errors}, tolerance {checked.tolerance:.1e}"),
+        ("verified with", ", ".join(f"{k} {v}" for k, v in sorted(checked.versions.items()))),
+    ]
 
 
 def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str]]:

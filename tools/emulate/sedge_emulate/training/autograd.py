@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.steppers import (
     Differentiated,
@@ -24,7 +25,6 @@ from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.repeat import repeatable
 from sedge_emulate.training.tasks import (
     MixedTask,
     Precision,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
+from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.steppers import Differentiated, Model
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
@@ -30,7 +31,6 @@ from sedge_emulate.training.blocks import (
 )
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.repeat import repeatable
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
 from sedge_export.network import BATCH_NORMS, Network, copied
 from sedge_protocol.layout import Theta

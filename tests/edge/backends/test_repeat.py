@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from sedge_emulate.training.repeat import repeatable
+from sedge_edge.backends.repeat import repeatable
 
 
 def test_repeatable_settings_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,86 @@
+"""``sedge-cloud bundle``: a bundle without programs, for devices that train with code of their own.
+
+The user's function, called without arguments, returns the initial parameters: a list of arrays, or a dict
+of named ones, in the order in which the devices' functions get them. A name that ends in ``running_mean``
+or ``running_var``, as BatchNorm's do in torch, is a statistic.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.host.user_code import importable, imported
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.bundle import FORMAT, Bundle, BundleManifest, TensorSpec, save
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def write_bundle(
+    function: str, name: str, input: TensorSpec, batch_size: int, num_classes: int, folder: Path
+) -> BundleManifest:
+    """Call the function, "module:function" in the working folder, and write the bundle.
+
+    Raises ``ConfigError`` for a function that fails or returns no parameters, ``StorageError``.
+    """
+    arrays = _arrays(function)
+    try:
+        layout = Layout.of((name, array.shape, _role(name)) for name, array in arrays.items())
+    except CodecError as exc:
+        raise ConfigError(function, str(exc), "tensors that a layout can hold") from exc
+    manifest = BundleManifest(
+        format=FORMAT,
+        name=name,
+        layout=layout,
+        batch_size=batch_size,
+        input=input,
+        target=TensorSpec("int64", ()),
+        num_classes=num_classes,
+        uses_batch_statistics=bool(layout.statistics),
+        programs=(),
+        verification=None,
+    )
+    save(folder, Bundle(manifest, {}), layout.flatten(arrays))
+    return manifest
+
+
+def _arrays(function: str) -> dict[str, NDArray[np.float32]]:
+    """The initial parameters by name; those of a list have their numbers as names."""
+    expected = "a list of arrays, or a dict of named ones"
+    initial = imported(function, Path(), "function")
+    try:
+        with importable(Path()):
+            found: object = initial()
+    except (Exception, SystemExit) as exc:
+        raise ConfigError(function, f"{type(exc).__name__}: {exc}", expected) from exc
+    if isinstance(found, list | tuple):
+        values = cast(Sequence[object], found)
+        return {str(i): _array(function, str(i), value) for i, value in enumerate(values)}
+    if not isinstance(found, Mapping):
+        raise ConfigError(function, type(found).__name__, expected)
+    named = cast(Mapping[object, object], found)
+    return {str(key): _array(function, str(key), value) for key, value in named.items()}
+
+
+def _array(function: str, name: str, value: object) -> NDArray[np.float32]:
+    try:
+        array = np.asarray(value)
+    except Exception as exc:  # lists of several lengths, tensors of another library
+        raise ConfigError(
+            f"{function}: {name}", f"{type(exc).__name__}: {exc}", "an array"
+        ) from exc
+    if array.dtype.kind != "f":
+        raise ConfigError(f"{function}: {name}", str(array.dtype), "floating-point numbers")
+    with np.errstate(over="ignore"):  # beyond float32 is inf, which is refused
+        single = array.astype(np.float32)
+    if not np.isfinite(single).all():
+        raise ConfigError(f"{function}: {name}", "NaN or inf", "finite numbers, as float32")
+    return single
+
+
+def _role(name: str) -> Role:
+    return Role.STATISTIC if name.rpartition(".")[2] in _STATISTICS else Role.PARAMETER

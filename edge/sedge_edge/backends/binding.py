@@ -1,0 +1,59 @@
+"""An ONNX program with the value of an input written into it.
+
+onnxruntime then computes at load what depends on that value alone, such as the cutting of theta into
+tensors. The field numbers are those of onnx.proto.
+"""
+
+from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.protobuf import BYTES, Field, again, field, fields
+
+_GRAPH = 7  # of ModelProto
+_INITIALIZER, _INPUT = 5, 11  # of GraphProto
+_INPUT_NAME = 1  # of ValueInfoProto
+_DIMS, _DATA_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9  # of TensorProto
+_FLOAT = 1
+
+
+def bound(program: bytes, name: str, values: Theta) -> bytes:
+    """The program without its input ``name`` (n,), whose values it holds instead.
+
+    Raises ``CodecError`` for a program that has no such input.
+    """
+    model = list(fields(memoryview(program)))
+    inputs = [_name(one) for graph in model if _is_graph(graph) for one in _inputs(graph)]
+    if inputs.count(name) != 1:
+        raise CodecError(f"program: inputs {', '.join(inputs)}, expected one named {name}")
+    tensor = b"".join(
+        [
+            field(_DIMS, values.size),
+            field(_DATA_TYPE, _FLOAT),
+            field(_NAME, name.encode()),
+            field(_RAW_DATA, values.astype("<f4", copy=False).tobytes()),
+        ]
+    )
+    made: list[bytes] = []
+    for part in model:
+        if _is_graph(part):
+            kept = [
+                again(one)
+                for one in fields(part.data)
+                if one.number != _INPUT or _name(one) != name
+            ]
+            made.append(field(_GRAPH, b"".join([*kept, field(_INITIALIZER, tensor)])))
+        else:
+            made.append(again(part))
+    return b"".join(made)
+
+
+def _is_graph(part: Field) -> bool:
+    return part.number == _GRAPH and part.wire == BYTES
+
+
+def _inputs(graph: Field) -> list[Field]:
+    return [one for one in fields(graph.data) if one.number == _INPUT]
+
+
+def _name(value: Field) -> str:
+    names = [bytes(one.data) for one in fields(value.data) if one.number == _INPUT_NAME]
+    return b"".join(names).decode(errors="replace")

@@ -1,0 +1,70 @@
+"""A torch module whose tensors are views of one flat vector, differentiated by autograd.
+
+It serves the backend ``torch`` on a device, and the emulator.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from sedge_edge.training.steppers import Differentiated, tensor_slices
+from sedge_protocol.layout import Layout, Theta
+
+# The tensors of a vector (n,) by name, in the module's shapes, as views.
+Views: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
+
+
+class FlatModule:
+    """A module, which it takes over, with ``values`` (n,) in the place of its tensors; not thread-safe.
+
+    Every tensor of the layout is a parameter or buffer of the module, of its shape.
+    """
+
+    def __init__(
+        self, module: nn.Module, layout: Layout, views: Views, device: torch.device
+    ) -> None:
+        self.module = module.to(device)
+        self._layout, self._views, self._device = layout, views, device
+        held: dict[str, Tensor] = {
+            **dict(self.module.named_parameters()), **dict(self.module.named_buffers()),
+        }  # fmt: skip
+        self._values = torch.zeros(layout.size, device=device)
+        for name, stored in views(self._values).items():
+            held[name].data = stored
+        self._trainable = {n: held[n] for n in layout.by_name if held[n].requires_grad}
+        self._statistics = [held[name] for name in layout.statistics]
+
+    def place(self, values: Tensor) -> None:
+        """Take over values (n,)."""
+        self._values.copy_(values)
+
+    def freeze(self, names: Collection[str]) -> None:
+        """Compute no gradient of these tensors from now on; all others have one again.
+
+        Raises ``CodecError`` for a tensor that the model does not have.
+        """
+        tensor_slices(self._layout, names)
+        for name, tensor in self._trainable.items():
+            tensor.requires_grad_(name not in names)
+
+    def differentiate(self, values: Tensor, mean_loss: Callable[[], Tensor]) -> Differentiated:
+        """The gradient (n,) at values (n,) of a mean loss, which calls the module in training mode."""
+        self.place(values)
+        self.module.train()
+        for tensor in self._trainable.values():
+            tensor.grad = None
+        with torch.enable_grad(), self._device:
+            loss = mean_loss()
+            if loss.requires_grad:  # not where all that it depends on is frozen
+                torch.autograd.backward(loss)
+        gradient = torch.zeros_like(self._values)
+        views = self._views(gradient)
+        for name, tensor in self._trainable.items():
+            if tensor.grad is not None:
+                views[name].copy_(tensor.grad)
+        statistics = None
+        if self._statistics:
+            statistics = torch.cat([tensor.flatten() for tensor in self._statistics])
+        return Differentiated(cast(Theta, gradient), loss.detach(), cast(Theta, statistics))

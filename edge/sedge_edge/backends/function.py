@@ -1,0 +1,269 @@
+"""``Trainer`` over a training function of the user's: numpy, scikit-learn, torch, whatever it likes.
+
+``backend.name = "module:fit"`` names the first of these functions of one module; ``predict`` is optional.
+
+    fit(parameters, examples, settings) -> parameters, number of examples, metrics
+    evaluate(parameters, examples)      -> mean loss, number of examples, metrics with "accuracy"
+    predict(parameters, inputs)         -> outputs (N, C)
+
+parameters is a list of float32 arrays, one for each tensor of the layout, in order; they are the function's
+to change. examples has ``inputs`` (N, ...) and ``targets`` (N,), both read-only. settings is a dict: the
+fields of ``Training`` by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and
+``threads``. fit's metrics may have "loss", the mean over the last epoch; otherwise the trained model is
+evaluated on the training examples.
+
+Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
+cannot be enforced from outside: a function does it only if it says so, as in ``fit.honours = ("prox",)``.
+    prox        pulls every step towards the parameters that it was given (FedProx)
+    freeze      leaves the tensors named in settings["freeze"] alone at every step
+    optimizer   uses settings["optimizer"] and what belongs to it: weight decay, clipping, ...
+The rest is declined: gradients, corrections, second models.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.training.batches import batches
+from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.steppers import tensor_slices
+from sedge_edge.training.trainer import (
+    Mixed,
+    Trained,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
+from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.host.user_code import importable, imported
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.update import Metrics
+
+HONOURABLE = ("prox", "freeze", "optimizer")
+# Of the abilities that a hello announces, those that no function has.
+NEVER = frozenset({"own_model", "select", "scoring", "correction"})
+
+
+def honours(name: str, folder: Path) -> frozenset[str]:
+    """What the function says that it does. Raises ``ConfigError`` for one that cannot be imported."""
+    said: object = getattr(imported(name, folder, "backend.name"), "honours", ())
+    if not isinstance(said, tuple | list) or not set(cast(tuple[object, ...], said)) <= set(
+        HONOURABLE
+    ):
+        raise ConfigError(f"{name}.honours", said, f"a tuple of {', '.join(HONOURABLE)}")
+    return frozenset(cast(tuple[str, ...], said))
+
+
+class FunctionTrainer:
+    """``Trainer`` over the user's functions, of which one runs at a time."""
+
+    def __init__(self, bundle: Bundle, name: str, folder: Path, threads: int) -> None:
+        self._manifest = bundle.manifest
+        self._name, self._folder, self._threads = name, folder, threads
+        self._honours = honours(name, folder)
+        self._module = name.partition(":")[0]
+        self._fit = imported(name, folder, "backend.name")
+        self._evaluate = self._sibling("evaluate")
+        self._lock = threading.Lock()
+
+    def train(
+        self,
+        theta: Theta,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+        *,
+        anchor: Theta | None = None,
+        gradient: bool = False,
+        correction: Theta | None = None,
+        resume: TrainingState | None = None,
+    ) -> Trained:
+        """One call of the function, which cannot be stopped once it runs; see ``Trainer.train``."""
+        pulled_elsewhere = anchor is not None and not np.array_equal(anchor, theta)
+        asked = {
+            "prox": training.prox > 0 and "prox" not in self._honours,
+            "prox towards another model": training.prox > 0 and pulled_elsewhere,
+            "freeze": bool(training.freeze) and "freeze" not in self._honours,
+            "optimizer": not training.plain and "optimizer" not in self._honours,
+            "the last batch's gradient": gradient,
+            "correction": correction is not None,
+        }
+        for what, is_asked in asked.items():
+            if is_asked:
+                raise self._declined(what)
+        if stopped():
+            raise TrainingStopped(f"{self._name}: stopped before it began")
+        freeze = (*training.freeze, *self._manifest.frozen)
+        frozen = tensor_slices(self._manifest.layout, freeze)
+        settings = {
+            **msgspec.structs.asdict(training),
+            "freeze": freeze,
+            "batch_size": self._manifest.batch_size,
+            "seed": seed,
+            "threads": self._threads,
+        }
+        parameters, count, metrics = self._three(
+            self._name,
+            self._fit,
+            "parameters",
+            self._parameters(theta),
+            _read_only(examples),
+            settings,
+        )
+        trained = self._flat(parameters)
+        for tensors in frozen:
+            trained[tensors] = theta[tensors]
+        count = self._count(self._name, count, len(examples.targets))
+        if "loss" in metrics:
+            loss = self._finite(self._name, '"loss"', metrics["loss"])
+        else:
+            loss = self.evaluate(trained, examples).loss
+        return Trained(trained, loss, self._steps(examples, training), num_examples=count)
+
+    def train_mixed(
+        self,
+        sent: Theta,
+        own: Theta,
+        mix: float,
+        adaptive: bool,
+        examples: Examples,
+        training: Training,
+        seed: int,
+        stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
+    ) -> Mixed:
+        """Declined: a function trains one model."""
+        raise self._declined("own_model")
+
+    def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
+        """Mean loss and accuracy of theta (n,), as the module's ``evaluate`` finds them."""
+        name = f"{self._module}:evaluate"
+        loss, count, metrics = self._three(
+            name, self._evaluate, "mean loss", self._parameters(theta), _read_only(examples)
+        )
+        if "accuracy" not in metrics and self._manifest.num_classes:
+            raise ConfigError(name, sorted(metrics), 'metrics with "accuracy"')
+        accuracy = self._finite(name, '"accuracy"', metrics.get("accuracy", 0.0))
+        if not 0 <= accuracy <= 1:
+            raise ConfigError(name, accuracy, '"accuracy" within 0 and 1')
+        number = self._count(name, count, len(examples.targets))
+        return Metrics(self._finite(name, "the mean loss", loss), accuracy, number)
+
+    def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
+        """The model's outputs (N, C) for inputs (N, ...), by the module's ``predict``."""
+        name = f"{self._module}:predict"
+        function = self._sibling("predict")
+        expected = f"floating-point outputs ({len(inputs)}, C)"
+        returned = self._call(name, function, expected, self._parameters(theta), inputs)
+        outputs = _array(name, returned)
+        if outputs.ndim != 2 or len(outputs) != len(inputs) or outputs.dtype.kind != "f":
+            raise ConfigError(name, f"{outputs.dtype} {outputs.shape}", expected)
+        return outputs.astype(np.float32)
+
+    def _sibling(self, function: str) -> Callable[..., Any]:
+        return imported(f"{self._module}:{function}", self._folder, "backend.name")
+
+    def _declined(self, what: str) -> CodecError:
+        said = ", ".join(sorted(self._honours)) or "none of them"
+        known = ", ".join(HONOURABLE)
+        return CodecError(
+            f"order: {what}: {self._name} cannot do it; of {known}, it honours {said}"
+        )
+
+    def _parameters(self, theta: Theta) -> list[NDArray[np.float32]]:
+        return [view.copy() for view in self._manifest.layout.views(theta).values()]
+
+    def _call(
+        self, name: str, function: Callable[..., Any], expected: str, *arguments: object
+    ) -> object:
+        """What a function returns. Raises ``ConfigError`` with whatever it raises."""
+        try:
+            with self._lock, importable(self._folder):
+                return function(*arguments)
+        except MemoryError:
+            raise
+        except (Exception, SystemExit) as exc:
+            raise ConfigError(name, f"{type(exc).__name__}: {exc}", expected) from exc
+
+    def _three(
+        self, name: str, function: Callable[..., Any], first: str, *arguments: object
+    ) -> tuple[object, object, dict[str, object]]:
+        """The three values that a function returns. Raises ``ConfigError`` for anything else."""
+        expected = f"a tuple ({first}, number of examples, metrics), metrics a dict"
+        returned = self._call(name, function, expected, *arguments)
+        if not isinstance(returned, tuple):
+            raise ConfigError(name, type(returned).__name__, expected)
+        values = cast(tuple[object, ...], returned)
+        if len(values) != 3 or not isinstance(values[2], dict):
+            found = ", ".join(type(value).__name__ for value in values)
+            raise ConfigError(name, f"({found})", expected)
+        return values[0], values[1], cast(dict[str, object], values[2])
+
+    def _flat(self, parameters: object) -> Theta:
+        """theta (n,) of the returned arrays. Raises ``ConfigError``, or ``TrainingDiverged`` for NaN."""
+        tensors = self._manifest.layout.tensors
+        if not isinstance(parameters, list | tuple):
+            expected = f"a list of {len(tensors)} arrays"
+            raise ConfigError(self._name, type(parameters).__name__, expected)
+        arrays = [_array(self._name, value) for value in cast(Sequence[object], parameters)]
+        if len(arrays) != len(tensors):
+            expected = f"{len(tensors)}, one for each tensor of the layout"
+            raise ConfigError(self._name, f"{len(arrays)} arrays", expected)
+        theta = np.empty(self._manifest.layout.size, np.float32)
+        for tensor, array in zip(tensors, arrays, strict=True):
+            if array.shape != tensor.shape or array.dtype.kind != "f":
+                found = f"{array.dtype} {array.shape} for {tensor.name}"
+                raise ConfigError(self._name, found, f"floating-point numbers {tensor.shape}")
+            with np.errstate(over="ignore"):  # beyond float32 is inf, which is found below
+                theta[tensor.slice] = array.reshape(-1)
+        if not np.isfinite(theta).all():
+            count = np.count_nonzero(~np.isfinite(theta))
+            raise TrainingDiverged(f"{self._name}: {count} parameters are not finite")
+        return theta
+
+    def _count(self, name: str, count: object, highest: int) -> int:
+        if not isinstance(count, Integral) or not 1 <= int(count) <= highest:
+            raise ConfigError(name, count, f"a number of examples from 1 to {highest}")
+        return int(count)
+
+    def _finite(self, name: str, what: str, value: object) -> float:
+        if not isinstance(value, Real):
+            raise ConfigError(name, type(value).__name__, f"a number as {what}")
+        number = float(value)
+        if not math.isfinite(number):
+            raise TrainingDiverged(f"{name}: {what} is {number}")
+        return number
+
+    def _steps(self, examples: Examples, training: Training) -> int:
+        """As many as the settings ask for; what the function really did it does not say."""
+        manifest, count = self._manifest, len(examples.targets)
+        safe = not manifest.uses_batch_statistics
+        epoch = batches(count, manifest.batch_size, 1, training.last_batch, 0, safe)
+        return training.local_epochs * sum(1 for _ in epoch)
+
+
+def _array(name: str, value: object) -> NDArray[np.generic]:
+    try:
+        return np.asarray(value)
+    except (
+        Exception
+    ) as exc:  # lists of several lengths, tensors on another device or with a gradient
+        raise ConfigError(name, f"{type(exc).__name__}: {exc}", "arrays") from exc
+
+
+def _read_only(examples: Examples) -> Examples:
+    """The same examples; a function that writes to them is told so, and all later rounds are right."""
+    inputs, targets = examples.inputs.view(), examples.targets.view()
+    inputs.flags.writeable = targets.flags.writeable = False
+    return Examples(inputs, targets)

@@ -1,0 +1,138 @@
+"""Programs of the backend ``torch``: the user's own module in the place of the bundle's programs.
+
+``backend.model`` names a function without arguments. It returns the module that was exported, or the module
+and its loss: from outputs (B, C) and labels (B,) to one number per row, (B,), by default cross entropy.
+autograd gives the gradient; the optimizer is the agent's own, as with every backend. It runs on the CUDA
+device where there is one, otherwise on the CPU.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sedge_edge.backends.bundle_trainer import LoadedProgram, LoadProgram, Signature
+from sedge_edge.backends.flat_module import FlatModule
+from sedge_edge.backends.repeat import repeatable
+from sedge_edge.training.steppers import Arrays
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.user_code import importable, imported
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.bundle import Bundle
+
+RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+KEY = "backend.model"
+
+
+def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> LoadProgram:
+    """The programs of the module that the function ``name`` returns, looked for in ``folder``.
+
+    Raises ``ConfigError`` for code that fails, and for a module whose tensors are not the bundle's.
+    """
+    torch.set_num_threads(threads)
+    model = _Model(bundle, *_built(name, folder), name)
+    functions: dict[str, Callable[..., list[Tensor]]] = {
+        "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,
+    }  # fmt: skip
+
+    def load(signature: Signature) -> LoadedProgram:
+        return TorchProgram(model, functions[signature.program])
+
+    return load
+
+
+class TorchProgram:
+    """``LoadedProgram`` of a model that all programs share; one runs at a time."""
+
+    def __init__(self, model: "_Model", function: Callable[..., list[Tensor]]) -> None:
+        self._model, self._function = model, function
+
+    def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
+        """The outputs in order, in new arrays."""
+        given = {name: self._model.tensor(array) for name, array in feeds.items()}
+        with self._model.lock, torch.no_grad(), repeatable(self._model.device):
+            made = self._function(**given)
+        return [tensor.numpy(force=True) for tensor in made]
+
+
+class _Model:
+    """The three programs' functions, of tensors on the model's device."""
+
+    def __init__(self, bundle: Bundle, module: nn.Module, loss: RowLoss, name: str) -> None:
+        layout = bundle.manifest.layout
+        _check(module, layout, name)
+        self.lock = threading.Lock()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._classifies = bundle.manifest.num_classes > 0
+        self._loss = loss
+        self._flat = FlatModule(module, layout, _views(layout), self.device)
+
+    def tensor(self, array: NDArray[np.float32 | np.int64]) -> Tensor:
+        """The array's values, to be read only."""
+        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
+
+    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
+        """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any."""
+
+        def mean_loss() -> Tensor:
+            return (w * self._loss(self._flat.module(x), y)).sum() / w.sum()
+
+        found = self._flat.differentiate(theta, mean_loss)
+        return [cast(Tensor, part) for part in found if part is not None]
+
+    def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
+        """The sums over the batch of w loss, of w where the answer is right, and of w."""
+        (outputs,) = self.predict(theta, x)
+        right = w[outputs.argmax(1) == y].sum() if self._classifies else torch.zeros(())
+        return [(w * self._loss(outputs, y)).sum(), right, w.sum()]
+
+    def predict(self, theta: Tensor, x: Tensor) -> list[Tensor]:
+        """The outputs (B, C) in evaluation mode."""
+        self._flat.place(theta)
+        self._flat.module.eval()
+        return [self._flat.module(x)]
+
+
+def _views(layout: Layout) -> Callable[[Tensor], dict[str, Tensor]]:
+    return lambda vector: {t.name: vector[t.slice].view(t.shape) for t in layout.tensors}
+
+
+def _built(name: str, folder: Path) -> tuple[nn.Module, RowLoss]:
+    """The module and its loss, from the user's function."""
+    function = imported(name, folder, KEY)
+    expected = "a torch.nn.Module, or a tuple (module, loss)"
+    try:
+        with importable(folder):
+            built: object = function()
+    except (Exception, SystemExit) as exc:
+        raise ConfigError(name, f"{type(exc).__name__}: {exc}", expected) from exc
+    match built:
+        case nn.Module():
+            return built, _cross_entropy
+        case (nn.Module() as module, loss) if callable(loss):
+            return module, cast(RowLoss, loss)
+        case _:
+            raise ConfigError(name, type(built).__name__, expected)
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def _check(module: nn.Module, layout: Layout, name: str) -> None:
+    """Raise ``ConfigError`` unless the module's tensors are the layout's."""
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    for tensor in layout.tensors:
+        held = (parameters if tensor.role is Role.PARAMETER else buffers).get(tensor.name)
+        expected = f"{tensor.role} {tensor.name} of float32 {tensor.shape}, as in the bundle"
+        if held is None:
+            raise ConfigError(name, f"no {tensor.name}", expected)
+        if held.dtype is not torch.float32 or tuple(held.shape) != tensor.shape:
+            raise ConfigError(name, f"{held.dtype} {tuple(held.shape)}", expected)
+    if unknown := parameters.keys() - layout.by_name.keys():
+        raise ConfigError(name, f"parameter {min(unknown)}", "only the bundle's parameters")

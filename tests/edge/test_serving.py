@@ -1,0 +1,114 @@
+"""``sedge_edge.Model``: the newest model that the agent has, switched in one step; and files for others."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.edge.home import make_home, put_models
+from tests.edge.test_prediction import forward, rows
+
+from sedge_edge import Model
+from sedge_edge.prediction import personal_model, write_model
+from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_protocol.errors import ConfigError, DataError, StorageError
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.onnx_runtime import library
+from sedge_protocol.layout import Theta
+
+
+@pytest.fixture
+def home(tmp_path: Path, tiny: tuple[bytes, Theta]) -> Path:
+    """The edge.toml of a device with one run."""
+    path = make_home(tmp_path / "home")
+    put_models(path, tiny[0], {"first": tiny[1]})
+    return path
+
+
+def expect(model: Model, theta: Theta) -> None:
+    np.testing.assert_allclose(model.predict(rows()), forward(theta, rows()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_better_model_is_served_at_once(home: Path, tiny: tuple[bytes, Theta]) -> None:
+    bundle, theta = tiny
+    newest, first = Model(home.parent / "state"), Model(home.parent / "state", run="first")
+    expect(newest, theta)
+    put_models(home, bundle, {"first": 2 * theta, "second": 3 * theta})
+    expect(newest, 3 * theta)
+    expect(first, 2 * theta)
+    put_models(home, bundle, {"first": None, "second": None})
+    expect(newest, 3 * theta)  # which it has in memory
+
+
+def test_a_model_that_cannot_be_read_leaves_the_old_one_in_service(
+    home: Path, tiny: tuple[bytes, Theta]
+) -> None:
+    bundle, theta = tiny
+    state = home.parent / "state"
+    model = Model(state)
+    put_models(home, bundle, {"first": 2 * theta})
+    journal = Journal(state / "journal", AgentState, SCHEMA).load()
+    assert journal is not None
+    name = journal.runs["first"].kept.model
+    assert name is not None
+    blob = next(state.glob(f"blobs/*/{name.hex()}*"))
+    data = blob.read_bytes()
+    blob.unlink()
+    expect(model, theta)
+    with pytest.raises(StorageError):
+        Model(state)
+    blob.write_bytes(data)
+    expect(model, 2 * theta)
+    (state / "journal").unlink()
+    expect(model, 2 * theta)
+
+
+def test_every_answer_is_of_one_model(home: Path, tiny: tuple[bytes, Theta]) -> None:
+    bundle, theta = tiny
+    model, done = Model(home.parent / "state"), threading.Event()
+    answers = [forward(factor * theta, rows()) for factor in (1, 2)]
+    seen: list[int] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            found = model.predict(rows())
+            seen.append(next(i for i, a in enumerate(answers) if np.allclose(found, a, atol=1e-5)))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(20):
+        put_models(home, bundle, {"first": (1 + turn % 2) * theta})
+        before = len(seen)
+        while len(seen) < before + 4 and any(thread.is_alive() for thread in threads):
+            pass
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert set(seen) == {0, 1} and len(seen) >= 80
+
+
+def test_a_folder_without_an_agent_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"state_dir: found .*expected an agent's folder"):
+        Model(tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+def test_inputs_that_it_cannot_take(home: Path) -> None:
+    with pytest.raises(DataError, match=r"inputs: x has rows of shape \(5,\)"):
+        Model(home.parent / "state").predict(np.zeros((2, 5), np.float32))
+
+
+def test_files_for_other_programs(home: Path, tiny: tuple[bytes, Theta]) -> None:
+    model = personal_model(home.parent / "state")
+    write_model(model, home.parent / "model.npz")
+    with np.load(home.parent / "model.npz") as tensors:
+        shapes = {name: tensors[name].shape for name in tensors.files}
+        assert np.concatenate([tensors[name].ravel() for name in shapes]).tolist() == list(tiny[1])
+    assert shapes == {t.name: t.shape for t in model.bundle.manifest.layout.tensors}
+    write_model(model, home.parent / "model.onnx")
+    session = library().InferenceSession(home.parent / "model.onnx")
+    (found,) = session.run(None, {"x": rows(4)})
+    np.testing.assert_allclose(found, forward(tiny[1], rows(4)), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"--out: found .*model\.pte'.*\.npz or \.onnx"):
+        write_model(model, home.parent / "model.pte")

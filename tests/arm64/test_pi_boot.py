@@ -44,7 +44,7 @@ min_available_devices = 1
 deadline_s = 3600
 options = { quantile = 0.9995 }
 [training]
-local_epochs = 4
+local_epochs = 3
 learning_rate = 0.01
 momentum = 0.7
 [codec]
@@ -102,7 +102,7 @@ class Fleet(MixedFleet):
         time.sleep(5)
 
     def incarnation(self) -> int:
-        """How often the agent has started, as the coordinator knows it."""
+        """The agent's present life, as the coordinator knows it: each is later than the one before."""
         store = Store(self.folder / "state")
         try:
             (device,) = store.devices()
@@ -169,14 +169,14 @@ def test_a_machine_of_512_mb_takes_part_and_survives(
     assert first["NRestarts"] == 0 and first["peak"] < 224e6
 
     fleet.working_on(2)
-    order = fleet.order()
+    order, start = fleet.order(), fleet.incarnation()
     fleet.machine.tell("systemctl kill --signal=SIGKILL sedge-edge")
     note("the agent was killed in round 2")
-    wait_until(lambda: fleet.incarnation() == 2, SECONDS, "the agent is back")
+    wait_until(lambda: fleet.incarnation() > start, SECONDS, "the agent is back")
     assert order is not None and order == fleet.order()
     wait_until(lambda: len(fleet.rounds()) == 2, SECONDS, "round 2 closes")
     note("systemd restarted it, and it ended the round")
-    second = fleet.service()
+    second, start = fleet.service(), fleet.incarnation()
     assert second["NRestarts"] == 1 and second["MainPID"] != first["MainPID"]
 
     fleet.working_on(3)
@@ -187,6 +187,6 @@ def test_a_machine_of_512_mb_takes_part_and_survives(
     fleet.machine.boot()
     wait_until(fleet.finished, SECONDS, "the run ends")
     note("booted again, and the run ended")
-    assert fleet.incarnation() == 3
+    assert fleet.incarnation() > start
     assert [len(summary.devices) for summary in fleet.rounds()] == [1, 1, 1, 1]
     assert fleet.machine.log().count("Finished install.service") == 1

@@ -10,9 +10,11 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
@@ -75,6 +77,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
     names the parameters that the model itself does not train. ``verification`` is None without programs.
+    ``noise`` counts the random numbers that a step takes.
     """
 
     format: int
@@ -90,6 +93,12 @@ class BundleManifest(msgspec.Struct, frozen=True):
     axes: Axes | None = None
     dropped: float = 0.0
     frozen: tuple[str, ...] = ()
+    noise: Annotated[int, Meta(ge=0, le=2**28)] = 0
+
+    @property
+    def padding_is_safe(self) -> bool:
+        """Whether padded rows leave a step as it is: not with batch statistics, nor with random numbers."""
+        return not self.uses_batch_statistics and not self.noise
 
 
 class Bundle(msgspec.Struct, frozen=True):

@@ -15,7 +15,12 @@ from sedge_protocol.host.onnx_runtime import library
 
 
 def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
-    """The program with pairs of QuantizeLinear and DequantizeLinear around what runs in int8."""
+    """The program with pairs of QuantizeLinear and DequantizeLinear around what runs in int8.
+
+    ResNet-8 with onnxruntime 1.31, x86 with VNNI: 0.35 ms in float32, 0.20 ms with unsigned activations,
+    0.41 ms with signed ones. Weights have 7 bits, because the sum of two products of unsigned and signed bytes
+    overflows on x86 without VNNI, and then the accuracy measured here would not hold there.
+    """
     library()
     ort: Any = import_module("onnxruntime.quantization")
     onnx: Any = import_module("onnx")
@@ -23,7 +28,8 @@ def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
         path = Path(folder) / "int8.onnx"
         ort.quantize_static(
             onnx.load_from_string(program), path, _Feeds(batches), ort.QuantFormat.QDQ,
-            per_channel=True, activation_type=ort.QuantType.QInt8, weight_type=ort.QuantType.QInt8,
+            per_channel=True, reduce_range=True,
+            activation_type=ort.QuantType.QUInt8, weight_type=ort.QuantType.QInt8,
         )  # fmt: skip
         return path.read_bytes()
 

@@ -15,6 +15,7 @@ from tests.vectors.make_spec import vectors
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import unpack
+from sedge_protocol.wire.program import check_program
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "spec.json").read_text()
@@ -174,3 +175,13 @@ def test_bundles(case: dict[str, Any]) -> None:
     else:
         with pytest.raises(CodecError):
             unpack(blob)
+
+
+@pytest.mark.parametrize("case", VECTORS["programs"], ids=lambda case: case["rule"])
+def test_programs(case: dict[str, Any]) -> None:
+    program = bytes.fromhex(case["program"])
+    if case["accepted"]:
+        check_program(program)
+    else:
+        with pytest.raises(CodecError):
+            check_program(program)

@@ -117,7 +117,7 @@ def shown_default(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
+        return f"[{', '.join(map(str, value))}]" if value else "none"
     return "empty" if value in (b"", "") else str(value)
 
 

@@ -11,14 +11,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from tests.protocol.wire.test_program import REFUSED, model
 
 from sedge_cloud.store.vectors import hash_of
 from sedge_edge.training.batches import batches, permutations
-from sedge_edge.training.job import select_elements
+from sedge_edge.training.selection import select_elements
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
 from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.protobuf import field
 from sedge_protocol.wire.training import LastBatch
 from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
 
@@ -28,7 +30,8 @@ ABOUT = (
     "error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
     "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
-    "time is up, whatever it was. bundles: B1 to B6, blobs to accept or to refuse. versions: 9.2, a "
+    "time is up, whatever it was. bundles: B1 to B6, blobs to accept or to refuse. programs: B13, ONNX "
+    "models to accept or to refuse. versions: 9.2, a "
     "base, a step and the model that they make."
 )
 Events = list[dict[str, Any]]
@@ -284,12 +287,27 @@ def bundles() -> Events:
     return [{"rule": rule, "blob": blob.hex(), "accepted": fine} for rule, blob, fine in cases]
 
 
+def programs() -> Events:
+    """Programs but for those that break a limit of size, which are long."""
+    fine, empty = model(), model()
+    empty.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 0
+    found = [("as it should be", fine, True), ("an output without elements", empty, True)]
+    for rule, (change, _) in REFUSED.items():
+        if rule not in ("nodes", "fields"):
+            change(changed := model())
+            found.append((rule, changed, False))
+    made = [(rule, one.SerializeToString(deterministic=True), fine) for rule, one, fine in found]
+    made.append(("a graph twice", made[0][1] + field(7, b""), False))
+    made.append(("cut off", made[0][1][:-1], False))
+    return [{"rule": rule, "program": data.hex(), "accepted": fine} for rule, data, fine in made]
+
+
 def vectors() -> dict[str, object]:
     """Everything in spec.json."""
     return {
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
         "replay": replays(), "uploads": uploads(), "downloads": downloads(), "bundles": bundles(),
-        "versions": versions(),
+        "programs": programs(), "versions": versions(),
     }  # fmt: skip
 
 
@@ -303,6 +321,7 @@ if __name__ == "__main__":
         "uploads",
         "downloads",
         "bundles",
+        "programs",
         "versions",
     ):
         text = text.replace(f'"{key}": [', f'\n"{key}": [\n')

@@ -3,7 +3,8 @@
 A runtime makes a callable of each program, from named arrays to arrays. A program has these inputs and
 outputs; n = parameters, B = rows of a batch, and a tensor without a shape below is a single number:
 
-    gradient    theta, x, y, w  -> gradient, loss, and statistics where the layout has any
+    gradient    theta, x, y, w, and noise where the manifest has any
+                                -> gradient, loss, and statistics where the layout has any
     evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
     predict     theta, x        -> logits
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.batches import Batch, batches, evaluation_batches
 from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers import (
     Arrays,
     Differentiated,
@@ -30,7 +32,13 @@ from sedge_edge.training.steppers import (
     PlainStepper,
     Stepper,
 )
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    Mixed,
+    Trained,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
@@ -125,6 +133,7 @@ class BundleTrainer:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """Train from theta (n,); see ``Trainer.train``."""
         layout = self._bundle.manifest.layout
@@ -133,7 +142,7 @@ class BundleTrainer:
                 layout.check(vector)
         model = Model(layout, theta, self._recipe(training), anchor, correction)
         stepper = PlainStepper(self._differentiate, model, gradient)
-        loss, steps = self._train(stepper, examples, training, seed, stopped)
+        loss, steps = self._train(stepper, examples, training, seed, stopped, resume)
         return Trained(model.theta, loss, steps, stepper.gradient)
 
     def train_mixed(
@@ -146,6 +155,8 @@ class BundleTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Train sent (n,) and own (n,) side by side; see ``Trainer.train_mixed``."""
         layout = self._bundle.manifest.layout
@@ -153,7 +164,7 @@ class BundleTrainer:
         layout.check(own)
         recipe = self._recipe(training)
         both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, recipe)
-        loss, steps = self._train(both, examples, training, seed, stopped)
+        loss, steps = self._train(both, examples, training, seed, stopped, resume)
         return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
@@ -188,23 +199,37 @@ class BundleTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        resume: TrainingState | None,
     ) -> tuple[float, int]:
         """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
         buffers = _Buffers(examples, self._bundle.manifest.batch_size)
         steps, loss = 0, math.nan
+        past: list[float] = []  # the losses of the steps that were made before
+        if resume is not None:
+            past = [math.nan] * (resume.steps - len(resume.losses)) + [*resume.losses]
+            stepper.resume(resume.steps, resume.vectors, resume.mix)
         pairs = _with_last(self._batches(examples, training, seed))
         for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
             where = f"epoch {epoch + 1} of {training.local_epochs}, step"
             losses: list[float] = []
             weights: list[float] = []
             for batch, last in group:
+                weights.append(float(batch.weights.sum()))
+                if steps < len(past):
+                    losses.append(past[steps])
+                    steps += 1
+                    continue
                 if stopped():
-                    raise TrainingStopped(f"{where} {steps + 1}: stopped")
+                    vectors = tuple(stepper.vectors())
+                    state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
+                    raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
+                feeds = buffers.fill(batch)
+                if count := self._bundle.manifest.noise:
+                    feeds["noise"] = noise(seed, steps, count)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
-                    step_losses = [float(loss) for loss in stepper.step(buffers.fill(batch), last)]
+                    step_losses = [float(loss) for loss in stepper.step(feeds, last)]
                 steps += 1
                 losses.append(step_losses[0])
-                weights.append(float(batch.weights.sum()))
                 if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
                     raise TrainingDiverged(f"{where} {steps}: the loss is {bad[0]}")
             for theta in stepper.models():
@@ -230,7 +255,7 @@ class BundleTrainer:
             training.local_epochs,
             training.last_batch,
             seed,
-            padding_is_safe=not manifest.uses_batch_statistics,
+            padding_is_safe=manifest.padding_is_safe,
         )
 
     def _run(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
@@ -247,9 +272,11 @@ class BundleTrainer:
             return self._programs[name]
 
     def _load(self, name: str) -> LoadedProgram:
-        signature = SIGNATURES[name]
-        if name == "gradient" and self._bundle.manifest.layout.statistics:
+        signature, manifest = SIGNATURES[name], self._bundle.manifest
+        if name == "gradient" and manifest.layout.statistics:
             signature = signature._replace(outputs=(*signature.outputs, "statistics"))
+        if name == "gradient" and manifest.noise:
+            signature = signature._replace(inputs=(*signature.inputs, "noise"))
         return self._load_program(signature)
 
 

@@ -10,9 +10,11 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
@@ -54,17 +56,22 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The export's comparison with torch autograd.
+    """The export's comparison with torch autograd in float64.
 
-    Errors are max |difference of theta| divided by max |change of theta|: ``step_error`` after one step,
-    ``epoch_error`` with the differences of an epoch's steps added up, each step starting from torch's
-    state. Both are at most ``tolerance``; otherwise no bundle is written.
+    Errors are max |difference of gradients| divided by max |gradient|: ``step_error`` at the first step,
+    ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
+    ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
+    off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
+    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because rounding
+    decides its gradient.
     """
 
     step_error: float
     epoch_error: float
     tolerance: float
     versions: dict[str, str]
+    torch_error: float = 0.0
+    kinks: tuple[str, ...] = ()
 
 
 class BundleManifest(msgspec.Struct, frozen=True):
@@ -75,6 +82,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
     names the parameters that the model itself does not train. ``verification`` is None without programs.
+    ``noise`` counts the random numbers that a step takes.
     """
 
     format: int
@@ -90,6 +98,12 @@ class BundleManifest(msgspec.Struct, frozen=True):
     axes: Axes | None = None
     dropped: float = 0.0
     frozen: tuple[str, ...] = ()
+    noise: Annotated[int, Meta(ge=0, le=2**28)] = 0
+
+    @property
+    def padding_is_safe(self) -> bool:
+        """Whether padded rows leave a step as it is: not with batch statistics, nor with random numbers."""
+        return not self.uses_batch_statistics and not self.noise
 
 
 class Bundle(msgspec.Struct, frozen=True):

@@ -72,7 +72,8 @@ class _Onnx:
         def predict(rows: Tensor) -> Tensor:
             return network.output(values, rows)[0]
 
-        graph = trace(predict, [x])
+        with network.unchanged():
+            graph = trace(predict, [x])
         fold_batch_norms(graph)
         program = to_onnx(graph, "predict", ["x"], ["logits"], where, plain_lowerings(graph.graph))
         with _refused(self.name):

@@ -18,8 +18,8 @@ def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
     """The program with pairs of QuantizeLinear and DequantizeLinear around what runs in int8.
 
     ResNet-8 with onnxruntime 1.31, x86 with VNNI: 0.35 ms in float32, 0.20 ms with unsigned activations,
-    0.41 ms with signed ones. Weights have 7 bits, because the sum of two products of unsigned and signed bytes
-    overflows on x86 without VNNI, and then the accuracy measured here would not hold there.
+    0.41 ms with signed ones. Weights have 7 bits, because the sum of two products of unsigned and signed
+    bytes overflows on x86 without VNNI, and the accuracy measured here must hold there, too.
     """
     library()
     ort: Any = import_module("onnxruntime.quantization")

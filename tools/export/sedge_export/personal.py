@@ -139,7 +139,9 @@ def _file_tensors(path: Path) -> Mapping[str, NDArray[np.generic]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
-        raise ExportError(f"weights {path}: {exc}, expected .npz or a bundle's folder") from exc
+        # Of a file that is no archive, numpy only says how to load it unsafely.
+        why = exc if isinstance(exc, OSError) else type(exc).__name__
+        raise ExportError(f"weights {path}: {why}, expected .npz or a bundle's folder") from exc
 
 
 def _check(tensors: Mapping[str, NDArray[np.generic]], layout: Layout, path: Path) -> None:

@@ -62,7 +62,6 @@ def labelled() -> tuple[Tensor, Tensor]:
 
 
 def measured() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Rows with the outputs that the trained model gives them."""
     with torch.no_grad():
         return rows().numpy(), trained()(rows()).numpy()
 
@@ -77,10 +76,6 @@ def misshapen() -> tuple[Tensor, Tensor]:
 
 def strange_labels() -> tuple[Tensor, Tensor]:
     return rows(), torch.full((60,), 3)
-
-
-def no_pair() -> Tensor:
-    return rows()
 
 
 def save(path: Path, model: nn.Module, **changes: NDArray[np.generic] | None) -> Path:
@@ -177,7 +172,6 @@ def regularised() -> nn.Module:
 
 
 def parametrised() -> nn.Module:
-    """A weight that is computed from parameters."""
     layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 2, 3))
     return nn.Sequential(layer, nn.BatchNorm2d(2), nn.Flatten())
 
@@ -347,7 +341,7 @@ def test_files_that_hold_no_weights(
     ("data", "message"),
     [
         (f"{HERE}:nothing", "--data: found 'tests.export.test_personal:nothing', expected module"),
-        (f"{HERE}:no_pair", "that returns (x, y)"),
+        (f"{HERE}:rows", "that returns (x, y)"),
         (f"{HERE}:few", "data: 10 rows, expected at least 40"),
         (f"{HERE}:misshapen", "x is torch.float32 (60, 8, 8), expected torch.float32 (N, 1, 8, 8)"),
         (f"{HERE}:strange_labels", "labels from 3 to 3, expected 0 to 2"),

@@ -39,7 +39,8 @@ class Model(nn.Module):
         branch = self.encoder(hidden)
         if self.training:
             branch = branch * x.new_empty(len(x), 1, 1).bernoulli_(0.8) / 0.8
-        return self.out(hidden + branch)
+        output: Tensor = self.out(hidden + branch)
+        return output
 
 
 def small() -> nn.Module:
@@ -116,7 +117,9 @@ def test_a_step_is_that_of_plain_torch_with_the_same_mask(tmp_path: Path) -> Non
     )
     order = np.random.Generator(np.random.PCG64(5)).permutation(BATCH)
     mask = torch.from_numpy(noise(5, 0, BATCH * 16).reshape(BATCH, 16) >= 0.3) / 0.7
-    hidden = model[1](model[0](torch.from_numpy(inputs[order]))) * mask
-    nn.functional.cross_entropy(model[3](hidden), torch.from_numpy(labels[order])).backward()
-    gradient = np.concatenate([p.grad.flatten().numpy() for p in model.parameters()])
+    first, relu, _, last = model.children()
+    output = last(relu(first(torch.from_numpy(inputs[order]))) * mask)
+    loss = nn.functional.cross_entropy(output, torch.from_numpy(labels[order]))
+    parts = torch.autograd.grad(loss, list(model.parameters()))
+    gradient = np.concatenate([part.flatten().numpy() for part in parts])
     np.testing.assert_allclose(found.theta, theta - np.float32(0.1) * gradient, atol=1e-6)

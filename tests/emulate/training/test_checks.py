@@ -200,8 +200,10 @@ def test_a_gradient_of_the_wrong_element_is_refused(
     """The fault that other runtimes have: a max-pool that sends gradients elsewhere."""
     right = Module.differentiate
 
-    def shifted(self: Module, values: Tensor, x: Tensor, y: Tensor) -> Differentiated:
-        found = right(self, values, x, y)
+    def shifted(
+        self: Module, values: Tensor, x: Tensor, y: Tensor, noise: Tensor
+    ) -> Differentiated:
+        found = right(self, values, x, y, noise)
         place = OF.network.layout.by_name["0.weight"].slice
         found.gradient[place] = cast(Tensor, found.gradient)[place].roll(1)
         return found

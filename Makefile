@@ -50,6 +50,7 @@ figures: demo
 	$(call bench,scoring)
 	$(call bench,train_step)
 	$(call bench,agent_memory,runs/demo/bundle)
+	$(BIN)/python -m tools.bench.disk | tee /dev/stderr | tail -n 1 > $(RESULTS)/disk.json
 	$(call bench,codec)
 	$(call bench,coordinator)
 	$(call bench,broker)

@@ -7,14 +7,18 @@ their own. This module knows nothing about ONNX.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
+from sedge_edge.backends.draws import draws
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 
@@ -43,7 +47,8 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
 class Network:
     """A private copy of a model and its layout. Raises ``ExportError`` when theta cannot hold it."""
 
-    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool) -> None:
+    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool, noise: int = 0) -> None:
+        self.noise = noise  # how many random numbers a batch takes in training
         self.model = copied(model)
         for name, module in self.model.named_modules():
             if isinstance(module, BATCH_NORMS):
@@ -75,9 +80,29 @@ class Network:
         """Whether a row's result in training depends on the other rows of its batch."""
         return any(isinstance(module, BATCH_NORMS) for module in self.model.modules())
 
-    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any."""
-        found, statistics, loss = self._gradient(theta, x, y, w)
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Put back every attribute that the forward pass sets: what a trace leaves there has no values."""
+        held = [
+            (module, {**vars(module), "_buffers": dict(vars(module)["_buffers"])})
+            for module in self.model.modules()
+        ]
+        try:
+            yield
+        finally:
+            for module, attributes in held:
+                vars(module).clear()
+                vars(module).update(attributes)
+
+    def gradient(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any.
+
+        ``noise`` (K,) are the random numbers of the forward pass.
+        """
+        with nullcontext() if noise is None else draws(noise):
+            found, statistics, loss = self._gradient(theta, x, y, w)
         flat = torch.cat([found[t.name].reshape(-1) for t in self.layout.tensors])
         if not statistics:
             return flat, loss
@@ -132,6 +157,13 @@ class Network:
         return {**gradient, **zeros}, statistics, loss
 
 
+def random_numbers(model: nn.Module, x: Tensor) -> int:
+    """How many random numbers the model's forward pass takes for a batch x (B, ...) in training."""
+    with draws(None) as source, torch.no_grad():
+        copied(model).train()(x)
+    return source.count
+
+
 def copied(model: nn.Module) -> nn.Module:
     """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when copying fails."""
     try:
@@ -153,7 +185,7 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         )
     momentum = norm.momentum
 
-    def forward(x: Tensor) -> Tensor:
+    def batch_norm(x: Tensor, *_arguments: object, **_options: object) -> Tensor:
         mean, variance = norm.running_mean, norm.running_var
         result = torch.ops.aten._native_batch_norm_legit_functional(
             x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
@@ -162,6 +194,15 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         output: Tensor = result[0]
         return output
 
+    own: Callable[..., Tensor] = type(norm).forward
+
+    def forward(*inputs: Tensor) -> Tensor:
+        """The module's own forward pass, around the functional operator."""
+        with mock.patch.object(functional, "batch_norm", batch_norm):
+            return own(norm, *inputs)
+
+    # It counts for a momentum that changes, and would be changed in place.
+    norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
 

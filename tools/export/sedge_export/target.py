@@ -32,12 +32,12 @@ class File(NamedTuple):
     data: bytes
 
 
-def signatures(has_statistics: bool) -> dict[str, Signature]:
-    """The programs of a model by name; ``has_statistics`` is its layout's."""
+def signatures(has_statistics: bool, has_noise: bool) -> dict[str, Signature]:
+    """The programs of a model by name; has its layout statistics, and its training random numbers?"""
     batch = ("theta", "x", "y", "w")
     gradient = ("gradient", "loss", *(("statistics",) if has_statistics else ()))
     return {
-        "gradient": Signature(batch, gradient),
+        "gradient": Signature((*batch, "noise") if has_noise else batch, gradient),
         "evaluate": Signature(batch, ("loss_sum", "correct_count", "weight_sum")),
         "predict": Signature(("theta", "x"), ("logits",)),
     }

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
+import torch
 from torch import nn
 
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_emulate.training.tasks import MixedTask, Task
-from sedge_export.network import Network, RowLoss
+from sedge_export.network import Network, RowLoss, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.messages import Training
 
@@ -28,7 +29,15 @@ class Problem:
     @cached_property
     def network(self) -> Network:
         """The layout and the traced functions. Raises ``ExportError`` for what theta cannot hold."""
-        return Network(self.module, self.loss, self.classifies)
+        return Network(self.module, self.loss, self.classifies, self.noise)
+
+    @cached_property
+    def noise(self) -> int:
+        """How many random numbers a step takes."""
+        dtype: torch.dtype = getattr(torch, self.input.dtype)
+        return random_numbers(
+            self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)
+        )
 
     def recipe(self, training: Training) -> Training:
         """The training, with the parameters that the model itself keeps frozen."""
@@ -42,6 +51,6 @@ class Problem:
             task.training.local_epochs,
             task.training.last_batch,
             task.seed,
-            not self.network.uses_batch_statistics,
+            not self.network.uses_batch_statistics and not self.noise,
             self.shuffles,
         )

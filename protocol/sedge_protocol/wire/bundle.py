@@ -62,8 +62,8 @@ class Verification(msgspec.Struct, frozen=True):
     ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
     ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
     off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
-    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because rounding
-    decides its gradient.
+    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because
+    rounding decides its gradient.
     """
 
     step_error: float

@@ -59,6 +59,7 @@ figures: demo
 	$(call bench,train_step)
 	$(BIN)/python -m tools.bench.personal | tee /dev/stderr | tail -n 1 > $(RESULTS)/personal.json
 	$(call bench,agent_memory,runs/demo/bundle)
+	$(BIN)/python -m tools.bench.disk | tee /dev/stderr | tail -n 1 > $(RESULTS)/disk.json
 	$(call bench,codec)
 	$(call bench,coordinator)
 	$(call bench,broker)

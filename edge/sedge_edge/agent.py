@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from sedge_edge.rounds.fetching import Fetches
-from sedge_edge.rounds.global_model import BrokenSteps, needed_blobs
+from sedge_edge.rounds.global_model import BrokenSteps, needed_blobs, steps_left
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.resuming import job_for
@@ -94,7 +94,7 @@ class Agent:
         self.identity = identity
         self.blobs = blobs
         self.vectors: Vectors = FolderVectors(blobs) if vectors is None else vectors
-        self._store = StateStore(journal)
+        self._store = StateStore(journal, blobs.settle)
         self._store.start(incarnation, identity.keys.fingerprint)
         fleet, device = identity.fleet, identity.device
         self.peer = Peer(
@@ -173,10 +173,10 @@ class Agent:
         if now < self._disk_retry_at:
             return effects
         self._disk_retry_at = 0.0
-        orders = list(self.state.orders.values())
+        orders, has = self.state.continued_orders, self.blobs.has
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
-            lambda: [*self._fetches.sync(orders, now)],
-            lambda: self._next_job(orders, now),
+            lambda: [*self._fetches.sync(orders(has), now)],
+            lambda: self._next_job(orders(has), now),
         )
         effects += self._collect(now)
         for step in steps:  # a download without room must not stop a job that needs none
@@ -184,7 +184,7 @@ class Agent:
                 effects += step()
             except StorageError as exc:
                 effects += self._wait_for_disk(exc, now)
-        return [*effects, *self._fetches.poll(orders, now)]
+        return [*effects, *self._fetches.poll(self.state.orders.values(), now)]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
         """Handle a message from the broker. Malformed bytes are counted and logged, and change nothing."""
@@ -221,7 +221,7 @@ class Agent:
         order, self._working, self._collected_for = self._working, None, None
         try:
             if order is not None and self.state.still_wants(order):
-                self._store.finish(order, outcome)
+                self._store.finish(order, outcome, steps_left(order, self.vectors.has) or ())
         except StorageError as exc:  # the order stays and is done again
             return self._back_off(exc, now)
         self._job_backoff_s = 0.0

@@ -51,20 +51,6 @@ class Sensors:
         charges = (_number(supply / "capacity") for supply in self._batteries())
         return min((charge for charge in charges if charge is not None), default=None)
 
-    def battery_watts(self) -> float | None:
-        """What the batteries give at this moment, to the whole device; None unless they discharge."""
-        found: list[float] = []
-        for supply in self._batteries():
-            if _text(supply / "status") != "Discharging":
-                continue
-            power, current = _number(supply / "power_now"), _number(supply / "current_now")
-            volts = _number(supply / "voltage_now")
-            if power is not None:
-                found.append(abs(power) * 1e-6)  # µW; some drivers count giving as negative
-            elif current is not None and volts is not None:
-                found.append(abs(current) * 1e-6 * volts * 1e-6)
-        return sum(found) if found else None
-
     def temperature_c(self) -> float | None:
         """The hottest thermal zone, in °C."""
         zones = self._root.glob("sys/class/thermal/thermal_zone*/temp")

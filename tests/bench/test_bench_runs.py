@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.bench import broker, compression, flood, frameworks, train_step
+from tools.bench import broker, compression, disk, flood, frameworks, train_step
 
 from sedge_emulate.broker.brokers import find_mosquitto
 
@@ -54,6 +54,14 @@ def test_a_training_step_is_timed_on_both_sides() -> None:
     figures = train_step.measure("mlp", 0.1)
     assert figures.keys() == {"onnxruntime", "executorch"}
     assert all(row["ratio"] == row["ms"] / row["eager_ms"] > 0 for row in figures.values())
+
+
+def test_a_rounds_writes_are_counted_by_what_they_are_for(tmp_path: Path) -> None:
+    row = disk.measure(tmp_path, disk.WARM_UP + 1)
+    assert row["written_by"].keys() == {"journal", "blobs", "downloads"}
+    assert row["written_bytes"] == sum(row["written_by"].values()) > row["update_bytes"] > 0
+    assert row["fsyncs_by"] == {"journal": 4, "blobs": 3, "downloads": 1, "folders": 6}
+    assert disk.met(row) and not disk.met({**row, "fsyncs": 22})
 
 
 def test_a_flood_leaves_what_it_should() -> None:

@@ -163,7 +163,7 @@ def test_a_mask_that_the_disk_has_lost_is_no_context(tmp_path: Path) -> None:
     for name in cloud.devices:
         cloud.upload(name, blob_of(cloud.order(name), sent(7, 0), None))
     mask = name_of(mask_bitmap(sent(7, 0))).hex()
-    (tmp_path / "state" / "blobs" / mask[:2] / mask).unlink()
+    (tmp_path / "state" / "blobs" / mask).unlink()
     cloud.poll()
     assert [cloud.order(name).round for name in cloud.devices] == [2, 2]
     assert [cloud.order(name).context for name in cloud.devices] == [b"", b""]

@@ -270,7 +270,7 @@ class Harness:
 
     def blob_files(self) -> set[str]:
         """The names of everything in the blob folder, parts included."""
-        return {path.name for path in self.folder.glob("blobs/*/*")} | {
+        return {path.name for path in self.folder.glob("blobs/*")} | {
             path.name for path in self.folder.glob("parts/*")
         }
 

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.harness import DriftTrainer, Harness, drift, only, theta_of
+from tests.edge.harness import DriftTrainer, Harness, N, drift, hash_of, only, theta_of
 from tests.orders import changed
 
 from sedge_edge.agent import StartJob
+from sedge_edge.rounds import storage
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trained
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Codec, Order, Step, UpdateSelection
 from sedge_protocol.wire.transfer import Manifest
@@ -41,7 +43,7 @@ def sent_for(device: Harness, order: Order) -> int:
 
 def flip(device: Harness, sha256: bytes) -> None:
     """Damage what has this name on the device's disk."""
-    (path,) = device.folder.glob(f"blobs/*/{sha256.hex()}")
+    (path,) = device.folder.glob(f"blobs/{sha256.hex()}")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -60,37 +62,79 @@ def test_a_device_that_was_there_fetches_one_step(device: Harness, orders: list[
     for order in orders[1:]:
         assert sent_for(device, order) == chunks(order.steps[-1].blob)
         assert device.on_disk().runs["run"].base == order.model_hash
-    theta = device.own() - drift(4)
-    np.testing.assert_allclose(theta, device.stored(orders[3].model_hash), atol=1e-7)
+    theta, order = device.own() - drift(4), orders[3]
+    held = theta_of(1)
+    for step in order.steps:
+        decode(device.served[step.blob.transfer], N).add_to(held)
+    np.testing.assert_allclose(theta, held, atol=1e-7)
 
 
-def test_a_version_goes_when_the_next_order_is_done_and_not_before(
+def test_a_version_is_kept_as_steps_until_they_are_many(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order names only the step from the version before; what leads to that is kept."""
+    monkeypatch.setattr(storage, "MAX_KEPT_STEPS", 3)
+    whole = b""
+    for place, order in enumerate(device.chain(1, 10)):
+        order = msgspec.structs.replace(order, steps=order.steps[-1:])
+        assert place == 0 or sent_for(device, order) == chunks(order.steps[0].blob)
+        device.give(order)
+        known = device.on_disk().runs["run"]
+        if place % 4 == 0:
+            whole = order.model_hash
+        assert known.base == order.model_hash and len(known.steps) == place % 4
+        steps = {step.blob.sha256 for step in known.steps}
+        assert files(device) == {known.bundle, whole, known.kept.model} | steps
+
+
+def test_steps_larger_than_the_model_are_not_kept(device: Harness) -> None:
+    first = device.order(1)
+    device.give(first)
+    data = encode(SparseVector(N, None, drift(5)), ValueCoding.FP32, Compression.NONE)
+    large, theta = Step(first.model_hash, device.serve(data)), theta_of(1) + drift(5)
+    device.give(device.order(2, theta, steps=(large,)))
+    known = device.on_disk().runs["run"]
+    assert known.steps == () and known.base == hash_of(theta)
+    assert files(device) == {known.bundle, known.base, known.kept.model}
+
+
+@pytest.mark.parametrize("lost", ["step", "base"])
+def test_a_lost_version_of_several_steps_costs_a_snapshot(
+    device: Harness, orders: list[Order], lost: str
+) -> None:
+    """The coordinator no longer names the steps that the device keeps, and would not send them."""
+    for order in orders[:3]:
+        device.give(order)
+    step = device.on_disk().runs["run"].steps[0]
+    flip(device, {"step": step.blob.sha256, "base": step.base_hash}[lost])
+    order = msgspec.structs.replace(orders[3], steps=orders[3].steps[-1:])
+    device.order_at_hand, device.chunks_sent = order, 0
+    device.pump(device.tell(order))
+    device.settle()
+    assert device.report(4).model_hash == order.model_hash
+    assert device.chunks_sent == chunks(order.steps[0].blob, order.model)
+    assert device.declines == [] and device.on_disk().runs["run"].steps == ()
+
+
+def test_an_order_for_the_version_that_is_kept_as_steps(
     device: Harness, orders: list[Order]
 ) -> None:
-    device.give(orders[0])
-    first = device.on_disk().runs["run"]
-    assert first.kept.model is not None
-    order = orders[1]
-    assert files(device) == {device.bundle.sha256, order.steps[0].base_hash, first.kept.model}
-    device.tell(order)
-    (work,) = only(device.feed(order.steps[0].blob), StartJob)
-    device.agent.poll(device.now)
-    assert order.steps[0].base_hash in files(device)
-    device.pump(device.work(work.job))
-    second = device.on_disk().runs["run"]
-    assert second.kept.model is not None
-    assert files(device) == {device.bundle.sha256, order.model_hash, second.kept.model}
+    """An evaluation after the training, or a round in which nobody had anything to add."""
+    for order in orders[:3]:
+        device.give(order)
+    again = msgspec.structs.replace(orders[2], round=4, steps=orders[2].steps[-1:])
+    assert sent_for(device, again) == 0
+    assert len(device.on_disk().runs["run"].steps) == 2
 
 
-def test_a_version_is_not_built_twice(device: Harness, orders: list[Order]) -> None:
-    """StartJob that a power cut has repeated begins from the version that it had built."""
+def test_a_job_that_a_power_cut_has_repeated_fetches_nothing(
+    device: Harness, orders: list[Order]
+) -> None:
     device.give(orders[0])
     order = orders[1]
     device.tell(order)
     (work,) = only(device.feed(order.steps[0].blob), StartJob)
     run_job(work.job, device.place())  # and the power fails before the outcome is committed
-    (path,) = device.folder.glob(f"blobs/*/{order.steps[0].blob.sha256.hex()}")
-    path.unlink()
     device.chunks_sent = 0
     device.order_at_hand = order
     device.pump(device.reboot())
@@ -147,16 +191,16 @@ class FailingOnce(DriftTrainer):
 @pytest.mark.parametrize("victim", ["base", "step", "model"])
 def test_damage_ends_in_fetching_again(device: Harness, orders: list[Order], victim: str) -> None:
     """Never in a decline, and never in a loop: one half minute, and one more transfer."""
-    device.give(orders[0])
     order = orders[1]
-    names = {
-        "base": order.steps[0].base_hash,
-        "step": order.steps[0].blob.sha256,
-        "model": order.model_hash,
-    }
-    cost = {"base": order.model, "step": order.steps[0].blob, "model": None}[victim]
+    if victim == "model":
+        order = msgspec.structs.replace(order, steps=())
+    else:
+        device.give(orders[0])
+    (blob,) = {step.blob for step in order.steps} or {order.model}
+    names = {"base": orders[0].model_hash, "step": blob.sha256, "model": order.model_hash}
+    cost = {"base": order.model, "step": blob, "model": None}[victim]
     device.listen(device.tell(order))
-    (work,) = only(device.feed(order.steps[0].blob), StartJob)
+    (work,) = only(device.feed(order.bundle, blob), StartJob)
     if victim == "model":
         device.trainer = FailingOnce()
         device.pump(device.work(work.job))
@@ -184,7 +228,7 @@ def test_a_base_that_is_lost_while_its_steps_are_fetched(
     order = orders[3]
     device.listen(device.tell(order))
     device.listen(device.feed(order.steps[0].blob))
-    (path,) = device.folder.glob(f"blobs/*/{order.steps[0].base_hash.hex()}")
+    (path,) = device.folder.glob(f"blobs/{order.steps[0].base_hash.hex()}")
     path.unlink()
     device.order_at_hand = order
     device.settle()
@@ -202,15 +246,29 @@ class PowerCut(Exception):
 
 
 class Cutting:
-    """Lets the power fail just before or just after one of the calls that change the disk."""
+    """Lets the power fail just before or just after one of the calls that change the disk.
 
-    def __init__(self, at: int) -> None:
-        self.at, self.calls = at, 0
+    With ``loses`` names are gone that were given since the last fsync of their folder.
+    """
 
-    def wrap(self, call: Callable[..., object]) -> Callable[..., object]:
-        def cut(*args: object, **kwargs: object) -> object:
+    def __init__(self, at: int, loses: bool = False) -> None:
+        self.at, self.calls, self.loses = at, 0, loses
+        self._before: dict[Path, bytes | None] = {}
+
+    def wrap(self, name: str) -> Callable[..., object]:
+        """A call of ``os``."""
+        call: Callable[..., object] = getattr(os, name)
+
+        def cut(*args: Any, **kwargs: object) -> object:
             self._step()
+            if name == "replace":
+                target = Path(args[1])
+                content = target.read_bytes() if target.exists() else None
+                self._before.setdefault(target, content)
             result = call(*args, **kwargs)
+            if name == "fsync":
+                synced = Path(os.readlink(f"/proc/self/fd/{args[0]}"))
+                self._before = {p: c for p, c in self._before.items() if p.parent != synced}
             self._step()
             return result
 
@@ -218,12 +276,18 @@ class Cutting:
 
     def _step(self) -> None:
         turn, self.calls = self.calls, self.calls + 1
-        if turn == self.at:
-            raise PowerCut
+        if turn != self.at:
+            return
+        for path, content in self._before.items() if self.loses else ():
+            path.unlink(missing_ok=True)
+            if content is not None:
+                path.write_bytes(content)
+        raise PowerCut
 
 
 # What the codec leaves out is owed; then masks have a context.
 CODED: tuple[dict[str, Any], ...] = (
+    {"codec": Codec(fraction=0.3)},
     {"codec": Codec(fraction=0.3)},
     {"select": UpdateSelection(0.3)},
     {"select": UpdateSelection(0.3)},
@@ -231,14 +295,15 @@ CODED: tuple[dict[str, Any], ...] = (
 
 
 def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """Three rounds: a whole model, a step, steps that are wrong; each mask coded against the last."""
+    """A whole model, a step, a step too many to keep, a wrong one; masks coded against the last."""
     device = Harness(folder, chunk_bytes=16384)
     device.pump(device.connect())
-    orders = device.chain(1, 3)
-    orders[2] = wrong(orders[2], device)
+    orders = device.chain(1, 4)
+    orders[3] = wrong(orders[3], device)
     with monkeypatch.context() as patched:
-        for name in ("pwrite", "replace", "unlink"):
-            patched.setattr(os, name, cutting.wrap(getattr(os, name)))
+        patched.setattr(storage, "MAX_KEPT_STEPS", 1)
+        for name in ("pwrite", "replace", "unlink", "fsync"):
+            patched.setattr(os, name, cutting.wrap(name))
         for order, coded in zip(orders, CODED, strict=True):
             known = device.on_disk().runs.get("run")
             mask = b"" if known is None else known.kept.mask or b""
@@ -252,15 +317,16 @@ def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Har
     return device
 
 
+@pytest.mark.parametrize("loses", [False, True])
 def test_a_power_cut_at_every_write_repeats_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: bool
 ) -> None:
     quiet = Cutting(-1)
     expected = play(tmp_path / "quiet", quiet, monkeypatch)
-    assert len(expected.updates) == 3
-    assert quiet.calls > 60
+    assert len(expected.updates) == 4
+    assert quiet.calls > 100
     for at in range(quiet.calls):
-        device = play(tmp_path / str(at), Cutting(at), monkeypatch)
+        device = play(tmp_path / str(at), Cutting(at, loses), monkeypatch)
         assert device.updates == expected.updates, f"write {at}"
         assert device.on_disk().runs == expected.on_disk().runs, f"write {at}"
         assert files(device) == files(expected), f"write {at}"

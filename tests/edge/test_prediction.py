@@ -169,7 +169,7 @@ def test_damage_on_disk_is_said(config: EdgeConfig, which: str) -> None:
     if which == "journal":
         victim = state / "journal"
     else:
-        paths = sorted(state.glob("blobs/*/*"), key=lambda path: path.stat().st_size)
+        paths = sorted(state.glob("blobs/*"), key=lambda path: path.stat().st_size)
         victim = paths[-1] if which == "bundle" else paths[0]
     data = bytearray(victim.read_bytes())
     data[-1] ^= 1

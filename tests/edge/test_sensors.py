@@ -51,25 +51,6 @@ def test_power(
     assert (sensors.on_mains(), sensors.battery_percent()) == (on_mains, percent)
 
 
-@pytest.mark.parametrize(
-    ("files", "watts"),
-    [
-        (battery("Discharging", power_now=4_500_000), 4.5),
-        (battery("Discharging", power_now=-4_500_000), 4.5),
-        (battery("Discharging", current_now=500_000, voltage_now=3_700_000), 1.85),
-        (battery("Charging", power_now=4_500_000), None),
-        (battery("Discharging"), None),
-        ({}, None),
-    ],
-)
-def test_what_a_battery_gives(
-    tmp_path: Path, files: dict[str, object], watts: float | None
-) -> None:
-    assert make(tmp_path, files).battery_watts() == (
-        None if watts is None else pytest.approx(watts)
-    )
-
-
 def test_the_hottest_zone_counts(tmp_path: Path) -> None:
     zones = {f"sys/class/thermal/thermal_zone{i}/temp": t for i, t in enumerate([41200, 63800, ""])}
     assert make(tmp_path, zones).temperature_c() == 63.8

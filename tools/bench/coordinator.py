@@ -168,8 +168,6 @@ class Bench:
         self.stages = Stages()
         self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
         store = Store(folder / "state", durable=durable)
-        for prefix in range(256):  # a coordinator in use has all of them
-            (folder / "state" / "blobs" / f"{prefix:02x}").mkdir(mode=0o700)
         for device in self.devices:
             store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
         config = RunConfig(

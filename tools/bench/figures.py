@@ -37,10 +37,7 @@ CODED = {
     ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
 }
 # What a cell of compression.py has: accuracies, then bytes.
-MEANS = (
-    *("before", "before_worst", "after", "after_worst"),
-    *("up", "down", "newcomer_down"),
-)
+MEANS = ("before", "before_worst", "after", "after_worst", "up", "down", "newcomer_down")
 # The error with two hostile devices of ten, relative to that of a fleet without any.
 TARGET_ERROR = 2.0
 
@@ -236,6 +233,15 @@ def agent_memory(path: Path) -> list[Figure]:
     return [Figure(what, f"{row['install_mb']:.0f} MB, {row['peak_mib']:.0f} MiB", short=True)]
 
 
+def disk(path: Path) -> list[Figure]:
+    """What a round costs a device's disk."""
+    row = loaded(path)
+    what = f"a device's writes in a round of the CNN, for an update of {size(row['update_bytes'])}"
+    measured = f"{size(row['written_bytes'])} with {row['fsyncs']:g} fsyncs"
+    met = [(f"at most {most:g} {name}", row[name] <= most) for name, most in row["target"].items()]
+    return [Figure(what, measured, tuple(met))]
+
+
 def scoring(path: Path) -> list[Figure]:
     """Selecting a device's personal parameters."""
     row = loaded(path)
@@ -387,11 +393,7 @@ def mid(rows: Sequence[Any], key: str) -> float:
 # Result name: title, command, reader.
 BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "demo": ("Bytes of a fleet", "make demo", traffic),
-    "compression": (
-        "Accuracy beside bytes",
-        "python -m tools.bench.compression",
-        compression,
-    ),
+    "compression": ("Accuracy beside bytes", "python -m tools.bench.compression", compression),
     "attacks": ("What hostile devices cost", "tools/bench/attacks.py", attacks),
     "codec": ("Codec: whole vectors", "tools/bench/codec.py", codec),
     "train_step": ("A training step on a device", "tools/bench/train_step.py", train_step),
@@ -401,6 +403,7 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
         "tools/bench/agent_memory.py runs/demo/bundle",
         agent_memory,
     ),
+    "disk": ("Writes to a device's disk", "python -m tools.bench.disk", disk),
     "scoring": ("Personal parameters", "tools/bench/scoring.py", scoring),
     "coordinator": ("Coordinator", "tools/bench/coordinator.py", coordinator),
     "broker": ("Link and broker", "tools/bench/broker.py", broker),

@@ -375,6 +375,7 @@ class Store:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self.blobs.settle()  # the rows may name blobs
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:

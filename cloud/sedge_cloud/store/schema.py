@@ -8,7 +8,7 @@ import msgspec
 
 from sedge_protocol.errors import StorageError
 
-SCHEMA = 1
+SCHEMA = 2
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE devices (

@@ -1,13 +1,15 @@
 """The order's global model: already here, rebuilt from coded deltas, or fetched whole.
 
-A device keeps the decoded global model of its last order. An order names deltas ("steps") that lead from
-older versions to its own, and a snapshot for devices that hold none of these. What to fetch is worked out
-anew each time, because a version may turn out damaged; then the snapshot is needed after all.
+A device keeps the global model of its last order: whole, or as an older one and the coded deltas ("steps")
+that lead from it, which are a hundredth of the size to write. An order names steps that lead from older
+versions to its own, and a snapshot for devices that hold none of these. What to fetch is worked out anew
+each time, because a version may turn out damaged; then the snapshot is needed after all.
 """
 
 import hashlib
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from sedge_edge.rounds.storage import Vectors, WholeBlobs
@@ -32,6 +34,27 @@ def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] |
     return None
 
 
+def with_held_steps(
+    order: Order, base: bytes, held: tuple[Step, ...], has: Callable[[bytes], bool]
+) -> Order:
+    """The order, its steps continuing those that the device holds, which lead to its version ``base``.
+
+    Unchanged when the device's have no version in common with the order's, or a delta of them is lost. An
+    order without steps is one whose steps have turned out wrong.
+    """
+    if not held or not order.steps:
+        return order
+    ours = [*(step.base_hash for step in held), base]
+    theirs = [*(step.base_hash for step in order.steps), order.model_hash]
+    first = next((i for i in reversed(range(len(theirs))) if theirs[i] in ours), None)
+    if first is None:
+        return order
+    before = held[: ours.index(theirs[first])]
+    if not all(has(step.blob.sha256) for step in before):
+        return order
+    return msgspec.structs.replace(order, steps=(*before, *order.steps[first:]))
+
+
 def needed_blobs(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
     """The blobs that an order needs, given which versions, masks and patches are here."""
     left = steps_left(order, has)
@@ -51,7 +74,7 @@ def base_versions(order: Order) -> list[bytes]:
 
 
 def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
-    """The order's global model (n,), read-only; kept in ``vectors`` from now on.
+    """The order's global model (n,), read-only; kept in ``vectors``, or its steps are, from now on.
 
     Raises ``CodecError`` for a snapshot that does not match the order, ``BrokenSteps`` for steps that do
     not, and ``StorageError`` for a blob or vector that is missing or damaged.
@@ -72,7 +95,7 @@ def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layo
             raise BrokenSteps(f"{where}: {exc}") from exc
         if _hash(theta) != order.model_hash:
             raise BrokenSteps(f"{where}: model_hash does not match the last of {len(left)} steps")
-    vectors.keep_version(theta, order.model_hash)
+    vectors.keep_version(theta, order.model_hash, left or ())
     return theta
 
 

@@ -8,20 +8,21 @@ predict with. So a run is evicted for another only when none of the device's las
 for it, and the log says so. While there is no such run, orders of new runs are declined.
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
-from sedge_edge.rounds.global_model import base_versions, named_blobs
+from sedge_edge.rounds.global_model import base_versions, named_blobs, with_held_steps
 from sedge_edge.rounds.storage import DurableValue
 from sedge_edge.training.job import Kept, Outcome
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
-from sedge_protocol.wire.messages import EVALUATE, Order
+from sedge_protocol.wire.messages import EVALUATE, Order, Step
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 
-SCHEMA = 2
-# Runs that the device keeps state of: a bundle and at most five vectors of the model's size each.
+SCHEMA = 3
+# Runs that the device keeps state of: a bundle and at most six times the model's size each.
 MAX_RUNS = 16
 # The wait after the disk has refused.
 DISK_RETRY_S = 30.0
@@ -41,12 +42,16 @@ class TooManyStarts(SedgeError):
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """One run on the device: its bundle, the decoded global model ``base``, and what the device keeps."""
+    """One run on the device: its bundle, its global model ``base``, and what the device keeps.
+
+    Without ``steps`` the global model is a vector; otherwise they lead to it from one.
+    """
 
     bundle: bytes
     base: bytes
     round: int = 0
     kept: Kept = Kept()
+    steps: tuple[Step, ...] = ()
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -127,6 +132,16 @@ class AgentState(msgspec.Struct, frozen=True):
             last is not None and last.starts >= MAX_STARTS and last.incarnation != self.incarnation
         )
 
+    def continued_orders(self, has: Callable[[bytes], bool]) -> list[Order]:
+        """The orders, with the steps that the device keeps of their runs; ``has`` tells of a blob."""
+        found: list[Order] = []
+        for order in self.orders.values():
+            run = self.runs.get(order.run)
+            if run is not None:
+                order = with_held_steps(order, run.base, run.steps, has)
+            found.append(order)
+        return found
+
     def evictable(self) -> str | None:
         """The least recently used of the runs that seem to be over; None when there is none."""
         used = {*self.recent, *self.orders}
@@ -144,15 +159,21 @@ class AgentState(msgspec.Struct, frozen=True):
                 names.add(stopped.checkpoint)
         for entry in self.runs.values():
             names.update((entry.bundle, entry.base))
+            names.update(step.blob.sha256 for step in entry.steps)
+            names.update(step.base_hash for step in entry.steps[:1])
             names |= entry.kept.names()
         return names
 
 
 class StateStore:
-    """The state and its journal. A method that raises ``StorageError`` has changed nothing."""
+    """The state and its journal. A method that raises ``StorageError`` has changed nothing.
 
-    def __init__(self, journal: DurableValue[AgentState]) -> None:
+    ``settle`` makes the blobs durable that a commit may name.
+    """
+
+    def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:
         self._journal = journal
+        self._settle = settle
         self.state = journal.load() or AgentState()
 
     def start(self, clock_s: int, key: bytes) -> None:
@@ -227,16 +248,19 @@ class StateStore:
         """Give up the order of a run, now and whenever it is repeated."""
         self._save(orders=_without(self.state.orders, run))
 
-    def finish(self, order: Order, outcome: Outcome) -> None:
+    def finish(self, order: Order, outcome: Outcome, steps: tuple[Step, ...] = ()) -> None:
         """An order is done: keep its outcome, queue its update, and leave a newer order alone.
 
-        An evaluation with another bundle keeps the run's state, which is of the last training's bundle.
+        ``steps`` lead to its global model, unless that is kept itself. An evaluation with another bundle
+        keeps the run's state, which is of the last training's bundle.
         """
         entry = self.state.runs.get(order.run)
         if order.task == EVALUATE and entry is not None and entry.bundle != order.bundle.sha256:
             entry = msgspec.structs.replace(entry, round=order.round)
         else:
-            entry = RunState(order.bundle.sha256, order.model_hash, order.round, outcome.kept)
+            entry = RunState(
+                order.bundle.sha256, order.model_hash, order.round, outcome.kept, steps
+            )
         runs = {**_without(self.state.runs, order.run), order.run: entry}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]
@@ -260,6 +284,7 @@ class StateStore:
 
     def _save(self, **changes: object) -> None:
         state = msgspec.structs.replace(self.state, **changes)
+        self._settle()
         self._journal.commit(state)
         self.state = state
 

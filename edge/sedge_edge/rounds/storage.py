@@ -4,14 +4,18 @@ The agent's core knows only these interfaces. On a device all three are files in
 may keep them elsewhere.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.messages import Step
 from sedge_protocol.wire.transfer import Manifest
+
+# The most steps that are kept in place of a global model; each costs every round a decoding.
+MAX_KEPT_STEPS = 8
 
 T = TypeVar("T")
 
@@ -28,12 +32,16 @@ class WholeBlobs(Protocol):
         ...
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable on return. Returns its SHA-256."""
+        """Store a blob, durable once settled. Returns its SHA-256."""
         ...
 
 
 class Blobs(WholeBlobs, Protocol):
     """Whole blobs and partly received ones. ``BlobFolder`` implements and documents each method."""
+
+    def settle(self) -> None:
+        """Make every blob durable; before each commit, which may name any of them."""
+        ...
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
         """``length`` bytes of a blob from ``offset``, without a hash check."""
@@ -93,8 +101,11 @@ class Vectors(Protocol):
         """Keep theta (n,), which the caller must not change any more. Returns its name."""
         ...
 
-    def keep_version(self, theta: Theta, sha256: bytes) -> None:
-        """Keep a global model (n,) under the SHA-256 of its float32 bytes, which the caller has checked."""
+    def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
+        """Keep a global model (n,) under the SHA-256 of its float32 bytes, which the caller has checked.
+
+        Where ``steps`` lead to it from one that is here, these may be thought enough.
+        """
         ...
 
     def read_mask(self, name: bytes) -> bytes:
@@ -130,9 +141,11 @@ class FolderVectors:
         """Keep theta (n,). Returns its name."""
         return self._blobs.write(theta.astype("<f4", copy=False).tobytes())
 
-    def keep_version(self, theta: Theta, sha256: bytes) -> None:
-        """Keep a global model (n,) under the SHA-256 of its float32 bytes, which the caller has checked."""
-        self.keep(theta)
+    def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
+        """Keep a global model (n,), unless a few ``steps``, smaller than it, lead to it from one kept."""
+        size = sum(step.blob.size for step in steps)
+        if not 0 < len(steps) <= MAX_KEPT_STEPS or size > theta.nbytes:
+            self.keep(theta)
 
     def read_mask(self, name: bytes) -> bytes:
         """The bitmap of a mask."""

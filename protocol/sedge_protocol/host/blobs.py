@@ -1,15 +1,18 @@
 """Immutable blobs on disk, named by their SHA-256, and the partly received ones. Both sides use it.
 
-    blobs/ab/abcdef…            a whole blob; visible only when complete, checked and durable
+    blobs/abcdef…               a whole blob; visible only when complete, checked and flushed
     parts/<owner>-<hash>.part   what has arrived of one; holes where chunks are missing
     parts/<owner>-<hash>.taken  empty: this owner's part has become the blob, and is not settled yet
     parts/<hash>.<random>.tmp   a blob being written
-    blobs/ab/abcdef….corrupt    a blob that failed its hash on reading, kept for inspection
+    blobs/abcdef….corrupt       a blob that failed its hash on reading, kept for inspection
 
 A part belongs to (owner, blob) and not to one way of cutting the blob, so a transfer that goes on
-with smaller chunks goes on with the same file. Chunks are written without fsync: one fsync each would
-wear an SD card out, and after a power cut the digests tell what is really there. The folder does not
-know which blobs are wanted; ``collect`` is told.
+with smaller chunks goes on with the same file. The folder does not know which blobs are wanted;
+``collect`` is told.
+
+An fsync wears an SD card, so there are few. A chunk is written without: after a power cut the digests tell
+what is really there. A blob's content is flushed before it gets its name. The names are flushed together,
+by ``settle``, which must come before anything durable that names a blob.
 """
 
 import contextlib
@@ -18,19 +21,19 @@ import math
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Set
 from pathlib import Path
 
 from sedge_protocol.errors import LocalError, StorageError
 from sedge_protocol.host.disk import (
-    FOLDER_MODE,
     make_folder,
     opened,
     read_at,
-    replace_file,
     sync_folder,
     translated,
+    write_and_rename,
     write_at,
 )
 from sedge_protocol.wire.transfer import Manifest
@@ -51,13 +54,16 @@ class BlobFolder:
     file system, at most 64 MiB. Every method raises ``StorageError`` when the disk refuses.
     Threads may share one folder, as long as no two write the same part.
 
-    With ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That is
-    for emulation and simulations only.
+    A power cut may take whole blobs that were written since the last ``settle`` of the process that wrote
+    them. With ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That
+    is for emulation and simulations only.
     """
 
     def __init__(self, root: Path, min_free_bytes: int | None = None, durable: bool = True) -> None:
         self._root = root
         self._durable = durable
+        self._settling = threading.Lock()
+        self._settled = not durable  # an earlier process may have been killed before it could
         self._blobs = root / "blobs"
         self._parts = root / "parts"
         make_folder(self._blobs)
@@ -70,24 +76,34 @@ class BlobFolder:
         self.min_free_bytes = min_free_bytes
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable on return; gives its SHA-256. Nothing is written when it is there."""
+        """Store a blob, durable once settled; gives its SHA-256. Nothing is written when it is there."""
         sha256 = hashlib.sha256(data).digest()
         path = self._blob(sha256)
         if self.has(sha256):
             with translated("keep blob", path):
                 os.utime(path)  # so that collect does not take an old one that is wanted again
-                # The writer may have been killed between rename and fsync of the folder.
-                self._sync(path.parent)
+            self._settled = not self._durable  # its writer may be another process, and be killed
             return sha256
         self._require_room(len(data), path)
         with translated("write blob", path):
-            self._make_folder(path.parent)
             temporary = self._parts / f"{sha256.hex()}.{secrets.token_hex(4)}.tmp"
-            if self._durable:
-                replace_file(path, data, temporary)
-            else:
-                _replace_unflushed(path, data, temporary)
+            write_and_rename(path, data, temporary, self._durable)
+            self._settled = not self._durable
         return sha256
+
+    def settle(self) -> None:
+        """Make every blob that is here durable, whichever thread has written it."""
+        with self._settling:
+            if self._settled:
+                return
+            # Before the fsync, which may miss what another thread writes meanwhile.
+            self._settled = True
+            try:
+                with translated("flush the names in", self._blobs):
+                    sync_folder(self._blobs)
+            except StorageError:
+                self._settled = False
+                raise
 
     def has(self, sha256: bytes) -> bool:
         """Whether the whole blob is here."""
@@ -153,7 +169,7 @@ class BlobFolder:
             write_at(descriptor, data, manifest.span(index)[0])
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Turn a complete part into a blob, durable on return. False, and no part, if its hash is wrong.
+        """Turn a complete part into a blob, durable once settled. False, and no part, if its hash is wrong.
 
         Also true if there is the blob and no part: an earlier call had finished before a crash.
         """
@@ -161,13 +177,10 @@ class BlobFolder:
         with translated("finish part", part):
             if part.exists():
                 return self._install(part, manifest, lambda piece: None)
-            if not blob.exists():
-                return False
-            self._sync(blob.parent)
-        return True
+            return blob.exists()
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob, durable on return, and read it; None, and no part, if its
+        """Turn a complete part into a blob, durable once settled, and read it; None, and no part, if its
         hash is wrong.
 
         Until ``discard_part`` its owner may take it again, in case of a crash before it has been recorded.
@@ -216,7 +229,7 @@ class BlobFolder:
         now = time.time()
         ages = (
             (self._parts.iterdir, min_age_s if min_part_age_s is None else min_part_age_s),
-            (lambda: self._blobs.glob("*/*"), min_age_s),
+            (self._blobs.iterdir, min_age_s),
         )
         freed = 0
         with translated("collect in", self._root):
@@ -250,22 +263,9 @@ class BlobFolder:
         if mark is not None:
             with opened(mark, os.O_WRONLY | os.O_CREAT):
                 pass
-        self._make_folder(blob.parent)
         os.replace(part, blob)
-        self._sync(blob.parent)
+        self._settled = not self._durable
         return True
-
-    def _make_folder(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        if self._durable:
-            make_folder(folder)
-        else:
-            folder.mkdir(FOLDER_MODE, exist_ok=True)
-
-    def _sync(self, folder: Path) -> None:
-        if self._durable:
-            sync_folder(folder)
 
     def require_room(self, length: int) -> None:
         """Raise ``StorageError`` if ``length`` more bytes would leave too little free space."""
@@ -284,8 +284,7 @@ class BlobFolder:
     def _blob(self, sha256: bytes) -> Path:
         if len(sha256) != _HASH_BYTES:
             raise LocalError(f"blob name of {len(sha256)} bytes, expected {_HASH_BYTES}")
-        name = sha256.hex()
-        return self._blobs / name[:2] / name
+        return self._blobs / sha256.hex()
 
     def _part(self, owner: str, manifest: Manifest) -> Path:
         if not _OWNER.fullmatch(owner):  # it becomes a file name
@@ -313,18 +312,6 @@ def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
     return held
 
 
-def _replace_unflushed(path: Path, data: bytes, temporary: Path) -> None:
-    """As ``disk.replace_file``, but not safe against a power cut."""
-    try:
-        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-            write_at(descriptor, data, 0)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
 def _is_sound(
     part: Path, manifest: Manifest, durable: bool, look: Callable[[bytes], object]
 ) -> bool:
@@ -337,7 +324,7 @@ def _is_sound(
             if durable:
                 os.fsync(descriptor)
         except OSError:
-            os.unlink(part)  # its content is unknown now, see disk.replace_file
+            os.unlink(part)  # its content is unknown now, see disk.write_and_rename
             raise
         digest = hashlib.sha256()
         size = 0

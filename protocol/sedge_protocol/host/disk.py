@@ -81,10 +81,20 @@ def replace_file(path: Path, data: bytes, temporary: Path) -> None:
 
     ``temporary`` is a path on the same file system; it is gone afterwards. Raises ``OSError``.
     """
+    write_and_rename(path, data, temporary)
+    sync_folder(path.parent)
+
+
+def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = True) -> None:
+    """As ``replace_file``, but a power cut may undo the renaming until the folder is synced.
+
+    Without ``flush`` it may also leave a file without its data.
+    """
     try:
         with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             write_at(descriptor, data, 0)
-            os.fsync(descriptor)
+            if flush:
+                os.fsync(descriptor)
         os.replace(temporary, path)
     except OSError:
         # After a failed fsync the file's content is unknown for good: a second fsync would report
@@ -92,4 +102,3 @@ def replace_file(path: Path, data: bytes, temporary: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(path.parent)

@@ -17,6 +17,7 @@ from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 
 Edit = Callable[[Path], object]
@@ -145,7 +146,7 @@ def without_bundle(home: Path) -> None:
     store = open_store(home / "state")
     start_run(store, "run", make_bundle(home / "bundle"), CONFIG)
     name = store.runs()[0].bundle.hex()
-    (home / "state" / "blobs" / name[:2] / name).unlink()
+    (home / "state" / "blobs" / name).unlink()
     store.close()
 
 
@@ -180,7 +181,7 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "no certificates": (change("mqtt://", "mqtts://"), "broker", "cannot reach mqtts://"),
     "bad authority": (change("[broker]", '[broker]\nca_file = "none.crt"'), "broker", ""),
     "damaged": (damage, "store", "file is not a database"),
-    "another schema": (another_schema, "store", "schema 9, this version uses 1"),
+    "another schema": (another_schema, "store", f"schema 9, this version uses {SCHEMA}"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),

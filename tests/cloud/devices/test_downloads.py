@@ -40,7 +40,7 @@ def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now
 
 def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
     """Devices drop what does not have its digest, and would ask for it for ever."""
-    (path,) = tmp_path.glob(f"blobs/*/{SHARED.sha256.hex()}")
+    (path,) = tmp_path.glob(f"blobs/{SHARED.sha256.hex()}")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -243,7 +243,7 @@ def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(
     cloud.hello()
     model = cloud.order("a").model
     name = model.sha256.hex()
-    path = tmp_path / "state" / "blobs" / name[:2] / name
+    path = tmp_path / "state" / "blobs" / name
     data = path.read_bytes()
     path.unlink()
     for device in "ab":

@@ -19,7 +19,7 @@ from sedge_protocol.wire.transfer import describe
 
 def path_of(cloud: Cloud, blob: bytes) -> Path:
     """Where a blob lies."""
-    return cloud.folder / "state" / "blobs" / blob.hex()[:2] / blob.hex()
+    return cloud.folder / "state" / "blobs" / blob.hex()
 
 
 def rot(cloud: Cloud, blob: bytes) -> Path:

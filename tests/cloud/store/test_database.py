@@ -36,6 +36,23 @@ def filled(folder: Path) -> Store:
     return store
 
 
+def test_no_row_is_there_before_the_blobs_that_it_may_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    store.blobs.write(b"named in a row")
+
+    def refuse() -> None:
+        raise StorageError("flush the names: Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.blobs, "settle", refuse)
+        with pytest.raises(StorageError, match="flush the names"):
+            store.add_device("a", b"s" * 32)
+    assert store.devices() == []
+    store.add_device("a", b"s" * 32)
+
+
 def test_devices(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert store.devices() == []
@@ -251,7 +268,7 @@ def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patch:
             patch.setattr("sedge_protocol.host.blobs.read_at", fails)
             assert bool(store.lost(blob)) is gone
-    path = tmp_path / "blobs" / blob.hex()[:2] / blob.hex()
+    path = tmp_path / "blobs" / blob.hex()
     path.write_bytes(b"an updatf")
     assert "9 bytes do not have its sha256" in store.lost(blob)
     assert "No such file" in store.lost(blob)  # set aside

@@ -51,7 +51,7 @@ def bring(device: Harness, order: Order) -> BlobFolder:
 def hold(device: Harness, theta: Theta) -> None:
     """Let the device hold a version (n,)."""
     vectors = FolderVectors(device.blobs())
-    vectors.keep_version(theta, hash_of(theta))
+    vectors.keep_version(theta, hash_of(theta), ())
 
 
 # Which way.

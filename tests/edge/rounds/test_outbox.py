@@ -26,7 +26,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = BlobFolder(folder, min_free_bytes=0)
-        self.memory = StateStore(Journal(folder / "journal", AgentState, SCHEMA))
+        journal = Journal(folder / "journal", AgentState, SCHEMA)
+        self.memory = StateStore(journal, self.blobs.settle)
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         self.peer = peer
         rng = np.random.default_rng(0)

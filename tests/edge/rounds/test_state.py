@@ -74,7 +74,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def memory(path: Path) -> StateStore:
-    return StateStore(Journal(path, AgentState, SCHEMA))
+    return StateStore(Journal(path, AgentState, SCHEMA), lambda: None)
 
 
 def test_boots_only_grow(path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_blob_is_what_was_written(folder: BlobFolder, tmp_path: Path) -> None:
     assert folder.read(sha256) == DATA
     assert folder.read_span(sha256, 10, 20) == DATA[10:30]
     name = sha256.hex()
-    assert files(tmp_path / "state") == [f"blobs/{name[:2]}/{name}"]
+    assert files(tmp_path / "state") == [f"blobs/{name}"]
 
 
 def test_a_missing_blob(folder: BlobFolder) -> None:
@@ -64,7 +64,7 @@ def test_a_missing_blob(folder: BlobFolder) -> None:
 
 def test_bit_rot_is_found_and_heals(folder: BlobFolder, tmp_path: Path) -> None:
     sha256 = folder.write(DATA)
-    path = tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex()
+    path = tmp_path / "state" / "blobs" / sha256.hex()
     path.write_bytes(DATA[:-1] + bytes([DATA[-1] ^ 1]))
     with pytest.raises(StorageError, match=sha256.hex()):
         folder.read(sha256)
@@ -167,15 +167,48 @@ def test_only_a_durable_folder_flushes(
         act()
         return bool(flushed)
 
+    assert (
+        flushes(folder.settle) is durable
+    )  # an earlier process may have been killed before it did
     assert flushes(lambda: folder.write(DATA)) is durable
-    assert flushes(lambda: folder.write(DATA)) is durable
+    assert flushes(folder.settle) is durable
+    assert not flushes(folder.settle)
+    assert not flushes(lambda: folder.write(DATA))
+    assert flushes(folder.settle) is durable  # another process may have written it
     other = describe(DATA[::-1])
     folder.write_part("pi-1", other, 0, DATA[::-1])
     assert flushes(lambda: folder.finish_part("pi-1", other)) is durable
-    assert flushes(lambda: folder.finish_part("pi-1", other)) is durable
+    assert flushes(folder.settle) is durable
+    assert not flushes(lambda: folder.finish_part("pi-1", other))
     assert folder.read(MANIFEST.sha256) == DATA and folder.read(other.sha256) == DATA[::-1]
     for path in (tmp_path / "state").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_blob_is_settled_only_by_what_came_after_it(
+    folder: BlobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread writes while the names are flushed; and a disk may refuse to flush them."""
+    folder.write(DATA)
+    flushed: list[int] = []
+    quiet = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(descriptor)
+        if len(flushed) == 1:
+            monkeypatch.setattr(os, "fsync", quiet)
+            folder.write(DATA[1:])
+            monkeypatch.setattr(os, "fsync", fsync)
+        if len(flushed) == 2:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder.settle()
+    with pytest.raises(StorageError, match=r"flush the names in .*blobs: Input/output error"):
+        folder.settle()
+    for _ in range(2):
+        folder.settle()
+    assert len(flushed) == 3
 
 
 def test_collect_frees_what_is_old_and_unwanted(folder: BlobFolder, tmp_path: Path) -> None:
@@ -198,7 +231,7 @@ def test_collect_frees_what_is_old_and_unwanted(folder: BlobFolder, tmp_path: Pa
 
 def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path) -> None:
     sha256 = folder.write(DATA)
-    age(tmp_path / "state" / "blobs" / sha256.hex()[:2] / sha256.hex(), 100)
+    age(tmp_path / "state" / "blobs" / sha256.hex(), 100)
     folder.write(DATA)
     assert folder.collect(set(), 10) == 0
 

@@ -45,7 +45,9 @@ class State(msgspec.Struct, frozen=True):
 
 
 def put_blob(root: Path) -> None:
-    BlobFolder(root, 0).write(DATA)
+    folder = BlobFolder(root, 0)
+    folder.write(DATA)
+    folder.settle()
 
 
 def put_part(root: Path) -> None:
@@ -54,6 +56,7 @@ def put_part(root: Path) -> None:
         offset, length = MANIFEST.span(index)
         folder.write_part("pi-1", MANIFEST, index, DATA[offset : offset + length])
     assert folder.finish_part("pi-1", MANIFEST)
+    folder.settle()
 
 
 def put_journal(root: Path) -> None:
@@ -63,7 +66,7 @@ def put_journal(root: Path) -> None:
 def check(root: Path, done: bool) -> None:
     """What must hold of a folder at any time; ``done`` when the put had returned."""
     folder = BlobFolder(root, 0)
-    blobs = list((root / "blobs").glob("*/*"))
+    blobs = list((root / "blobs").iterdir())
     for path in blobs:
         assert folder.read(bytes.fromhex(path.name)) in (DATA, OLD)
     journal = Journal(root / "journal", State, 1).load()
@@ -80,7 +83,9 @@ def put(request: pytest.FixtureRequest) -> Callable[[Path], None]:
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     root = tmp_path / "prepared"
-    BlobFolder(root, 0).write(OLD)
+    folder = BlobFolder(root, 0)
+    folder.write(OLD)
+    folder.settle()
     Journal(root / "journal", State, 1).commit(State("old"))
     return root
 
@@ -259,8 +264,7 @@ def test_a_cut_would_be_noticed(prepared: Path, tmp_path: Path) -> None:
 
     def careless(root: Path) -> None:
         name = MANIFEST.sha256.hex()
-        target = root / "blobs" / name[:2] / name
-        target.parent.mkdir()
+        target = root / "blobs" / name
         descriptor = os.open(root / "parts" / "x.tmp", os.O_WRONLY | os.O_CREAT, 0o600)
         os.pwrite(descriptor, DATA, 0)
         os.close(descriptor)

@@ -169,6 +169,9 @@ class DeviceDisk:
         self.take(name)
         return name
 
+    def settle(self) -> None:
+        """Nothing to do: a virtual power cut takes no file of this host."""
+
     def has(self, sha256: bytes) -> bool:
         """Whether the device holds this."""
         return sha256 in self._names

@@ -5,6 +5,7 @@ Blobs that it makes stay in memory until the answer takes them along; vectors go
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.messages import Step
 
 # Decoded global models kept in a worker: the round's, and those that stragglers still start from.
 KEPT_VERSIONS = 4
@@ -101,8 +103,8 @@ class JobVectors:
                     continue
                 return
 
-    def keep_version(self, theta: Theta, sha256: bytes) -> None:
-        """Keep a global model (n,) under its hash, which the caller has checked."""
+    def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step] = ()) -> None:
+        """Keep a global model (n,) under its hash, which the caller has checked; a file for all devices."""
         self._versions[sha256] = theta
         if len(self._versions) > KEPT_VERSIONS:
             del self._versions[next(iter(self._versions))]

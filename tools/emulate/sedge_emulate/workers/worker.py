@@ -140,6 +140,8 @@ class Worker:
                     raise result
                 took = train_s / len(ready) if seconds is None else seconds
                 outcome = _completed(one, result, took)
+                if isinstance(one.there.blobs, BlobFolder):
+                    one.there.blobs.settle()  # the agent, in another process, does not know of them
                 answers[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
             except SedgeError as exc:
                 answers[one.place] = _failed(exc)

@@ -96,6 +96,7 @@ class Stage:
             self.config.trainer.precision.encode(),
             msgspec.json.encode({package: version(package) for package in VERSIONS}),
             bundle.manifest.layout.hash,
+            b"" if bundle.frozen is None else bundle.frozen.tobytes(),
             theta.tobytes(),
             self.shares.train.tobytes(),
             self.shares.train_ends.tobytes(),

@@ -4,7 +4,7 @@ Nothing is written unless every program agrees with eager torch.
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,14 @@ from sedge_export.narrow import cut
 from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
 from sedge_export.target import TARGETS, File, Signature, signatures
 from sedge_export.trace import trace
+from sedge_export.verify import Program as LoadedProgram
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
 from sedge_protocol.errors import ExportError
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import (
     FORMAT,
+    FROZEN,
     MAX_BUNDLE_BYTES,
     ONNXRUNTIME,
     Bundle,
@@ -32,6 +35,7 @@ from sedge_protocol.wire.bundle import (
     Program,
     TensorSpec,
     Verification,
+    frozen_data,
     save,
 )
 
@@ -83,7 +87,7 @@ def export(
         runtime = TARGETS[backend]
         lowered[backend] = runtime.lower(graphs, form.signatures, form.operators.where)
         loaded = {
-            key: runtime.load(key, file.data, form.signatures[key])
+            key: _fed(runtime.load(key, file.data, form.signatures[key]), form.constant)
             for key, file in lowered[backend].items()
         }
         with _naming(backend):
@@ -159,7 +163,14 @@ class _Form:
     @property
     def signatures(self) -> dict[str, Signature]:
         """The programs' inputs and outputs."""
-        return signatures(bool(self.network.layout.statistics))
+        network = self.network
+        return signatures(bool(network.layout.statistics), network.frozen is not None)
+
+    @property
+    def constant(self) -> dict[str, Theta]:
+        """The programs' inputs that are the same in every call."""
+        values = self.network.frozen_values
+        return {} if values is None else {FROZEN: values}
 
 
 def _form(
@@ -185,11 +196,25 @@ def _traced(form: _Form, x: Tensor, y: Tensor) -> dict[str, fx.GraphModule]:
         "predict": network.predict,
     }
     inputs = {"theta": torch.from_numpy(network.theta), "x": x, "y": y, "w": torch.ones(len(x))}
+    inputs |= {name: torch.from_numpy(values) for name, values in form.constant.items()}
     graphs: dict[str, fx.GraphModule] = {}
     for name, function in functions.items():
         network.model.train(name == "gradient")
-        graphs[name] = trace(function, [inputs[key] for key in form.signatures[name].inputs])
+        names = form.signatures[name].inputs
+        graphs[name] = trace(_named(function, names), [inputs[key] for key in names])
     return graphs
+
+
+def _named(
+    function: Callable[..., Tensor | tuple[Tensor, ...]], names: Sequence[str]
+) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+    """The function of its arguments in the order of these names."""
+    return lambda *inputs: function(**dict(zip(names, inputs, strict=True)))
+
+
+def _fed(program: LoadedProgram, constant: Mapping[str, Theta]) -> LoadedProgram:
+    """A program with inputs that are the same in every run."""
+    return lambda feed: program({**feed, **constant})
 
 
 def _bundle(
@@ -202,6 +227,8 @@ def _bundle(
         for backend, programs in lowered.items()
         for key, file in programs.items()
     )
+    layout, values = form.network.frozen, form.network.frozen_values
+    frozen = None if layout is None or values is None else frozen_data(layout, values)
     manifest = BundleManifest(
         format=FORMAT,
         name=name,
@@ -210,11 +237,11 @@ def _bundle(
         input=TensorSpec(str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),
         target=target,
         num_classes=num_classes,
-        frozen=form.network.frozen,
+        frozen=frozen,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
         verification=measured,
         axes=form.axes,
         dropped=form.dropped,
     )
-    return Bundle(manifest, files)
+    return Bundle(manifest, files, values)

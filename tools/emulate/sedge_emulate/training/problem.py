@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import msgspec
 from torch import nn
 
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_export.network import Network, RowLoss
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
 
 
 @dataclass(frozen=True)
@@ -29,10 +27,6 @@ class Problem:
     def network(self) -> Network:
         """The layout and the traced functions. Raises ``ExportError`` for what theta cannot hold."""
         return Network(self.module, self.loss, self.classifies)
-
-    def recipe(self, training: Training) -> Training:
-        """The training, with the parameters that the model itself keeps frozen."""
-        return msgspec.structs.replace(training, freeze=(*training.freeze, *self.network.frozen))
 
     def batches(self, task: Task | MixedTask) -> Iterator[Batch]:
         """The steps of a task, as a device makes them."""

@@ -119,6 +119,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "the tables as they are used",
     ),
+    "sedge_edge.rounds.resuming": (
+        "tests/edge/training/test_checkpoint.py",
+        "with the checkpoints; lost vectors in test_agent_faults.py",
+    ),
     "sedge_edge.training.examples": (
         "tests/edge/test_edge_data.py",
         "with the sources they are from",

@@ -229,7 +229,8 @@ class Coordinator:
             self.devices.leave(device)
             self.rounds.leave(name)
             raise
-        if frame.incarnation != device.row.incarnation:
+        waited = "" if device.hello is None else device.hello.waits
+        if frame.incarnation != device.row.incarnation or hello.waits != waited:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
         effects: list[CloudEffect] = [device.peer.message(self.devices.welcome(hello.nonce))]

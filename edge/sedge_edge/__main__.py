@@ -18,10 +18,12 @@ from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.doctor import examine
+from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file, write_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
+from sedge_edge.sensors import Sensors
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -141,11 +143,12 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
-    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()))
+    gate = Gates(config.gates, Sensors()).closed
+    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()), gate)
     programs = OpenBundles(backend.name, backend.threads, code)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
-        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake)
+        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake, gate)
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))

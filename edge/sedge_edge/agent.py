@@ -23,6 +23,7 @@ from sedge_edge.rounds.fetching import Fetches
 from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.outbox import Outbox
+from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.state import (
     DISK_RETRY_S,
     MAX_RUNS,
@@ -49,6 +50,8 @@ WARN_EVERY_S = 3600.0
 # A job that cannot store its outcome has wasted hours of battery, so each retry waits twice as long as the
 # one before, up to this.
 MAX_JOB_BACKOFF_S = 1800.0
+# How soon a closed gate is looked at again. A stopped job writes a checkpoint, at most this often.
+GATE_RETRY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class Identity:
 class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
-    ``vectors`` holds what never leaves the device; by default it is stored among the blobs.
+    ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
+    why no job may begin now; an empty text means that one may.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Agent:
         rng: np.random.Generator,
         incarnation: int,
         vectors: Vectors | None = None,
+        gate: Callable[[], str] = lambda: "",
     ) -> None:
         self.identity = identity
         self.blobs = blobs
@@ -104,6 +109,7 @@ class Agent:
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self._handshake = Handshake(hello, self.peer, rng)
+        self._gate = gate
         self._connected = False
         self._working: Order | None = None
         self._disk_retry_at = self._warn_at = 0.0
@@ -236,12 +242,12 @@ class Agent:
                 return [*effects, *self._wait_for_disk(exc, now)]
         return [*effects, *self.poll(now)]
 
-    def interrupted(self) -> list[AgentEffect]:
-        """The current job was stopped on purpose; its order stays for the next start."""
+    def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
+        """The current job was stopped on purpose; its order stays, to go on from this blob."""
         order, self._working, self._collected_for = self._working, None, None
         try:
             if order is not None:
-                self._store.interrupt(order.run)
+                self._store.interrupt(order, checkpoint)
         except StorageError as exc:
             return [Note(logging.ERROR, str(exc))]
         return []
@@ -363,9 +369,14 @@ class Agent:
             if self.state.attempts_exhausted(order):
                 effects += self._refuse(order)
             elif not self._fetches.missing(order):
+                effects += self._handshake.waits(why := self._gate(), now)
+                if why:
+                    self._job_retry_at = now + GATE_RETRY_S
+                    return effects
                 self._store.begin(order)
                 self._working = order
-                return [*effects, *self._start_job(order)]
+                job, notes = job_for(order, self.state, self.blobs, self.vectors)
+                return [*effects, *notes, StartJob(job)]
         return effects
 
     def _refuse(self, order: Order) -> list[AgentEffect]:
@@ -375,18 +386,6 @@ class Agent:
         text = f"{where}: the agent was killed or lost power in each of {MAX_STARTS} attempts"
         error = TooManyStarts(f"{text}, expected one to finish; is there enough memory?")
         return [Note(logging.ERROR, str(error)), self._decline(order, error)]
-
-    def _start_job(self, order: Order) -> list[AgentEffect]:
-        """Start the order with what the device has kept of its run."""
-        effects: list[AgentEffect] = []
-        kept = self.state.kept_for(order)
-        for what, name in msgspec.structs.asdict(kept).items():
-            # A vector that fails its hash on reading is set aside, and is no longer here afterwards.
-            if name is not None and not self.vectors.has(name):
-                kept = msgspec.structs.replace(kept, **{what: None})
-                text = f"run {order.run}: the device's own {what} is damaged; going on without it"
-                effects.append(Note(logging.ERROR, text))
-        return [*effects, StartJob(Job(order, kept))]
 
     def _back_off(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused a job's outcome or input: the job was wasted, so retry it ever more rarely."""

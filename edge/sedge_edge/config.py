@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from sedge_edge.gates import GatesConfig, minutes
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -86,6 +87,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerConfig
     data: DataConfig
     backend: BackendConfig = BackendConfig()
+    gates: GatesConfig = GatesConfig()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def keys(self) -> DeviceKeys:
@@ -117,6 +119,7 @@ def load_config(path: Path) -> EdgeConfig:
         edge = _resolved(config.load(path, EdgeConfig), path.absolute().parent)
         check_id(edge.device, "device")
         check_id(edge.fleet, "fleet")
+        minutes(edge.gates.quiet_hours)
         _check_tls(edge)
         edge.broker_settings()
         edge.keys()

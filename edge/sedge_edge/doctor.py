@@ -10,7 +10,9 @@ from pathlib import Path
 from sedge_edge.backends import BACKENDS, allowed_backends, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
+from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.sensors import Sensors
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import probe
@@ -38,6 +40,7 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         "memory": _memory,
         "data": lambda: _data(config, path.absolute().parent),
         "backend": lambda: _backend(config, path.absolute().parent),
+        "gates": lambda: gate_values(Gates(config.gates, Sensors())),
         "torch": lambda: _torch(config),
         "broker": lambda: _broker(config),
     }
@@ -99,6 +102,16 @@ def _backend(config: EdgeConfig, folder: Path) -> str:
             imported(code, folder, "backend")
             return f"{code} can be imported"
     return ", ".join(usable)
+
+
+def gate_values(gates: Gates) -> str:
+    """What the gates that are set look at, and which are closed. Raises ``ConfigError``."""
+    found: list[str] = []
+    for gate in gates.states():
+        if gate.value is None:
+            raise ConfigError(f"gates.{gate.key}", "set", "a device that can tell, or no such gate")
+        found.append(f"{gate.key} {'closed' if gate.closed else 'open'} ({gate.value})")
+    return ", ".join(found) or "none is set; training starts at any time"
 
 
 def _torch(config: EdgeConfig) -> str:

@@ -12,13 +12,13 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
-from sedge_edge.memory_limit import memory_mb
+from sedge_edge.memory_limit import memory_mb, release_memory
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, Outcome, WorkerContext, run_job
-from sedge_edge.training.trainer import Trainer, TrainingStopped
+from sedge_edge.training.job import Job, JobStopped, Outcome, WorkerContext, run_job
+from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -117,7 +117,7 @@ class Runtime:
         self._closing = True
         job = self._job
         # A job that has not begun can be cancelled: its order is still on disk.
-        if job is not None and (job.cancel() or isinstance(job.exception(), TrainingStopped)):
+        if job is not None and job.cancel():
             self._do(self.agent.interrupted())
         elif job is not None and _expected(job.exception()):
             self._finish(job)
@@ -130,6 +130,9 @@ class Runtime:
         now = time.monotonic()
         if error is None:
             self._do(self.agent.finished(job.result(), now))
+        elif isinstance(error, JobStopped):
+            self._log.info("%s", error)
+            self._do(self.agent.interrupted(error.checkpoint))
         elif isinstance(error, SedgeError) and _expected(error):
             self._do(self.agent.failed(error, now))
         else:  # our own bug: better a crash, which the service manager reports, than a silent loop
@@ -153,10 +156,16 @@ class Runtime:
                     self.link.unsubscribe(effect.topic)
 
 
-def open_agent(identity: Identity, folder: Path, rng: np.random.Generator, clock_s: int) -> Agent:
+def open_agent(
+    identity: Identity,
+    folder: Path,
+    rng: np.random.Generator,
+    clock_s: int,
+    gate: Callable[[], str] = lambda: "",
+) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``."""
     journal = Journal(folder / "journal", AgentState, SCHEMA)
-    return Agent(identity, BlobFolder(folder), journal, rng, clock_s)
+    return Agent(identity, BlobFolder(folder), journal, rng, clock_s, gate=gate)
 
 
 def local_context(
@@ -183,13 +192,23 @@ def pooled_runtime(
     programs: OpenBundles,
     pool: Executor,
     wake: Callable[[], None],
+    gate: Callable[[], str] = lambda: "",
 ) -> Runtime:
-    """A device that does its own jobs, with its own data, in a thread of ``pool``."""
+    """A device that does its own jobs, with its own data, in a thread of ``pool``.
+
+    A job is stopped at the end, and while ``gate`` gives a reason; that is the agent's gate, too.
+    """
     stopping = Event()
-    context = local_context(agent, examples, programs, stopping.is_set)
+    context = local_context(agent, examples, programs, lambda: stopping.is_set() or bool(gate()))
+
+    def run(job: Job) -> Outcome:
+        try:
+            return run_job(job, context)
+        finally:  # the device may be idle for hours now
+            release_memory()
 
     def work(job: Job) -> Future[Outcome]:
-        return pool.submit(run_job, job, context)
+        return pool.submit(run, job)
 
     return Runtime(agent, settings, work, wake, stopping.set)
 

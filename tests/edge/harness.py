@@ -19,7 +19,7 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.job import Job, WorkerContext, run_job
-from sedge_edge.training.trainer import Mixed, Trained, Trainer
+from sedge_edge.training.trainer import Mixed, Trained, Trainer, TrainingState
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LocalError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -82,6 +82,7 @@ class DriftTrainer:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """theta (n,) and its drift, as far as theta goes; the gradient is the opposite."""
         way = drift(seed)[: theta.size]
@@ -97,6 +98,8 @@ class DriftTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Both models and their drifts, the own one's twice as far; ``mix`` an eighth up, if it may."""
         way = drift(seed)[: sent.size]
@@ -189,6 +192,7 @@ class Harness:
         self.train = self.test = examples()
         self.trainer: Trainer = DriftTrainer()
         self.bundle = self.serve(make_bundle())
+        self.closed = ""
         self.agent = self.start()
 
     # What the coordinator has.
@@ -237,12 +241,18 @@ class Harness:
 
     # The device.
 
+    def gate(self) -> str:
+        """Why no job may begin."""
+        return self.closed
+
     def start(self, incarnation: int = 1) -> Agent:
         """Bring the device to life from what is on its disk, and connect it to nothing yet."""
         hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=10, num_test=10)
         identity = Identity(DEVICE, FLEET, KEYS, hello)
         self.topics.clear()
-        agent = Agent(identity, self.blobs(), self.journal(), np.random.default_rng(3), incarnation)
+        rng = np.random.default_rng(3)
+        disk = self.blobs(), self.journal()
+        agent = Agent(identity, *disk, rng, incarnation, gate=self.gate)
         agent.will()
         return agent
 

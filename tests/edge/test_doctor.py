@@ -19,7 +19,7 @@ from sedge_protocol.host.mqtt import BrokerSettings
 
 T = TypeVar("T")
 
-CHECKS = ["configuration", "disk", "clock", "memory", "data", "backend", "torch", "broker"]
+CHECKS = ["configuration", "disk", "clock", "memory", "data", "backend", "gates", "torch", "broker"]
 
 
 def always(value: T) -> Callable[..., T]:

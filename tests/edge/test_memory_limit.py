@@ -1,14 +1,17 @@
 """How much memory an agent may have, on made-up trees of control groups and on this machine."""
 
 import os
+import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sedge_edge import memory_limit
-from sedge_edge.memory_limit import memory_mb
+from sedge_edge.memory_limit import memory_mb, release_memory
 
 MB = 10**6
+REAL_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture
@@ -95,3 +98,20 @@ def test_a_system_that_does_not_tell(
 def test_this_machine() -> None:
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < memory_mb() <= pages // MB
+
+
+def resident_mb() -> float:
+    """The memory of this process."""
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * REAL_PAGE / MB
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    # Each is below glibc's threshold for memory of its own; the last keeps the heap from shrinking.
+    blocks = [np.ones(16_000, np.float32) for _ in range(2000)]
+    del blocks[:-1]
+    before = resident_mb()
+    release_memory()
+    assert before - resident_mb() > 60
+    assert blocks[0].sum() == 16_000

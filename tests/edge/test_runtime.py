@@ -107,6 +107,7 @@ class Bench:
             shelf,
             pool,
             self.wakes.release,
+            self.device.gate,
         )
         link: Any = self.runtime.link
         assert isinstance(link, FakeLink)
@@ -332,6 +333,25 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
     again = Harness(tmp_path)
     assert list(again.agent.state.orders) == ["run"]  # to be done at the next start
     assert again.agent.state.attempts == {}  # a stop says nothing against the order
+
+
+def test_a_gate_that_closes_stops_the_job_and_keeps_the_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Patient()
+    with caplog.at_level(logging.INFO), Gated(1) as pool:
+        bench = bench_with(tmp_path, pool, trainer)
+        bench.start_job()
+        assert trainer.began.wait(20)
+        bench.device.closed = "on battery"
+        bench.wait()
+        bench.happen()
+        (hello,) = bench.happen()
+        assert isinstance(hello, Hello) and hello.waits == "on battery"
+        assert list(bench.device.on_disk().orders) == ["run"]
+        assert bench.device.on_disk().attempts == {}
+        bench.runtime.close()
+    assert "epoch 1 of 1, step 1: stopped" in caplog.text
 
 
 def test_frames_and_cuts_are_passed_on_and_noted(

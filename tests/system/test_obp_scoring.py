@@ -22,7 +22,7 @@ from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
 from sedge_edge.training.job import CODECS, Job, Kept, Outcome, WorkerContext, prepare, run_job
-from sedge_edge.training.trainer import Mixed, Trained
+from sedge_edge.training.trainer import Mixed, Trained, TrainingState
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered
 from sedge_protocol.host.blobs import BlobFolder
@@ -70,6 +70,7 @@ class Puller:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         slope = ((theta - self.centre) / 2).astype(np.float32)
         end = theta - slope
@@ -87,6 +88,8 @@ class Puller:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         raise AssertionError("an order with a mixture")
 

@@ -28,7 +28,7 @@ from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
-from sedge_edge.training.trainer import Mixed, Trained
+from sedge_edge.training.trainer import Mixed, Trained, TrainingState
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -63,6 +63,7 @@ class SoftmaxTrainer:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """Deterministic in all arguments but ``stopped``."""
         current = theta.copy()
@@ -84,6 +85,8 @@ class SoftmaxTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """No strategy of these tests trains two models."""
         raise AssertionError("an order with a mixture")

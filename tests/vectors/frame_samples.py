@@ -135,6 +135,7 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     yield msgspec.structs.replace(plain, correction=describe(blob(9000)))
     yield messages.Decline("digits", 4, "ä" * 64)  # 64 code points, 128 bytes
     yield messages.Hello(NONCE, "0.2.0", codecs=(*features, "choice", "correction"))
+    yield messages.Hello(NONCE, "0.2.0", waits="battery at 20 %, below 50")
     picks = {"patch": b"a coded vector", "patch_hash": digest("a coded vector")}
     for choice in (
         messages.PatchChoice(0.125),

@@ -15,7 +15,7 @@ from tests.protocol.wire.test_program import REFUSED, model
 
 from sedge_cloud.store.vectors import hash_of
 from sedge_edge.training.batches import batches, permutations
-from sedge_edge.training.job import select_elements
+from sedge_edge.training.selection import select_elements
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow

@@ -28,7 +28,7 @@ from statistics import median
 import numpy as np
 
 from sedge_edge.training.critical_elements import critical
-from sedge_edge.training.job import select_elements
+from sedge_edge.training.selection import select_elements
 from sedge_export.models import avgcnn
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
 from sedge_protocol.codec.masks import MaskForm

@@ -192,10 +192,12 @@ class Trees:
         """How long the tests take; without a mutant they must pass."""
         if tests not in self._seconds:
             tree, begun = self.free.get(), time.monotonic()
-            if not passes(tree, tests, None):
-                raise SystemExit(f"without a mutant, too, a test fails: {' '.join(tests)}")
+            try:
+                if not passes(tree, tests, None):
+                    raise SystemExit(f"without a mutant, too, a test fails: {' '.join(tests)}")
+            finally:
+                self.free.put(tree)
             self._seconds[tests] = time.monotonic() - begun
-            self.free.put(tree)
         return self._seconds[tests]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from sedge_cloud.devices.registry import unable_devices
+from sedge_cloud.devices.registry import unable_devices, waiting_devices
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.plans import newcomer_features
 from sedge_cloud.rounds.summary import Summary
@@ -35,7 +35,7 @@ def run_report(store: Store, name: str, as_json: bool) -> Iterator[str]:
         elif summary:
             yield from _closed(store, run, summary)
         elif not as_json:
-            yield _open(store, run, row)
+            yield from _open(store, run, row)
     if not as_json and run.status == RUNNING:
         yield from _unable(store, run)
 
@@ -95,10 +95,16 @@ def _reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield f"      {what}: {', '.join(f'{r} {count}' for r, count in sorted(counts.items()))}"
 
 
-def _open(store: Store, run: RunRow, row: RoundRow) -> str:
-    asked, received = len(store.orders(row.run, row.round)), len(store.updates(row.run, row.round))
+def _open(store: Store, run: RunRow, row: RoundRow) -> Iterator[str]:
+    """A round that has not closed, and who waits before beginning its order, and why."""
+    asked, received = store.orders(row.run, row.round), store.updates(row.run, row.round)
     state = "open" if run.status == RUNNING else run.status
-    return f"{row.round:>5} {row.task:<9} {received:>4}/{asked:<4} {state}"
+    yield f"{row.round:>5} {row.task:<9} {len(received):>4}/{len(asked):<4} {state}"
+    owing = {order.device for order in asked if not order.declined}
+    owing.difference_update(update.device for update in received)
+    for device, why in waiting_devices(store.devices()).items():
+        if device in owing and run.status == RUNNING:
+            yield f"      {device} waits: {why}"
 
 
 def _unable(store: Store, row: RunRow) -> Iterator[str]:

@@ -223,6 +223,17 @@ def unable_devices(
     return {name: what for name, what in lacks.items() if what}
 
 
+def waiting_devices(rows: Iterable[DeviceRow]) -> dict[str, str]:
+    """The devices that begin no order for now, and why, by their last hello."""
+    hellos = {row.device: _stored_hello(row) for row in rows if not row.revoked}
+    # A device's own words, which must not reach the operator's terminal as they are.
+    return {
+        name: " ".join(ascii(hello.waits)[1:-1].split())
+        for name, hello in hellos.items()
+        if hello is not None and hello.waits
+    }
+
+
 def _stored_hello(row: DeviceRow) -> Hello | None:
     """The hello of a device's last start; None if there is none, or it cannot be read."""
     try:

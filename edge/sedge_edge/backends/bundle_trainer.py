@@ -30,7 +30,13 @@ from sedge_edge.training.steppers import (
     PlainStepper,
     Stepper,
 )
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    Mixed,
+    Trained,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FROZEN, Bundle
@@ -143,6 +149,7 @@ class BundleTrainer:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """Train from theta (n,); see ``Trainer.train``."""
         layout = self._bundle.manifest.layout
@@ -151,7 +158,7 @@ class BundleTrainer:
                 layout.check(vector)
         model = Model(layout, theta, training, anchor, correction)
         stepper = PlainStepper(self._differentiate, model, gradient)
-        loss, steps = self._train(stepper, examples, training, seed, stopped)
+        loss, steps = self._train(stepper, examples, training, seed, stopped, resume)
         return Trained(model.theta, loss, steps, stepper.gradient)
 
     def train_mixed(
@@ -164,13 +171,15 @@ class BundleTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Train sent (n,) and own (n,) side by side; see ``Trainer.train_mixed``."""
         layout = self._bundle.manifest.layout
         layout.check(sent)
         layout.check(own)
         both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, training)
-        loss, steps = self._train(both, examples, training, seed, stopped)
+        loss, steps = self._train(both, examples, training, seed, stopped, resume)
         return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
@@ -205,23 +214,34 @@ class BundleTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        resume: TrainingState | None,
     ) -> tuple[float, int]:
         """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
         buffers = _Buffers(examples, self._bundle.manifest.batch_size)
         steps, loss = 0, math.nan
+        past: list[float] = []  # the losses of the steps that were made before
+        if resume is not None:
+            past = [math.nan] * (resume.steps - len(resume.losses)) + [*resume.losses]
+            stepper.resume(resume.steps, resume.vectors, resume.mix)
         pairs = _with_last(self._batches(examples, training, seed))
         for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
             where = f"epoch {epoch + 1} of {training.local_epochs}, step"
             losses: list[float] = []
             weights: list[float] = []
             for batch, last in group:
+                weights.append(float(batch.weights.sum()))
+                if steps < len(past):
+                    losses.append(past[steps])
+                    steps += 1
+                    continue
                 if stopped():
-                    raise TrainingStopped(f"{where} {steps + 1}: stopped")
+                    vectors = tuple(stepper.vectors())
+                    state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
+                    raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
                     step_losses = [float(loss) for loss in stepper.step(buffers.fill(batch), last)]
                 steps += 1
                 losses.append(step_losses[0])
-                weights.append(float(batch.weights.sum()))
                 if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
                     raise TrainingDiverged(f"{where} {steps}: the loss is {bad[0]}")
             for theta in stepper.models():

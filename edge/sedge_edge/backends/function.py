@@ -34,7 +34,13 @@ from numpy.typing import NDArray
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.steppers import tensor_slices
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    Mixed,
+    Trained,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Theta
@@ -82,6 +88,7 @@ class FunctionTrainer:
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """One call of the function, which cannot be stopped once it runs; see ``Trainer.train``."""
         pulled_elsewhere = anchor is not None and not np.array_equal(anchor, theta)
@@ -133,6 +140,8 @@ class FunctionTrainer:
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Declined: a function trains one model."""
         raise self._declined("own_model")

@@ -66,7 +66,9 @@ class _Model:
 
     def __init__(self, bundle: Bundle, module: nn.Module, loss: RowLoss, name: str) -> None:
         layout, frozen = bundle.manifest.layout, bundle.manifest.frozen
-        _check(module, (*layout.tensors, *(frozen.layout.tensors if frozen is not None else ())), name)
+        _check(
+            module, (*layout.tensors, *(frozen.layout.tensors if frozen is not None else ())), name
+        )
         place_frozen(module, bundle)
         for key, parameter in module.named_parameters():
             parameter.requires_grad_(key in layout.by_name)

@@ -51,6 +51,14 @@ class Handshake:
         """Say hello: the link is up, or a coordinator has started and knows nobody."""
         self._due, self._attempt, self._may_warn = now, 0, True
 
+    def waits(self, why: str, now: float) -> list[Effect]:
+        """The device waits with its orders, or with an empty ``why`` no longer: say so in another hello."""
+        if bool(why) == bool(self._hello.waits):
+            return []
+        self._hello = msgspec.structs.replace(self._hello, waits=why[:1000])
+        self.begin(now)
+        return [Note(logging.INFO, f"waiting with orders: {why}" if why else "going on")]
+
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
         return self._due

@@ -67,13 +67,21 @@ class Attempt(msgspec.Struct, frozen=True):
     incarnation: int
 
 
+class Stopped(msgspec.Struct, frozen=True):
+    """Where an order's job was stopped on purpose: ``checkpoint`` is a blob."""
+
+    round: int
+    checkpoint: bytes
+
+
 class AgentState(msgspec.Struct, frozen=True):
     """Everything that must survive, committed as one.
 
     ``incarnation`` and ``coordinator_incarnation`` prevent the replay of old frames, and ``key`` is the
     fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
-    ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs.
+    ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
+    go on from a checkpoint.
     """
 
     incarnation: int = 0
@@ -85,6 +93,7 @@ class AgentState(msgspec.Struct, frozen=True):
     recent: tuple[str, ...] = ()
     attempts: dict[str, Attempt] = msgspec.field(default_factory=dict[str, Attempt])
     key: bytes = b""
+    stopped: dict[str, Stopped] = msgspec.field(default_factory=dict[str, Stopped])
 
     def pending(self, run: str, number: int) -> Pending | None:
         """The update of a round that still awaits its receipt."""
@@ -136,9 +145,13 @@ class AgentState(msgspec.Struct, frozen=True):
         for order in self.orders.values():
             names.update(manifest.sha256 for manifest in named_blobs(order))
             names.update(base_versions(order))
-        for run in self.runs.values():
-            names.update((run.bundle, run.base))
-            names |= run.kept.names()
+        for run, stopped in self.stopped.items():
+            waiting = self.orders.get(run)
+            if waiting is not None and waiting.round == stopped.round:
+                names.add(stopped.checkpoint)
+        for entry in self.runs.values():
+            names.update((entry.bundle, entry.base))
+            names |= entry.kept.names()
         return names
 
 
@@ -199,14 +212,23 @@ class StateStore:
         attempts[order.run] = Attempt(order.round, order.model_hash, starts, state.incarnation)
         self._save(attempts=attempts)
 
-    def interrupt(self, run: str) -> None:
-        """A run's job was stopped on purpose, which does not count against its order."""
-        self._save(attempts=_without(self.state.attempts, run))
+    def interrupt(self, order: Order, checkpoint: bytes | None) -> None:
+        """An order's job was stopped on purpose, which does not count against the order."""
+        state = self.state
+        stopped = {run: s for run, s in state.stopped.items() if run in state.orders}
+        stopped.pop(order.run, None)
+        if checkpoint is not None:
+            stopped[order.run] = Stopped(order.round, checkpoint)
+        self._save(attempts=_without(state.attempts, order.run), stopped=stopped)
 
     def drop(self, run: str) -> None:
         """Give up the order of a run."""
         state = self.state
-        self._save(orders=_without(state.orders, run), attempts=_without(state.attempts, run))
+        self._save(
+            orders=_without(state.orders, run),
+            attempts=_without(state.attempts, run),
+            stopped=_without(state.stopped, run),
+        )
 
     def refuse(self, run: str) -> None:
         """Give up the order of a run, now and whenever it is repeated."""
@@ -231,6 +253,7 @@ class StateStore:
             runs=runs,
             outbox=(*others, waiting),
             attempts=_without(self.state.attempts, order.run),
+            stopped=_without(self.state.stopped, order.run),
         )
 
     def remove_update(self, waiting: Pending) -> None:

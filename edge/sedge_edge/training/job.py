@@ -16,6 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.training.checkpoint import (
+    Attempt,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    job_hash,
+)
 from sedge_edge.training.examples import Examples, check_examples, split
 from sedge_edge.training.local_training import (
     FEATURES,
@@ -31,25 +38,28 @@ from sedge_edge.training.local_training import (
     run_to_end,
     scores_gradient,
 )
+from sedge_edge.training.selection import select_elements, subtract_sent
 from sedge_edge.training.start_vector import StartCandidates, assemble
 from sedge_edge.training.steppers import tensor_slices
-from sedge_edge.training.trainer import Trainer, TrainingDiverged
+from sedge_edge.training.trainer import (
+    Trainer,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
-    above,
     decode,
     decoded_values,
     encode,
     mask_bitmap,
-    top_k,
 )
-from sedge_protocol.codec.grid import nearest_multiples
-from sedge_protocol.errors import SedgeError, Unencodable
+from sedge_protocol.errors import SedgeError, StorageError, Unencodable
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FROZEN, Bundle, BundleManifest
-from sedge_protocol.wire.messages import TRAIN, Codec, Order
+from sedge_protocol.wire.messages import TRAIN, Order
 from sedge_protocol.wire.update import Report, encode_update
 
 # Optional abilities of this agent, which it must announce (``Hello.codecs``).
@@ -58,6 +68,14 @@ CODECS = ("int4", "sign", FROZEN, *FEATURES)
 
 class OutOfMemory(SedgeError):
     """A job needs more memory than the device has."""
+
+
+class JobStopped(SedgeError):
+    """A job was stopped on purpose. It can go on from the blob ``checkpoint``, if there is one."""
+
+    def __init__(self, text: str, checkpoint: bytes | None) -> None:
+        super().__init__(text)
+        self.checkpoint = checkpoint
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -85,10 +103,11 @@ NOTHING = Kept()
 
 @dataclass(frozen=True)
 class Job:
-    """An order whose blobs are all here, and what the device has kept of its run."""
+    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it."""
 
     order: Order
     kept: Kept = NOTHING
+    checkpoint: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +184,7 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
     """Do the job.
 
     Raises ``RemoteError``, ``DataError``, ``ConfigError``, ``StorageError`` or ``OutOfMemory``, each saying
-    what is wrong.
+    what is wrong; ``JobStopped`` when told to stop.
     """
     try:
         return _run_job(job, context)
@@ -178,17 +197,35 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
 def _run_job(job: Job, context: WorkerContext) -> Outcome:
     bundle, trainer = context.open_bundle(job.order.bundle.sha256)
     prepared = prepare(job, context, bundle.manifest)
-    began = context.clock()
-    result = run_to_end(
-        prepared.local_training, lambda request: _answer(request, trainer, prepared, context)
-    )
-    return complete(prepared, result, context.clock() - began, context)
+
+    def ask(request: Request, state: TrainingState | None) -> Answer:
+        return _answer(request, state, trainer, prepared, context)
+
+    same = job_hash(job.order, job.kept, prepared.train)
+    attempt = Attempt(decode_checkpoint(job.checkpoint, same), ask, context.clock)
+    try:
+        result = run_to_end(prepared.local_training, attempt.answer)
+    except TrainingStopped as exc:
+        raise JobStopped(str(exc), _keep(attempt.checkpoint(exc.state), context)) from exc
+    return complete(prepared, result, attempt.seconds, context)
+
+
+def _keep(checkpoint: Checkpoint | None, context: WorkerContext) -> bytes | None:
+    """Write a checkpoint. Returns its name; None when there is none, or when the disk refuses."""
+    try:
+        return None if checkpoint is None else context.blobs.write(encode_checkpoint(checkpoint))
+    except StorageError:
+        return None
 
 
 def _answer(
-    request: Request, trainer: Trainer, prepared: Prepared, context: WorkerContext
+    request: Request,
+    state: TrainingState | None,
+    trainer: Trainer,
+    prepared: Prepared,
+    context: WorkerContext,
 ) -> Answer:
-    """Answer a request of the local training with the device's trainer."""
+    """Answer a request of the local training with the device's trainer, from ``state`` on."""
     if isinstance(request, Evaluate):
         return trainer.evaluate(
             request.theta, examples_for(request, context.test, prepared.held_out)
@@ -205,10 +242,10 @@ def _answer(
             anchor=request.anchor,
             gradient=request.gradient,
             correction=request.correction,
+            resume=state,
         )
-    return trainer.train_mixed(
-        request.sent, request.own, request.mix, request.adaptive, train, training, seed, stopped
-    )
+    models = request.sent, request.own, request.mix, request.adaptive
+    return trainer.train_mixed(*models, train, training, seed, stopped, resume=state)
 
 
 def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
@@ -316,7 +353,7 @@ def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> E
     residual, mask = None, job.kept.mask
     whole = chosen.indices is None and codec.values is ValueCoding.FP32
     if result.chosen is None and codec.error_feedback and not whole:
-        _subtract_sent(delta, chosen, codec.values)
+        subtract_sent(delta, chosen, codec.values)
         residual = vectors.keep(delta)
     if result.chosen is not None and 0 < chosen.count < chosen.size:
         mask = vectors.keep_mask(mask_bitmap(chosen))
@@ -360,22 +397,3 @@ def _keep_sent(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Ve
     with np.errstate(over="ignore"):  # the encoder rejects an overflow
         patch = SparseVector(sent.size, sent.indices, base[where] + decoded)
     return vectors.keep_mask(encode(patch, ValueCoding.FP32, Compression.NONE))
-
-
-def select_elements(delta: Theta, codec: Codec) -> SparseVector:
-    """The elements of delta (n,) to send."""
-    k = max(1, round(codec.fraction * delta.size))
-    if np.float32(codec.threshold) > 0:  # a smaller one is 0 in float32, which means none
-        return above(delta, codec.threshold, k)
-    if codec.fraction >= 1.0:
-        return SparseVector(delta.size, None, delta)
-    if codec.values is ValueCoding.BF16 and codec.error_feedback:
-        return nearest_multiples(delta, k)
-    return top_k(delta, k)
-
-
-def _subtract_sent(delta: Theta, chosen: SparseVector, values: ValueCoding) -> None:
-    """Subtract from delta (n,) what the coordinator will decode of it."""
-    # numpy is three times as fast with intp indices
-    where = slice(None) if chosen.indices is None else chosen.indices.astype(np.intp)
-    delta[where] -= decoded_values(chosen.values, values)  # (k,)

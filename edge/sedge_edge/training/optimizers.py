@@ -28,7 +28,10 @@ _CLIP_EPSILON = 1e-6
 
 
 class Optimizer(Protocol):
-    """The state of one training."""
+    """The state of one training: how many ``steps`` it has made, and its own ``vectors`` (..., n)."""
+
+    steps: int
+    vectors: tuple[Theta, ...]
 
     def step(self, theta: Theta, gradient: Theta) -> None:
         """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
@@ -52,11 +55,13 @@ class Sgd:
 
     def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
         self._training, self._xp = training, xp
-        self._velocity: Theta = xp.zeros_like(theta)
+        self.steps = 0
+        self.vectors: tuple[Theta, ...] = (xp.zeros_like(theta),)  # the velocity
 
     def step(self, theta: Theta, gradient: Theta) -> None:
         """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
-        training, xp, velocity = self._training, self._xp, self._velocity
+        training, xp, (velocity,) = self._training, self._xp, self.vectors
+        self.steps += 1
         if training.clip_norm:
             clip(gradient, training.clip_norm, xp)
         if training.weight_decay:
@@ -76,15 +81,14 @@ class Adam:
 
     def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
         self._training, self._xp = training, xp
-        self._steps = 0
-        self._mean: Theta = xp.zeros_like(theta)
-        self._square: Theta = xp.zeros_like(theta)
+        self.steps = 0
+        self.vectors: tuple[Theta, ...] = (xp.zeros_like(theta), xp.zeros_like(theta))
 
     def step(self, theta: Theta, gradient: Theta) -> None:
         """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
-        training, xp, mean, square = self._training, self._xp, self._mean, self._square
+        training, xp, (mean, square) = self._training, self._xp, self.vectors
         rate, beta1, beta2 = training.learning_rate, training.beta1, training.beta2
-        self._steps += 1
+        self.steps += 1
         if training.clip_norm:
             clip(gradient, training.clip_norm, xp)
         if training.weight_decay and training.optimizer == "adamw":
@@ -97,8 +101,8 @@ class Adam:
         gradient *= 1 - beta2
         square += gradient
         xp.sqrt(square, out=gradient)
-        gradient /= math.sqrt(1 - beta2**self._steps)
+        gradient /= math.sqrt(1 - beta2**self.steps)
         gradient += training.epsilon
         xp.divide(mean, gradient, out=gradient)
-        gradient *= rate / (1 - beta1**self._steps)
+        gradient *= rate / (1 - beta1**self.steps)
         theta -= gradient

@@ -56,7 +56,9 @@ def tensor_slices(
 
 
 class Stepper(Protocol):
-    """The models of one training, and how a step changes them."""
+    """The models of one training, and how a step changes them; ``mix`` is a mixture's, otherwise 0."""
+
+    mix: float
 
     def step(self, batch: Any, last: bool) -> list[Any]:
         """One step on a batch. Returns the losses, the reported one first, as the backend gives them."""
@@ -64,6 +66,14 @@ class Stepper(Protocol):
 
     def models(self) -> list[Theta]:
         """Every model (n,) that must be finite, the reported one first."""
+        ...
+
+    def vectors(self) -> list[Theta]:
+        """The models and their optimizers' state, as they are; a step changes them."""
+        ...
+
+    def resume(self, steps: int, vectors: Sequence[Theta], mix: float) -> None:
+        """Go on as after ``steps`` steps, given what ``vectors`` and ``mix`` were then."""
         ...
 
 
@@ -86,6 +96,17 @@ class Model:
         self._frozen = tensor_slices(layout, training.freeze)
         self._fixed = tensor_slices(layout, (*layout.statistics, *training.freeze))
         self._statistics = _statistic_places(layout, training.freeze)
+
+    @property
+    def vectors(self) -> list[Theta]:
+        """theta and the optimizer's state, (..., n) each."""
+        return [self.theta, *self._optimizer.vectors]
+
+    def resume(self, steps: int, vectors: Sequence[Theta]) -> None:
+        """Go on as after ``steps`` steps, given what ``vectors`` were then."""
+        self._optimizer.steps = steps
+        for vector, saved in zip(self.vectors, vectors, strict=True):
+            vector[...] = saved
 
     def clear(self, gradient: Theta) -> None:
         """Set a gradient (..., n) to 0 in frozen tensors."""
@@ -132,6 +153,7 @@ class PlainStepper:
         self, differentiate: Differentiate, model: Model, wants_gradient: bool = False
     ) -> None:
         self.model = model
+        self.mix = 0.0
         self.gradient: Theta | None = None
         self._differentiate = differentiate
         self._wants_gradient = wants_gradient
@@ -148,6 +170,14 @@ class PlainStepper:
     def models(self) -> list[Theta]:
         """theta (n,)."""
         return [self.model.theta]
+
+    def vectors(self) -> list[Theta]:
+        """theta (n,) and the optimizer's state."""
+        return self.model.vectors
+
+    def resume(self, steps: int, vectors: Sequence[Theta], mix: float) -> None:
+        """Go on as after ``steps`` steps."""
+        self.model.resume(steps, vectors)
 
 
 class MixtureStepper:
@@ -183,6 +213,17 @@ class MixtureStepper:
     def models(self) -> list[Theta]:
         """The sent model (n,) and the own one."""
         return [self.sent.theta, self.own.theta]
+
+    def vectors(self) -> list[Theta]:
+        """Both models (n,), each with its optimizer's state."""
+        return [*self.sent.vectors, *self.own.vectors]
+
+    def resume(self, steps: int, vectors: Sequence[Theta], mix: float) -> None:
+        """Go on as after ``steps`` steps."""
+        half = len(vectors) // 2
+        self.sent.resume(steps, vectors[:half])
+        self.own.resume(steps, vectors[half:])
+        self.mix, self._adapts = mix, self._adapts and not steps
 
     def _next_mix(self, gradient: Theta) -> float:
         """The mix after this step, given the mixture's gradient (n,)."""

@@ -14,8 +14,25 @@ from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
+
+    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's.
+    """
+
+    steps: int
+    losses: tuple[float, ...]
+    vectors: tuple[Theta, ...]
+    mix: float
+
+
 class TrainingStopped(SedgeError):
-    """The training was stopped on purpose; nothing is wrong."""
+    """The training was stopped on purpose. It can go on from ``state``, if there is one."""
+
+    def __init__(self, text: str, state: TrainingState | None = None) -> None:
+        super().__init__(text)
+        self.state = state
 
 
 class TrainingDiverged(SedgeError):
@@ -61,14 +78,18 @@ class Trainer(Protocol):
         anchor: Theta | None = None,
         gradient: bool = False,
         correction: Theta | None = None,
+        resume: TrainingState | None = None,
     ) -> Trained:
         """Train from theta (n,), which is not modified; ``stopped`` is called before every step.
 
         ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
         batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
-        which have none. Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program
-        that fails, a frozen tensor that the model does not have, or what this backend cannot do, and
-        ``ConfigError`` for user code that fails.
+        which have none. ``resume`` goes on where the same training was stopped, and ends with the same bits
+        as without the stop; a trainer that cannot do so starts over, and stops without a state.
+
+        Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
+        tensor that the model does not have, or what this backend cannot do, and ``ConfigError`` for user
+        code that fails.
         """
         ...
 
@@ -82,6 +103,8 @@ class Trainer(Protocol):
         training: Training,
         seed: int,
         stopped: Callable[[], bool],
+        *,
+        resume: TrainingState | None = None,
     ) -> Mixed:
         """Train sent (n,) as ``train`` does, and own (n,) beside it (APFL); neither argument is modified.
 

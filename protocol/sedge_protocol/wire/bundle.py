@@ -27,7 +27,9 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 FROZEN_NAME = "frozen.bin"
-FROZEN = "frozen"  # the input of every program that takes them, and the word that a device announces
+FROZEN = (
+    "frozen"  # the input of every program that takes them, and the word that a device announces
+)
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 # The backend of one .pte file that all programs share: the method is the program's name, and inputs and
 # outputs go by position, in the order in which the ONNX programs name them.

@@ -46,6 +46,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device has (re)connected: what it is and what it can do.
 
     ``versions`` are the protocol versions that it speaks; ``version`` is its software's, for people.
+    ``waits`` says why it does not begin orders for now, also for people; a device that waits answers later.
     """
 
     nonce: Nonce
@@ -57,6 +58,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     num_test: Count = 0
     memory_mb: Count = 0
     versions: Versions = (1,)
+    waits: Detail = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -38,6 +38,21 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     assert [t["whole_model"] for t in two["traffic"].values()] == [True, False, False]
 
 
+def test_who_waits_before_beginning_is_named_with_the_reason(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path / "cloud", CONFIG, devices="abc")
+    cloud.hello("a", "b")
+    for device, why in {"a": "hot\n\x1b[2J", "b": "quiet hours", "c": "not asked"}.items():
+        cloud.say(device, msgspec.structs.replace(a_hello(device), waits=why))
+
+    def waiting() -> list[str]:
+        lines = run_report(cloud.store, RUN, as_json=False)
+        return [line.strip() for line in lines if "waits" in line]
+
+    assert waiting() == ["a waits: hot\\n\\x1b[2J", "b waits: quiet hours"]
+    cloud.say("b", a_hello("b"))
+    assert waiting() == ["a waits: hot\\n\\x1b[2J"]
+
+
 def test_who_gets_no_work_is_named_with_what_is_lacking(tmp_path: Path) -> None:
     """What the strategy needs, too: so far only what the run file needs was."""
     options = {"strategy": "fedpurin", "patch": PatchConfig(values=ValueCoding.INT4)}

@@ -195,6 +195,8 @@ def test_too_large_is_a_stored_answer_and_settles(cloud: Cloud) -> None:
     row = cloud.store.update(RUN, 1, "a")
     assert row is not None and (row.rejected, row.detail) == ("too-large", detail)
     assert not cloud.core.open[RUN].waiting_for("a") and cloud.core.counters["rejected"] == 1
+    said = f"run {RUN}, round 1: rejected the update of a: too-large: {detail}"
+    assert cloud.notes(logging.WARNING)[-1] == said
     cloud.restart()
     assert offer(cloud, "a", over, 2) == answer
 

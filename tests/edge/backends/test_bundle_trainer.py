@@ -1,8 +1,10 @@
 """BundleTrainer in each backend, on the same hand-made model, against a numpy twin."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -23,14 +25,23 @@ from tests.edge.backends.softmax import (
 
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.training.batches import batches
+from sedge_edge.training.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    Mixed,
+    Trained,
+    Trainer,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, TORCH
 from sedge_protocol.wire.training import LastBatch, Training
 
 CODE = UserCode(Path(__file__).parent, "softmax_module:build")
+Result = TypeVar("Result", Trained, Mixed)
 
 
 @pytest.fixture(scope="module", params=(*PROGRAMS, TORCH))
@@ -162,6 +173,63 @@ def test_stopping_at_each_step(trainer: Trainer) -> None:
         with pytest.raises(TrainingStopped, match=f"epoch {epoch} of 2, step {allowed + 1}"):
             trainer.train(start(), data, training, 0, stopped)
         assert len(asked) == allowed + 1
+
+
+RECIPES = {
+    "sgd": Training(3, 0.1, momentum=0.9, nesterov=True, prox=0.1, weight_decay=0.01),
+    "adam": Training(3, 0.05, optimizer="adam", clip_norm=1.0),
+    "adamw": Training(3, 0.05, optimizer="adamw", weight_decay=0.1),
+}
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """Says to stop once it has been asked so many times."""
+    asked = iter(range(steps))
+    return lambda: next(asked, None) is None
+
+
+def resumed(
+    train: Callable[[Callable[[], bool], TrainingState | None], Result], each: int
+) -> Result:
+    """A training that is stopped after every ``each`` steps, and goes on from what a checkpoint keeps."""
+    state: TrainingState | None = None
+    while True:
+        try:
+            return train(after(each), state)
+        except TrainingStopped as exc:
+            assert exc.state is not None
+            kept = encode_checkpoint(Checkpoint(b"job", state=exc.state))
+            state = decode_checkpoint(kept, b"job").state
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("each", [1, 2, 3, 4])
+def test_a_training_that_was_stopped_ends_with_the_same_bits(
+    trainer: Trainer, recipe: Training, each: int
+) -> None:
+    data, extra = examples(11), start(8)  # 3 steps an epoch
+
+    def plain(stopped: Callable[[], bool], resume: TrainingState | None) -> Trained:
+        anchor = start(2)
+        return trainer.train(
+            start(), data, recipe, 7, stopped, anchor=anchor, gradient=True, correction=extra,
+            resume=resume,
+        )  # fmt: skip
+
+    def mixed(stopped: Callable[[], bool], resume: TrainingState | None) -> Mixed:
+        return trainer.train_mixed(
+            start(), start(3), 0.4, True, data, recipe, 7, stopped, resume=resume
+        )
+
+    whole, parts = plain(never, None), resumed(plain, each)
+    assert whole.gradient is not None and parts.gradient is not None
+    assert (parts.loss, parts.steps) == (whole.loss, whole.steps) == (whole.loss, 9)
+    assert parts.theta.tobytes() == whole.theta.tobytes()
+    assert parts.gradient.tobytes() == whole.gradient.tobytes()
+    both, pieces = mixed(never, None), resumed(mixed, each)
+    assert (pieces.mix, pieces.sent.loss) == (both.mix, both.sent.loss)
+    assert pieces.own.tobytes() == both.own.tobytes()
+    assert pieces.sent.theta.tobytes() == both.sent.theta.tobytes()
 
 
 def test_divergence_names_epoch_and_step(trainer: Trainer) -> None:

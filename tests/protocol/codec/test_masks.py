@@ -122,6 +122,9 @@ def test_each_form_is_chosen_where_it_is_the_smallest() -> None:
     assert form(_random(1, 10_000, 1_500), 10_000, Compression.ZSTD) is MaskForm.BITMAP
     assert form(_random(1, 10_000, 9_900), 10_000, Compression.NONE) is MaskForm.GAPS
     assert form(np.array([5], np.uint32), 10_000, Compression.ZSTD) is MaskForm.GAPS
+    eighth = np.arange(0, 800, 8, dtype=np.uint32)  # both have 100 bytes
+    assert form(eighth, 800, Compression.NONE) is MaskForm.GAPS
+    assert form(eighth, 799, Compression.NONE) is MaskForm.BITMAP
     assert encode_positions(rows, 100_000, Compression.ZSTD)[:2] == (
         MaskForm.BITMAP,
         Compression.ZSTD,

@@ -83,9 +83,7 @@ class Network:
         return None if self.frozen is None else self._values(self.frozen)
 
     def _values(self, layout: Layout) -> Theta:
-        return layout.flatten(
-            {name: t.detach().numpy() for name, (t, _) in self._tensors.items()}
-        )
+        return layout.flatten({name: t.detach().numpy() for name, (t, _) in self._tensors.items()})
 
     @property
     def uses_batch_statistics(self) -> bool:

@@ -1,0 +1,142 @@
+"""Gates: whether a device may train now. All are off unless edge.toml sets them.
+
+An order waits until every gate is open; a training stops when one closes and goes on when it opens. What
+the agent itself takes of processor and memory counts for no gate, so that a training cannot close its own.
+Only the temperature, which a training does raise, has a hysteresis.
+
+A gate whose value the device does not have is open: a Raspberry Pi without a battery is on mains.
+``sedge-edge doctor`` finds a gate that can never close.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from sedge_edge.sensors import Sensors, link_is_metered
+from sedge_protocol.errors import ConfigError
+
+# Reading a dozen small files takes a millisecond, a step of a small model as well.
+CHECK_S = 10.0
+# A device that was too hot goes on once it is cooler than the limit by this.
+COOLER_C = 5.0
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+
+class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the device may train; None, False or "" is no gate. ``minutes`` checks ``quiet_hours``."""
+
+    mains: bool = False
+    min_battery_percent: Annotated[float, Meta(gt=0, le=100)] | None = None
+    max_temperature_c: Annotated[float, Meta(ge=20, le=150)] | None = None
+    max_load: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    min_free_memory_mb: Annotated[int, Meta(ge=1, le=2**24)] | None = None
+    unmetered: bool = False
+    quiet_hours: str = ""
+
+
+class Gate(NamedTuple):
+    """One gate that is set: its ``value`` in words, None if unknown, and why it is closed, if it is."""
+
+    key: str
+    value: str | None
+    closed: str = ""
+
+
+class Gates:
+    """The gates of a device, looked at every ``CHECK_S``. Thread-safe.
+
+    ``metered`` says whether the link costs by volume, ``local`` gives the local time of day.
+    """
+
+    def __init__(
+        self,
+        config: GatesConfig,
+        sensors: Sensors,
+        metered: Callable[[], bool | None] = link_is_metered,
+        local: Callable[[], datetime] = datetime.now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._sensors = config, sensors
+        self._metered, self._local, self._clock = metered, local, clock
+        self._lock = threading.Lock()
+        self._next = clock()
+        self._closed, self._hot = "", False
+
+    def closed(self) -> str:
+        """Why the device may not train now; empty when it may."""
+        with self._lock:
+            now = self._clock()
+            if now >= self._next:
+                self._closed = "; ".join(gate.closed for gate in self.states() if gate.closed)
+                self._next = now + CHECK_S
+            return self._closed
+
+    def states(self) -> list[Gate]:
+        """Every gate that is set, as it is now."""
+        return [*self._power(), *self._machine(), *self._outside()]
+
+    def _power(self) -> Iterator[Gate]:
+        config, mains = self._config, self._sensors.on_mains()
+        source = None if mains is None else "on mains" if mains else "on battery"
+        if config.mains:
+            yield Gate("mains", source, "on battery" if mains is False else "")
+        if (least := config.min_battery_percent) is not None:
+            charge = self._sensors.battery_percent()
+            low = charge is not None and mains is False and charge < least
+            text = None if charge is None else f"{charge:g} %, {source}"
+            closed = f"battery at {charge:g} %, below {least:g}" if low else ""
+            yield Gate("min_battery_percent", text, closed)
+
+    def _machine(self) -> Iterator[Gate]:
+        config, sensors = self._config, self._sensors
+        if (most := config.max_temperature_c) is not None:
+            heat = sensors.temperature_c()
+            self._hot = heat is not None and heat > most - (COOLER_C if self._hot else 0.0)
+            yield _limited("max_temperature_c", "temperature", heat, " °C", most, self._hot)
+        if (most := config.max_load) is not None:
+            load = sensors.load()
+            over = load is not None and load > most
+            yield _limited("max_load", "load", load, "", most, over)
+        if (least := config.min_free_memory_mb) is not None:
+            free = sensors.memory_mb()
+            short = free is not None and free < least
+            yield _limited("min_free_memory_mb", "memory", free, " MB", least, short)
+
+    def _outside(self) -> Iterator[Gate]:
+        if self._config.unmetered:
+            metered = self._metered()
+            text = None if metered is None else "metered" if metered else "not metered"
+            yield Gate("unmetered", text, "the link is metered" if metered else "")
+        if hours := minutes(self._config.quiet_hours):
+            now, (begin, end) = self._local(), hours
+            since = (now.hour * 60 + now.minute - begin) % (24 * 60)
+            quiet = since < (end - begin) % (24 * 60)
+            closed = f"quiet hours, {self._config.quiet_hours}" if quiet else ""
+            yield Gate("quiet_hours", f"it is {now:%H:%M}", closed)
+
+
+def _limited(
+    key: str, name: str, value: float | None, unit: str, limit: float, closed: bool
+) -> Gate:
+    """A gate at a limit; the reason names value and limit."""
+    if value is None:
+        return Gate(key, None)
+    text = f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"
+    return Gate(key, text, f"{name} {text}, limit {limit:g}" if closed else "")
+
+
+def minutes(hours: str) -> tuple[int, int] | None:
+    """Begin and end in minutes of the day, of "HH:MM-HH:MM"; None for no hours. Raises ``ConfigError``."""
+    if not hours:
+        return None
+    match = _HOURS.fullmatch(hours)
+    if match is None or match[1] + match[2] == match[3] + match[4]:
+        raise ConfigError("gates.quiet_hours", hours, "two different times, such as 07:30-22:00")
+    begin, end = int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
+    return begin, end

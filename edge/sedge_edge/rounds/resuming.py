@@ -1,0 +1,39 @@
+"""What a job starts from besides its order: what the device has kept of the run, and a checkpoint."""
+
+import logging
+
+import msgspec
+
+from sedge_edge.rounds.state import AgentState
+from sedge_edge.rounds.storage import Blobs, Vectors
+from sedge_edge.training.job import Job
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.messages import Order
+
+
+def job_for(
+    order: Order, state: AgentState, blobs: Blobs, vectors: Vectors
+) -> tuple[Job, list[Note]]:
+    """The order's job, and a note for everything that the disk has lost.
+
+    Without a vector the device goes on from what is left, without a checkpoint the training starts over.
+    """
+    notes: list[Note] = []
+
+    def lost(text: str) -> None:
+        notes.append(Note(logging.ERROR, f"run {order.run}: {text}"))
+
+    kept = state.kept_for(order)
+    for what, name in msgspec.structs.asdict(kept).items():
+        # A vector that fails its hash on reading is set aside, and is no longer here afterwards.
+        if name is not None and not vectors.has(name):
+            kept = msgspec.structs.replace(kept, **{what: None})
+            lost(f"the device's own {what} is damaged; going on without it")
+    stopped, checkpoint = state.stopped.get(order.run), None
+    if stopped is not None and stopped.round == order.round:
+        try:
+            checkpoint = blobs.read(stopped.checkpoint)
+        except StorageError as exc:
+            lost(f"{exc}; the training starts over")
+    return Job(order, kept, checkpoint), notes

@@ -1,0 +1,131 @@
+"""What a device can tell about itself: power, temperature, load, memory, and whether its link is metered.
+
+Everything but the link is read from the kernel's files below ``root``, an ordinary folder in tests. The
+link's cost is NetworkManager's property ``Metered``, asked for with systemd's busctl: a program that every
+Raspberry Pi OS has, instead of a D-Bus library. Whatever a device does not have is None.
+
+Sources: Linux's Documentation/ABI/testing/sysfs-class-power and sysfs-class-thermal, proc(5),
+NetworkManager's NMMetered.
+"""
+
+import json
+import math
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_METERED = {1: True, 2: False, 3: True, 4: False}  # yes, no, guessed yes, guessed no
+_ASK = (
+    "busctl", "--system", "--json=short", "get-property", "org.freedesktop.NetworkManager",
+    "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager", "Metered",
+)  # fmt: skip
+# The kernel's load is a mean that forgets with this time constant.
+_LOAD_S = 60.0
+
+
+class Sensors:
+    """The device's own state. ``clock`` is monotonic, ``cpu_clock`` this process's processor seconds."""
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._root = root
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self._at, self._cpu_at, self._own_load = clock(), cpu_clock(), 0.0
+
+    def on_mains(self) -> bool | None:
+        """Whether a supply that is no battery is online, or no battery discharges; None without either."""
+        batteries = list(self._batteries())
+        states = [_text(supply / "status") for supply in batteries]
+        if any(_number(s / "online") for s in self._supplies() if s not in batteries):
+            return True
+        return "Discharging" not in states if states else None
+
+    def battery_percent(self) -> float | None:
+        """The charge of the emptiest battery."""
+        charges = (_number(supply / "capacity") for supply in self._batteries())
+        return min((charge for charge in charges if charge is not None), default=None)
+
+    def battery_watts(self) -> float | None:
+        """What the batteries give at this moment, to the whole device; None unless they discharge."""
+        found: list[float] = []
+        for supply in self._batteries():
+            if _text(supply / "status") != "Discharging":
+                continue
+            power, current = _number(supply / "power_now"), _number(supply / "current_now")
+            volts = _number(supply / "voltage_now")
+            if power is not None:
+                found.append(abs(power) * 1e-6)  # µW; some drivers count giving as negative
+            elif current is not None and volts is not None:
+                found.append(abs(current) * 1e-6 * volts * 1e-6)
+        return sum(found) if found else None
+
+    def temperature_c(self) -> float | None:
+        """The hottest thermal zone, in °C."""
+        zones = self._root.glob("sys/class/thermal/thermal_zone*/temp")
+        heats = (_number(zone) for zone in zones)
+        return max((heat / 1000 for heat in heats if heat is not None), default=None)
+
+    def load(self) -> float | None:
+        """Processes that run or wait to run, a mean over a minute, without this process's own share."""
+        now, cpu = self._clock(), self._cpu_clock()
+        passed = now - self._at
+        if passed > 0:
+            weight = math.exp(-passed / _LOAD_S)
+            self._own_load = self._own_load * weight + (cpu - self._cpu_at) / passed * (1 - weight)
+            self._at, self._cpu_at = now, cpu
+        fields = (_text(self._root / "proc/loadavg") or "").split()
+        with suppress(ValueError, IndexError):
+            return max(0.0, float(fields[0]) - self._own_load)
+        return None
+
+    def memory_mb(self) -> float | None:
+        """What other programs leave: the available memory, and what this process has."""
+        available = self._kilobytes("proc/meminfo", "MemAvailable")
+        own = self._kilobytes("proc/self/status", "VmRSS")
+        return None if available is None else (available + (own or 0.0)) * 1024 / 1e6
+
+    def _supplies(self) -> Iterator[Path]:
+        """Those of the device itself; not, say, a mouse's."""
+        for supply in sorted(self._root.glob("sys/class/power_supply/*")):
+            if _text(supply / "scope") != "Device":
+                yield supply
+
+    def _batteries(self) -> Iterator[Path]:
+        return (s for s in self._supplies() if _text(s / "type") in ("Battery", "UPS"))
+
+    def _kilobytes(self, file: str, field: str) -> float | None:
+        for line in (_text(self._root / file) or "").splitlines():
+            name, _, rest = line.partition(":")
+            if name == field:
+                with suppress(ValueError, IndexError):
+                    return float(rest.split()[0])
+        return None
+
+
+def link_is_metered() -> bool | None:
+    """Whether the device's link costs by volume, as NetworkManager knows or guesses; None without it."""
+    try:
+        asked = subprocess.run(_ASK, capture_output=True, timeout=2.0, check=True)
+        return _METERED.get(json.loads(asked.stdout)["data"])
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):  # a sensor may be asleep, or gone
+        return None
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(_text(path) or "")
+    except ValueError:
+        return None

@@ -1,0 +1,119 @@
+"""What a stopped job leaves, so that the next attempt goes on instead of starting over.
+
+A local training (local_training.py) depends on nothing but its job and the answers to its requests. So a
+checkpoint has the answers so far and, when a training was stopped, its state; the next attempt repeats the
+answers and resumes the training, with the same bits as without the stop.
+
+A checkpoint belongs to one job on one data set: an order that has changed, another start vector or other
+examples make it worthless, and the training starts over.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.local_training import Answer, Evaluate, Request, Train
+from sedge_edge.training.trainer import Mixed, Trained, TrainingState
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.update import Metrics
+
+# Raise it with every change of the format, or of what a state's vectors mean.
+_FORMAT = b"checkpoint 1"
+
+T = TypeVar("T")
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """``answers``, coded, and the state of the training after them; ``seconds`` were spent on both."""
+
+    job: bytes
+    seconds: float = 0.0
+    answers: tuple[bytes, ...] = ()
+    state: TrainingState | None = None
+
+    def answer(self, index: int, request: Request) -> Answer:
+        """The answer to a request, the ``index``-th."""
+        data = self.answers[index]
+        if isinstance(request, Evaluate):
+            return _decode(data, Metrics)
+        if isinstance(request, Train):
+            return _decode(data, Trained)
+        return _decode(data, Mixed)
+
+
+class Attempt:
+    """Answers the requests of a local training: first as an earlier attempt did, then with ``ask``.
+
+    ``ask`` is given a request and the state to resume its training from; ``clock`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        earlier: Checkpoint,
+        ask: Callable[[Request, TrainingState | None], Answer],
+        clock: Callable[[], float],
+    ) -> None:
+        self._earlier, self._ask, self._clock = earlier, ask, clock
+        self._answers: list[Answer] = []
+        self._began = clock()
+
+    @property
+    def seconds(self) -> float:
+        """The time spent so far, the earlier attempts' included."""
+        return self._earlier.seconds + self._clock() - self._began
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to the next request."""
+        index, known = len(self._answers), len(self._earlier.answers)
+        if index < known:
+            answer = self._earlier.answer(index, request)
+        else:
+            answer = self._ask(request, self._earlier.state if index == known else None)
+        self._answers.append(answer)
+        return answer
+
+    def checkpoint(self, state: TrainingState | None) -> Checkpoint | None:
+        """What the next attempt needs; None when it would save no training."""
+        if state is None and all(isinstance(answer, Metrics) for answer in self._answers):
+            return None
+        answers = tuple(_encoder.encode(answer) for answer in self._answers)
+        return Checkpoint(self._earlier.job, self.seconds, answers, state)
+
+
+def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
+    """What a checkpoint must agree with: the order, what the device has kept, and the examples' labels."""
+    parts = msgspec.msgpack.encode((order, kept, train.inputs.shape)), train.targets.tobytes()
+    return hashlib.sha256(b"".join((_FORMAT, *parts))).digest()
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The bytes of a checkpoint."""
+    return _encoder.encode(checkpoint)
+
+
+def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
+    """The checkpoint in ``data``; an empty one when there is none, or none of this job."""
+    try:
+        found = None if data is None else _decode(data, Checkpoint)
+    except ValueError:  # msgspec's errors: another version's
+        found = None
+    return Checkpoint(job) if found is None or found.job != job else found
+
+
+def _bytes(vector: object) -> bytes:
+    return np.asarray(vector, "<f4").tobytes()
+
+
+def _vector(_: type, data: bytes) -> Theta:
+    return np.frombuffer(data, "<f4").astype(np.float32)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_bytes)
+
+
+def _decode(data: bytes, kind: type[T]) -> T:
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=_vector)

@@ -1,0 +1,241 @@
+"""Jobs that are stopped and go on: the same result as without the stop, or a fresh start, and no harm."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.edge.harness import DriftTrainer, Harness, drift, examples, only
+
+from sedge_edge.agent import GATE_RETRY_S, StartJob
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.job import Job, JobStopped, Outcome, run_job
+from sedge_edge.training.trainer import Mixed, Trained, TrainingState, TrainingStopped
+from sedge_protocol.errors import StorageError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Training
+from sedge_protocol.wire.update import Metrics
+
+STEPS = 4
+
+
+class Stepping(DriftTrainer):
+    """Trains in ``STEPS`` steps and resumes; counts the steps and evaluations that it has made."""
+
+    def __init__(self) -> None:
+        self.steps = self.evaluations = 0
+
+    def train(
+        self, theta: Theta, examples: Examples, training: Training, seed: int, stopped: Any,
+        *, anchor: Theta | None = None, gradient: bool = False,
+        correction: Theta | None = None, resume: TrainingState | None = None,
+    ) -> Trained:  # fmt: skip
+        done = 0 if resume is None else resume.steps
+        current = theta if resume is None else resume.vectors[0]
+        for step in range(done, STEPS):
+            if stopped():
+                raise TrainingStopped("stopped", TrainingState(step, (), (current,), 0.0))
+            current = current + drift(seed + step)
+            self.steps += 1
+        return Trained(current, 0.5, STEPS, -current if gradient else None)
+
+    def train_mixed(
+        self, sent: Theta, own: Theta, mix: float, adaptive: bool, examples: Examples,
+        training: Training, seed: int, stopped: Any, *, resume: TrainingState | None = None,
+    ) -> Mixed:  # fmt: skip
+        done, both, mix = (0, (sent, own), mix) if resume is None else _told(resume)
+        for step in range(done, STEPS):
+            if stopped():
+                raise TrainingStopped("stopped", TrainingState(step, (), both, mix))
+            both = both[0] + drift(seed + step), both[1] - drift(seed + step)
+            mix, self.steps = mix / 2, self.steps + 1
+        return Mixed(Trained(both[0], 0.5, STEPS), both[1], mix)
+
+    def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
+        self.evaluations += 1
+        return Metrics(float(np.abs(theta).sum()), 0.5, len(examples.targets))
+
+
+def _told(state: TrainingState) -> tuple[int, tuple[Theta, Theta], float]:
+    sent, own = state.vectors
+    return state.steps, (sent, own), state.mix
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Harness:
+    harness = Harness(tmp_path)
+    harness.trainer = Stepping()
+    return harness
+
+
+def attempt(device: Harness, job: Job, steps: int) -> Outcome | JobStopped:
+    """The job, stopped after so many steps; with a clock that counts them."""
+    asked = iter(range(steps))
+    place = replace(device.place(), stopped=lambda: next(asked, None) is None)
+    try:
+        return run_job(job, place)
+    except JobStopped as exc:
+        return exc
+
+
+def order_of(device: Harness, **changes: Any) -> Order:
+    """An order whose blobs are all there."""
+    order = device.order(1, **changes)
+    for blob in device.served.values():
+        device.blobs().write(blob)
+    return order
+
+
+ORDERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "phases": {"then": (Training(1), Training(1))},
+    "own": {"own_model": OwnModel(Training(1))},
+    "mixture": {"own_model": OwnModel(Training(1), mix=0.5, adaptive=True)},
+}
+
+
+@pytest.mark.parametrize("changes", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("each", [1, 3, STEPS])
+def test_a_job_in_pieces_is_the_job_as_a_whole(
+    device: Harness, changes: dict[str, Any], each: int
+) -> None:
+    order = order_of(device, **changes)
+    whole = attempt(device, Job(order), 1000)
+    assert isinstance(whole, Outcome)
+    trainer = device.trainer = Stepping()
+    found, checkpoint = attempt(device, Job(order), each), None
+    while isinstance(found, JobStopped):
+        assert found.checkpoint is not None
+        checkpoint = device.blobs().read(found.checkpoint)
+        found = attempt(device, Job(order, checkpoint=checkpoint), each)
+    assert (checkpoint is None) == (whole.report.steps <= each)
+    assert found == whole
+    assert trainer.steps == whole.report.steps  # none was made twice
+    assert trainer.evaluations == 2
+
+
+def test_the_time_of_every_attempt_counts(device: Harness) -> None:
+    order, ticks = order_of(device), iter(range(1000))
+    clocked = replace(device.place(), clock=lambda: float(next(ticks)))
+    with pytest.raises(JobStopped) as first:
+        run_job(Job(order), replace(clocked, stopped=lambda: True))
+    assert first.value.checkpoint is not None
+    checkpoint = device.blobs().read(first.value.checkpoint)
+    assert run_job(Job(order, checkpoint=checkpoint), clocked).report.seconds == 2.0
+
+
+CHANGED: dict[str, Callable[[Harness, Job], tuple[Harness, Job]]] = {
+    "another order": lambda device, job: (
+        device,
+        replace(job, order=order_of(device, seed=5)),
+    ),
+    "other labels": lambda device, job: (with_labels(device), job),
+    "nonsense": lambda device, job: (device, replace(job, checkpoint=b"\xc1nonsense")),
+    "another version's": lambda device, job: (device, replace(job, checkpoint=b"\x81\xa3job\xc0")),
+}
+
+
+def with_labels(device: Harness) -> Harness:
+    device.train = Examples(device.train.inputs, (device.train.targets + 1) % 4)
+    return device
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_a_checkpoint_of_something_else_is_ignored(
+    device: Harness, change: Callable[[Harness, Job], tuple[Harness, Job]]
+) -> None:
+    order = order_of(device)
+    stopped = attempt(device, Job(order), 3)
+    assert isinstance(stopped, JobStopped) and stopped.checkpoint is not None
+    job = Job(order, checkpoint=device.blobs().read(stopped.checkpoint))
+    device, job = change(device, job)
+    fresh = attempt(device, replace(job, checkpoint=None), 1000)
+    trainer = device.trainer = Stepping()
+    assert attempt(device, job, 1000) == fresh
+    assert trainer.steps == STEPS
+
+
+def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, place = order_of(device), device.place()
+    attempt(device, Job(order), 1)  # the global model is on disk
+
+    def full(data: bytes) -> bytes:
+        raise StorageError("disk full (test)")
+
+    monkeypatch.setattr(place.blobs, "write", full)
+    with pytest.raises(JobStopped) as stopped:
+        run_job(Job(order), replace(place, stopped=lambda: True))
+    assert stopped.value.checkpoint is None
+
+
+# The agent's side.
+
+
+def paused(device: Harness, steps: int) -> bytes:
+    """An order begun and stopped after so many steps. Returns the checkpoint's name."""
+    device.connect()
+    device.order_at_hand = order = device.order(1)
+    device.tell(order)
+    (start,) = only(device.feed(order.bundle, order.model), StartJob)
+    found = attempt(device, start.job, steps)
+    assert isinstance(found, JobStopped) and found.checkpoint is not None
+    assert device.agent.interrupted(found.checkpoint) == []
+    return found.checkpoint
+
+
+def test_training_pauses_while_the_gate_is_closed(device: Harness, tmp_path: Path) -> None:
+    paused(device, 3)
+    device.closed = "too hot"
+    device.pump([])
+    assert not device.updates
+    device.closed = ""
+    device.now += GATE_RETRY_S
+    device.settle()
+    whole = Harness(tmp_path / "other")
+    whole.trainer = Stepping()
+    whole.connect()
+    whole.give(whole.order(1))
+    assert device.updates == whole.updates
+    assert isinstance(device.trainer, Stepping) and device.trainer.steps == STEPS
+
+
+def test_training_goes_on_after_a_restart(device: Harness) -> None:
+    name = paused(device, 3)
+    device.pump(device.reboot())
+    device.settle()
+    assert isinstance(device.trainer, Stepping) and device.trainer.steps == STEPS
+    assert device.report().steps == STEPS
+    assert device.on_disk().stopped == {}
+    assert name.hex() not in device.blob_files()
+
+
+def test_a_damaged_checkpoint_costs_only_the_steps_it_had(device: Harness) -> None:
+    name = paused(device, 3)
+    (file,) = device.folder.glob(f"blobs/*/{name.hex()}")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    device.pump(device.reboot())
+    device.settle()
+    assert isinstance(device.trainer, Stepping) and device.trainer.steps == 3 + STEPS
+    assert any("the training starts over" in note for note in device.notes)
+
+
+@pytest.mark.parametrize("way", ["cancelled", "overtaken"])
+def test_the_checkpoint_of_an_order_that_is_gone_is_deleted(device: Harness, way: str) -> None:
+    name = paused(device, 3)
+    device.closed = "too hot"
+    device.order_at_hand = None
+    assert name.hex() in device.blob_files()
+    device.pump(device.tell(Cancel("run", 1, "late") if way == "cancelled" else device.order(2)))
+    assert name.hex() not in device.blob_files()
+
+
+def test_what_is_not_stopped_leaves_no_checkpoint(device: Harness) -> None:
+    device.train = examples(4)
+    device.connect()
+    device.give(device.order(1))
+    device.settle()
+    assert device.on_disk().stopped == {}

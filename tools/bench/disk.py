@@ -1,0 +1,198 @@
+"""What a round writes to a device's disk: bytes, and how often it waits for the disk (fsync).
+
+    python -m tools.bench.disk [--rounds 8]
+
+Two real agents and the real coordinator exchange frames in one process, as examples/one_round.py does, over
+rounds of FedOBP with the demo's model (4-layer CNN, 582,026 parameters) and codec. Every write and fsync of
+the agents' folders is counted, by what the file is for. The first rounds are left out: they bring the
+bundle and the whole model. The last line is JSON: means of a device and round. Returns 1 above the budget.
+
+A round keeps three vectors of the model's size: the global model, what error feedback owes, and the
+device's own model. An fsync of a folder follows each file's, and one more each of the first 256 subfolders
+of blobs, which a device makes in its first weeks.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from sedge_cloud import RunConfig, Store, start_run
+from sedge_cloud.config import CodecConfig, TrainingConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.events import RoundClosed
+from sedge_edge import Examples, Identity, OpenBundles, StartJob, local_context, open_agent, run_job
+from sedge_edge.training.job import CODECS
+from sedge_export import export
+from sedge_export.models import avgcnn
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello
+
+WARM_UP = 2
+# The journal's four commits, four blobs and one download, a file and its folder each, and some new folders.
+MAX_FSYNCS = 24.0
+# The three vectors, and a tenth of one for all the rest.
+MAX_VECTORS = 3.1
+SHAPE = (1, 28, 28)
+
+
+class Meter:
+    """Counts writes and fsyncs while it is on, by the kind of file."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.written: Counter[str] = Counter()
+        self.fsyncs: Counter[str] = Counter()
+        self.jobs = self.update_bytes = 0
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        """Count what is done inside."""
+        pwrite, fsync = os.pwrite, os.fsync
+
+        def counted_write(descriptor: int, data: bytes | memoryview, offset: int) -> int:
+            written = pwrite(descriptor, data, offset)
+            self.written[kind(descriptor)] += written
+            return written
+
+        def counted_fsync(descriptor: int) -> None:
+            self.fsyncs[kind(descriptor)] += 1
+            fsync(descriptor)
+
+        with (
+            patch.object(os, "pwrite", counted_write),
+            patch.object(os, "fsync", counted_fsync),
+        ):
+            yield
+
+
+def kind(descriptor: int) -> str:
+    """What an open file is for."""
+    path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    if path.is_dir():
+        return "folders"
+    if path.name.startswith("journal"):
+        return "journal"
+    return "downloads" if path.suffix == ".part" else "blobs"
+
+
+class Device:
+    """An agent that works at once, without a thread."""
+
+    def __init__(self, name: str, folder: Path, meter: Meter, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        inputs = rng.standard_normal((64, *SHAPE)).astype(np.float32)
+        examples = Examples(inputs, rng.integers(0, 10, 64, np.int64))
+        hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), CODECS, 64, 64)
+        identity = Identity(name, "home", DeviceKeys.of(name.encode().ljust(32)), hello)
+        self.meter = meter
+        self.agent = open_agent(identity, folder, np.random.default_rng(0), 1)
+        self.place = local_context(self.agent, (examples, examples), OpenBundles("onnxruntime", 1))
+
+    def connect(self, now: float) -> list[Send]:
+        """The link comes up."""
+        self.agent.will()
+        with self.meter.on():
+            return [*self._frames(self.agent.connected(now, max_packet_bytes=400_000), now)]
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[Send]:
+        """A frame arrives; what is sent in answer."""
+        with self.meter.on():
+            return [*self._frames(self.agent.receive(topic, payload, now), now)]
+
+    def _frames(self, effects: Sequence[object], now: float) -> Iterator[Send]:
+        for effect in effects:
+            if isinstance(effect, StartJob):
+                outcome = run_job(effect.job, self.place)
+                self.meter.jobs += 1
+                self.meter.update_bytes += len(self.agent.blobs.read(outcome.update))
+                yield from self._frames(self.agent.finished(outcome, now), now)
+            elif isinstance(effect, Send):
+                yield effect
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Play the rounds. Returns the means of a device and round."""
+    torch.manual_seed(0)
+    model, bundle = avgcnn(), folder / "bundle"
+    sample = torch.randn(32, *SHAPE)
+    export(model, sample, batch_size=32, name="cnn", num_classes=10, folder=bundle)
+    config = RunConfig(
+        strategy="fedobp",
+        options={"quantile": 0.9995},
+        num_rounds=rounds,
+        evaluate=False,
+        training=TrainingConfig(local_epochs=1, learning_rate=0.01, momentum=0.7),
+        codec=CodecConfig(ValueCoding.BF16, 0.04),
+    )
+    store, now, meter = Store(folder / "cloud"), 0.0, Meter()
+    start_run(store, "run", bundle, config)
+    devices: dict[str, Device] = {}
+    for seed, name in enumerate(("left", "right")):
+        store.add_device(name, name.encode().ljust(32))
+        devices[name] = Device(name, folder / name, meter, seed)
+    cloud = Coordinator("home", store, gather_s=0.0, incarnation=1)
+    wire: list[object] = [*cloud.load(now)]
+    for device in devices.values():
+        wire += device.connect(now)
+    while cloud.runs["run"].status == "running":
+        now += 0.1
+        wire += cloud.poll(now, room=16)
+        while wire:
+            match wire.pop(0):
+                case RoundClosed(summary=s) if s.round <= WARM_UP:
+                    meter.reset()
+                case Send(topic=topic, payload=frame) if topic.endswith("/up"):
+                    wire += cloud.receive(topic, frame, now)
+                case Send(topic=topic, payload=frame):
+                    for name, device in devices.items():
+                        if "/blob/" in topic or f"/{name}/" in topic:
+                            wire += device.receive(topic, frame, now)
+                case _:
+                    pass
+    store.close()
+    counted = meter.jobs
+    size = 4 * sum(p.numel() for p in model.parameters())  # bytes of a vector
+    return {
+        "bench": "disk",
+        "rounds": rounds - WARM_UP,
+        "parameters": size // 4,
+        "update_bytes": round(meter.update_bytes / counted),
+        "written_bytes": round(meter.written.total() / counted),
+        "model_sizes": round(meter.written.total() / counted / size, 2),
+        "fsyncs": round(meter.fsyncs.total() / counted, 1),
+        "written_by": {name: round(size / counted) for name, size in meter.written.items()},
+        "fsyncs_by": {name: round(count / counted, 1) for name, count in meter.fsyncs.items()},
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line of JSON. Returns 1 when a round writes more than the budget."""
+    parser = argparse.ArgumentParser(description="What a round writes to a device's disk.")
+    parser.add_argument("--rounds", type=int, default=8, help=f"more than {WARM_UP}")
+    rounds: int = parser.parse_args(argv).rounds
+    if rounds <= WARM_UP:
+        parser.error(f"--rounds: found {rounds}, expected more than {WARM_UP}")
+    with tempfile.TemporaryDirectory() as temporary:
+        row = measure(Path(temporary), rounds)
+    print(json.dumps(row))
+    within = row["fsyncs"] <= MAX_FSYNCS and row["model_sizes"] <= MAX_VECTORS
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -3,7 +3,8 @@
 A runtime makes a callable of each program, from named arrays to arrays. A program has these inputs and
 outputs; n = parameters, B = rows of a batch, and a tensor without a shape below is a single number:
 
-    gradient    theta, x, y, w  -> gradient, loss, and statistics where the layout has any
+    gradient    theta, x, y, w, and noise where the manifest has any
+                                -> gradient, loss, and statistics where the layout has any
     evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
     predict     theta, x        -> logits
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.batches import Batch, batches, evaluation_batches
 from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers import (
     Arrays,
     Differentiated,
@@ -238,8 +240,11 @@ class BundleTrainer:
                     vectors = tuple(stepper.vectors())
                     state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
                     raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
+                feeds = buffers.fill(batch)
+                if count := self._bundle.manifest.noise:
+                    feeds["noise"] = noise(seed, steps, count)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
-                    step_losses = [float(loss) for loss in stepper.step(buffers.fill(batch), last)]
+                    step_losses = [float(loss) for loss in stepper.step(feeds, last)]
                 steps += 1
                 losses.append(step_losses[0])
                 if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
@@ -262,7 +267,7 @@ class BundleTrainer:
             training.local_epochs,
             training.last_batch,
             seed,
-            padding_is_safe=not manifest.uses_batch_statistics,
+            padding_is_safe=manifest.padding_is_safe,
         )
 
     def _run(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
@@ -279,9 +284,11 @@ class BundleTrainer:
             return self._programs[name]
 
     def _load(self, name: str) -> LoadedProgram:
-        signature = SIGNATURES[name]
-        if name == "gradient" and self._bundle.manifest.layout.statistics:
+        signature, manifest = SIGNATURES[name], self._bundle.manifest
+        if name == "gradient" and manifest.layout.statistics:
             signature = signature._replace(outputs=(*signature.outputs, "statistics"))
+        if name == "gradient" and manifest.noise:
+            signature = signature._replace(inputs=(*signature.inputs, "noise"))
         return self._load_program(signature)
 
 

@@ -8,6 +8,7 @@ device where there is one, otherwise on the CPU.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sedge_edge.backends.bundle_trainer import LoadedProgram, LoadProgram, Signature
+from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.steppers import Arrays
@@ -65,10 +67,8 @@ class _Model:
     """The three programs' functions, of tensors on the model's device."""
 
     def __init__(self, bundle: Bundle, module: nn.Module, loss: RowLoss, name: str) -> None:
-        layout, frozen = bundle.manifest.layout, bundle.manifest.frozen
-        _check(
-            module, (*layout.tensors, *(frozen.layout.tensors if frozen is not None else ())), name
-        )
+        layout = bundle.manifest.layout
+        _check(module, bundle.manifest.tensors, name)
         place_frozen(module, bundle)
         for key, parameter in module.named_parameters():
             parameter.requires_grad_(key in layout.by_name)
@@ -82,11 +82,15 @@ class _Model:
         """The array's values, to be read only."""
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
-    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
+    def gradient(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None
+    ) -> list[Tensor]:
         """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any."""
 
         def mean_loss() -> Tensor:
-            return (w * self._loss(self._flat.module(x), y)).sum() / w.sum()
+            with nullcontext() if noise is None else draws(noise):
+                output = self._flat.module(x)
+            return (w * self._loss(output, y)).sum() / w.sum()
 
         found = self._flat.differentiate(theta, mean_loss)
         return [cast(Tensor, part) for part in found if part is not None]

@@ -12,14 +12,16 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.errors import CodecError, StorageError
-from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.program import check_program
 from sedge_protocol.wire.transfer import Manifest, describe
 
@@ -100,6 +102,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen`` is
     None where every tensor is in ``layout``. ``verification`` is None without programs.
+    ``noise`` counts the random numbers that a step takes.
     """
 
     format: int
@@ -115,6 +118,18 @@ class BundleManifest(msgspec.Struct, frozen=True):
     axes: Axes | None = None
     dropped: float = 0.0
     frozen: FrozenData | None = None
+    noise: Annotated[int, Meta(ge=0, le=2**28)] = 0
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor of the model: those of ``layout``, then the frozen ones."""
+        frozen = () if self.frozen is None else self.frozen.layout.tensors
+        return (*self.layout.tensors, *frozen)
+
+    @property
+    def padding_is_safe(self) -> bool:
+        """Whether padded rows leave a step as it is: not with batch statistics, nor with random numbers."""
+        return not self.uses_batch_statistics and not self.noise
 
 
 class Bundle(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sedge_protocol": set(),
     "sedge_cloud": {"sedge_protocol"},
     "sedge_edge": {"sedge_protocol"},
-    "sedge_export": {"sedge_protocol"},
+    "sedge_export": {"sedge_protocol", "sedge_edge"},
     "sedge_emulate": {"sedge_protocol", "sedge_cloud", "sedge_edge", "sedge_export"},
 }
 # What a module may not reach, itself or through whatever it imports: other folders, and the outside.

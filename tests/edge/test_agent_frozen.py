@@ -18,7 +18,11 @@ FILE = BLOB.sha256.hex()
 
 
 def give(
-    device: Harness, number: int = 1, seed: int = 0, data: FrozenData | None = DATA, run: str = "run"
+    device: Harness,
+    number: int = 1,
+    seed: int = 0,
+    data: FrozenData | None = DATA,
+    run: str = "run",
 ) -> Manifest:
     """An order with a bundle that names the data. Returns the bundle's manifest."""
     device.serve(VALUES.tobytes(), BLOB)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from tools.bench.zoo import deep
 from torch import Tensor, nn
 
 from sedge_export import export, models
@@ -88,6 +89,25 @@ def test_resnet8(build: Callable[[], nn.Module], dropped: float, tmp_path: Path)
     assert manifest.axes is not None
     whole = (64, 64, 128, 128, 256, 256)
     assert manifest.axes.channels == tuple(int((1 - dropped) * channels) for channels in whole)
+
+
+DEEP: dict[str, Callable[[], nn.Module]] = {
+    "ResNet-18": lambda: deep.resnet18(4),
+    "MobileNetV2": lambda: deep.mobilenet_v2(0.25),
+    "EfficientNet": lambda: deep.efficientnet(0.25),
+    "ShuffleNetV2": lambda: deep.shufflenet_v2(16, (2, 2, 2)),
+    "DenseNet": lambda: deep.densenet(4, (2, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("network", DEEP)
+def test_deep_networks_are_as_exact_as_torch(network: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 16, 16)
+    manifest = export(DEEP[network](), x, batch_size=4, name="d", num_classes=10, folder=tmp_path)
+    found = manifest.verification
+    assert found is not None
+    assert 0 < found.epoch_error <= found.tolerance + 4 * found.torch_error
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 1_229_002), (3, 1_235_274)])

@@ -17,7 +17,7 @@ from sedge_export import export
 
 torch.set_num_threads(1)
 
-Body: TypeAlias = Callable[[Tensor], Tensor]
+Body: TypeAlias = Callable[..., Tensor]
 Function: TypeAlias = Callable[[Body, Tensor], Tensor]
 
 BATCH, CLASSES = 5, 3
@@ -129,6 +129,79 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
     "cumsum and flip": (lambda a, x: a(x).cumsum(1).flip(2, 3), conv()),
     "softmax of images": (lambda a, x: a(x).softmax(1) * a(x).sigmoid(), conv()),
 }
+
+
+def assigned(a: Body, x: Tensor) -> Tensor:
+    """Slices, steps and single planes written into a tensor."""
+    made = torch.zeros(x.shape[0], 4, 9, 8)
+    made[:, :, :8, :7] = a(x)
+    made[:, 1:, 8] = x[:, :, 0, :1]
+    made[:, ::2, 1::3, 7] += 0.5 * x[:, :2, ::3, 2]
+    return made.tanh()
+
+
+class Swish(torch.autograd.Function):
+    """A function with a context, a constant, and two outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+        gate = torch.sigmoid(rate * x)
+        ctx.rate = rate
+        ctx.save_for_backward(x, gate)
+        return x * gate, gate.sum((1, 2, 3), keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        x, gate = ctx.saved_tensors
+        slope = ctx.rate * gate * (1 - gate)
+        return gradients[0] * (gate + x * slope) + gradients[1] * slope, None
+
+
+def own_function(a: Body, x: Tensor) -> Tensor:
+    """Both outputs of a function of one's own."""
+    values, total = Swish.apply(a(x), 1.5)  # type: ignore[no-untyped-call]
+    found: Tensor = values + 0.01 * total
+    return found
+
+
+class Doubled(nn.BatchNorm2d):
+    """A batch normalisation with a forward pass of its own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Twice the normalised input."""
+        return 2 * super().forward(input)
+
+
+def resized(**options: Any) -> Function:
+    return lambda a, x: nn.functional.interpolate(a(x), **options)
+
+
+# What a trace replaces, or torch decomposes: each beside a convolution.
+REPLACED: dict[str, tuple[Function, nn.Module]] = {
+    "assigned": (assigned, conv()),
+    "powers of two": (lambda a, x: 2 ** a(x), conv()),
+    "unfold": (lambda a, x: a(x).unfold(2, 3, 2).unfold(-2, 2, 1), conv()),
+    "im2col": (lambda a, x: nn.functional.unfold(a(x), 3, stride=2), conv()),
+    "nearest": (resized(scale_factor=2), conv()),
+    "nearest, not whole": (resized(size=(5, 11)), conv()),
+    "nearest, exact": (resized(size=(5, 11), mode="nearest-exact"), conv()),
+    "bilinear": (resized(scale_factor=1.7, mode="bilinear"), conv()),
+    "bilinear, corners": (resized(size=(16, 3), mode="bilinear", align_corners=True), conv()),
+    "bilinear, recomputed": (
+        resized(scale_factor=1.7, mode="bilinear", recompute_scale_factor=True), conv(),
+    ),
+    "linear": (lambda a, x: nn.functional.interpolate(a(x)[:, :, 0], size=5, mode="linear"), conv()),
+    "adaptive averages": (lambda a, x: nn.functional.adaptive_avg_pool2d(a(x), (3, None)), conv()),
+    "adaptive maxima": (lambda a, x: nn.functional.adaptive_max_pool2d(a(x), (3, 5)), conv()),
+    "adaptive, one axis": (
+        lambda a, x: nn.functional.adaptive_avg_pool1d(a(x)[:, :, 0], 3)
+        + nn.functional.adaptive_max_pool1d(a(x)[:, :, 1], 3),
+        conv(),
+    ),
+    "response norm": (lambda a, x: nn.functional.local_response_norm(a(x), 3, 0.5), conv()),
+    "own function": (own_function, conv()),
+    "own batch norm": (lambda a, x: a(x), nn.Sequential(conv(), Doubled(4))),
+}  # fmt: skip
 SEQUENCES = [
     nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
     nn.TransformerEncoderLayer(
@@ -160,6 +233,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "activations": lambda: Beside(*(nn.Sequential(conv(), layer) for layer in ACTIVATIONS)),
     "normalisations": lambda: Beside(*(nn.Sequential(conv(), norm) for norm in NORMS)),
     "functions": lambda: Beside(*(Lambda(*case) for case in FUNCTIONS.values())),
+    "replaced functions": lambda: Beside(*(Lambda(*case) for case in REPLACED.values())),
 }  # fmt: skip
 
 
@@ -191,4 +265,24 @@ def test_sequences(tmp_path: Path) -> None:
 def test_embeddings(tmp_path: Path) -> None:
     tables = [nn.Embedding(20, 8, padding_idx=padding) for padding in (None, 0)]
     words = torch.randint(20, (6, 9), generator=torch.Generator().manual_seed(1))
-    agrees(Beside(*(Lambda(lambda a, x: a(x).mean(1), table) for table in tables)), words, tmp_path)
+    bags = [nn.EmbeddingBag(20, 8, mode=mode) for mode in ("mean", "sum", "max")]
+    means = [Lambda(lambda a, x: a(x).mean(1), table) for table in tables]
+    agrees(Beside(*means, *bags), words, tmp_path)
+
+
+def smoothed(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross entropy with label smoothing and class weights."""
+    weights = torch.tensor([1.0, 2.0, 0.5])
+    return nn.functional.cross_entropy(
+        logits, y, weights, reduction="none", label_smoothing=0.1
+    ) + nn.functional.multi_margin_loss(logits, y, reduction="none")
+
+
+def test_bilinear_products_and_losses(tmp_path: Path) -> None:
+    layer = Lambda(lambda a, x: a(x[:, :4], x[:, 4:]), nn.Bilinear(4, 3, CLASSES))
+    manifest = export(
+        layer, random(6, 7), batch_size=BATCH, name="b", num_classes=CLASSES, folder=tmp_path,
+        loss=smoothed,
+    )  # fmt: skip
+    assert manifest.verification is not None
+    assert manifest.verification.step_error <= manifest.verification.tolerance

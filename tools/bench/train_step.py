@@ -76,11 +76,11 @@ def measure(name: str, seconds: float) -> dict[str, dict[str, float]]:
         )  # fmt: skip
         bundle, theta = load(Path(folder))
     sides, layout = [_eager_step(model, x, y)], bundle.manifest.layout
-    signature = signatures(bool(layout.statistics))["gradient"]
+    signature = signatures(bool(layout.statistics), False)["gradient"]
     for runtime in TARGETS[name]:
         data = bundle.program("gradient", runtime)
         program = RUNTIMES[runtime].load("gradient", data, signature)
-        sides.append(_program_step(program, layout, theta, x, y))
+        sides.append(program_step(program, layout, theta, x, y))
     eager_ms, *others = alternate(sides, seconds)
     return {
         runtime: {"ms": ms, "eager_ms": eager_ms, "ratio": ms / eager_ms, "target": target}
@@ -102,7 +102,8 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def _program_step(program: Program, layout: Layout, theta: Theta, x: Tensor, y: Tensor) -> Step:
+def program_step(program: Program, layout: Layout, theta: Theta, x: Tensor, y: Tensor) -> Step:
+    """One step of a program, with the optimizer of devices, which keeps its own state."""
     model = Model(layout, theta, Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM))
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),

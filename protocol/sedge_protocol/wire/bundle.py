@@ -63,17 +63,22 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The export's comparison with torch autograd.
+    """The export's comparison with torch autograd in float64.
 
-    Errors are max |difference of theta| divided by max |change of theta|: ``step_error`` after one step,
-    ``epoch_error`` with the differences of an epoch's steps added up, each step starting from torch's
-    state. Both are at most ``tolerance``; otherwise no bundle is written.
+    Errors are max |difference of gradients| divided by max |gradient|: ``step_error`` at the first step,
+    ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
+    ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
+    off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
+    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because rounding
+    decides its gradient.
     """
 
     step_error: float
     epoch_error: float
     tolerance: float
     versions: dict[str, str]
+    torch_error: float = 0.0
+    kinks: tuple[str, ...] = ()
 
 
 class FrozenData(msgspec.Struct, frozen=True):

@@ -55,6 +55,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("bundle", f"{manifest.name} in {folder}"),
         ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
         ("statistics", ", ".join(layout.statistics) or "none"),
+        ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
         ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
         ("target", f"{target.dtype} {_shape(target.shape)}, {manifest.num_classes} classes"),
         ("batch size", f"{manifest.batch_size}"),
@@ -70,8 +71,10 @@ def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:
     if checked is None:
         return [("programs", "none: devices train with code of their own")]
     errors = f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e}"
+    allowed = f"tolerance {checked.tolerance:.1e}, torch in float32 {checked.torch_error:.1e}"
     return [
-        ("against torch", f"{errors}, tolerance {checked.tolerance:.1e}"),
+        ("against torch", f"{errors}; {allowed}"),
+        ("kinks met", ", ".join(checked.kinks) or "none"),
         ("verified with", ", ".join(f"{k} {v}" for k, v in sorted(checked.versions.items()))),
     ]
 
@@ -248,7 +251,7 @@ def _export_parser() -> argparse.ArgumentParser:
         "--tolerance",
         type=_tolerance,
         default=TOLERANCE,
-        help="largest error (default %(default)s)",
+        help="largest error of a tensor's gradient beyond torch's own (default %(default)s)",
     )
     parser.add_argument(
         "--seed", type=_number, default=0, help="seed of the initial values and test batches"

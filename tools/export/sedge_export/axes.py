@@ -45,7 +45,8 @@ def find_axes(network: Network, x: Tensor) -> FoundAxes:
     values = [t.clone() for t in network.split(torch.from_numpy(network.theta)).values()]
     streams = Streams()
     labels = _first_labels(network, streams)
-    traced = trace(forward, [*values, x])
+    with network.unchanged():
+        traced = trace(forward, [*values, x])
     _walk(traced, streams, [*labels, Labels.plain(x.shape)])
     return FoundAxes(_axes(labels, streams), tuple(dict.fromkeys(streams.reasons)))
 
@@ -103,7 +104,7 @@ def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
 
 def _shapes(node: fx.Node) -> list[tuple[int, ...]]:
     """The shapes of the node's results."""
-    results = node.meta["val"]
+    results = node.meta.get("val", ())  # a bare check of values has no result
     many = results if isinstance(results, list | tuple) else (results,)
     return [tuple(result.shape) if isinstance(result, Tensor) else () for result in many]
 

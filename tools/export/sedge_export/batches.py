@@ -1,6 +1,6 @@
 """The batches that programs are verified on: random rows like the sample's, or the user's own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Generator, Tensor
@@ -20,12 +20,16 @@ class Samples:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of static size; rows from ``rows`` on are padding and have weight 0."""
+    """One batch of static size; rows from ``rows`` on are padding and have weight 0.
+
+    ``noise`` (K,) are the random numbers that the model's forward pass takes in training.
+    """
 
     x: Tensor
     y: Tensor
     w: Tensor
     rows: int
+    noise: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 def random_samples(
@@ -52,8 +56,8 @@ def random_samples(
     return Samples(x, y)
 
 
-def draw(samples: Samples, batch_size: int, padded: bool, rng: Generator) -> Batch:
-    """A batch of random rows; two thirds of a padded batch are padding.
+def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
+    """A batch of random rows, with so many random numbers; two thirds of a padded batch are padding.
 
     Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them cannot pass.
     """
@@ -61,4 +65,5 @@ def draw(samples: Samples, batch_size: int, padded: bool, rng: Generator) -> Bat
     rows = max(1, batch_size // 3) if padded else batch_size
     w = torch.rand(batch_size, generator=rng) + 0.5
     w[rows:] = 0.0
-    return Batch(samples.x[chosen], samples.y[chosen], w, rows)
+    numbers = torch.randint(2**16, (noise,), generator=rng) / 2**16  # as a device's
+    return Batch(samples.x[chosen], samples.y[chosen], w, rows, numbers)

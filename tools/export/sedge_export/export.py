@@ -17,13 +17,22 @@ from sedge_export.axes import find_axes
 from sedge_export.batches import Samples, random_samples
 from sedge_export.inspection import OperatorRecorder, inspect_model
 from sedge_export.narrow import cut
-from sedge_export.network import Network, RowLoss, copied, cross_entropy, squared_error
+from sedge_export.network import (
+    Network,
+    RowLoss,
+    copied,
+    cross_entropy,
+    random_numbers,
+    squared_error,
+)
+from sedge_export.source import place, reason
+from sedge_export.survey import survey
 from sedge_export.target import TARGETS, File, Signature, signatures
 from sedge_export.trace import trace
 from sedge_export.verify import Program as LoadedProgram
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
-from sedge_protocol.errors import ExportError
+from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import (
     FORMAT,
@@ -39,7 +48,7 @@ from sedge_protocol.wire.bundle import (
     save,
 )
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 
 
 def export(
@@ -72,31 +81,26 @@ def export(
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
     _check_backends(backends)
-    x = _sample_batch(sample_input.detach().cpu(), batch_size)
-    form = _form(model, x, loss, num_classes, dropped)
-    if target is None:
-        labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.outputs,))
-        target = labels if num_classes else floats
-    rng = torch.Generator().manual_seed(seed)
-    samples = random_samples(x, target, num_classes, batch_size, rng)
-    graphs = _traced(form, x, samples.y[:batch_size])
-    sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
-    lowered: dict[str, dict[str, File]] = {}
-    measured: list[Verification] = []
-    for backend in backends:
-        runtime = TARGETS[backend]
-        lowered[backend] = runtime.lower(graphs, form.signatures, form.operators.where)
-        loaded = {
-            key: _fed(runtime.load(key, file.data, form.signatures[key]), form.constant)
-            for key, file in lowered[backend].items()
-        }
-        with _naming(backend):
-            measured.append(
-                verify(
-                    loaded, form.model, form.network, sources, batch_size, tolerance, rng,
-                    runtime.packages,
+    x = _sample_batch(sample_input, batch_size)
+    with _one_reason():
+        form = _form(model, x, loss, num_classes, dropped)
+        if target is None:
+            labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.outputs,))
+            target = labels if num_classes else floats
+        rng = torch.Generator().manual_seed(seed)
+        samples = random_samples(x, target, num_classes, batch_size, rng)
+        sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
+        graphs = _traced(form, x, samples.y[:batch_size])
+        lowered: dict[str, dict[str, File]] = {}
+        measured: list[Verification] = []
+        for backend in backends:
+            with _naming(backend):
+                lowered[backend] = TARGETS[backend].lower(
+                    graphs, form.signatures, form.operators.where
                 )
-            )  # fmt: skip
+                measured.append(
+                    _verified(form, backend, lowered[backend], sources, batch_size, tolerance, seed)
+                )
     bundle = _bundle(form, lowered, _worst(measured), name, x, target, num_classes)
     if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
         raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
@@ -109,6 +113,17 @@ def _check_backends(backends: Sequence[str]) -> None:
         raise ExportError(f"backends: {', '.join(backends)}, expected of {', '.join(TARGETS)}")
     for backend in backends:
         TARGETS[backend].check_installed()
+
+
+@contextmanager
+def _one_reason() -> Generator[None]:
+    """Turn whatever the user's model raises into one ``ExportError`` that says where."""
+    try:
+        yield
+    except SedgeError:
+        raise
+    except Exception as exc:  # the user's code may raise anything
+        raise ExportError(f"model: cannot be exported{place(exc)}: {reason(exc)}") from exc
 
 
 @contextmanager
@@ -125,11 +140,16 @@ def _worst(measured: Sequence[Verification]) -> Verification:
         measured[0],
         step_error=max(one.step_error for one in measured),
         epoch_error=max(one.epoch_error for one in measured),
+        torch_error=max(one.torch_error for one in measured),
         versions={name: found for one in measured for name, found in one.versions.items()},
+        kinks=tuple(kink for one in measured for kink in one.kinks),
     )
 
 
-def _sample_batch(sample: Tensor, batch_size: int) -> Tensor:
+def _sample_batch(given: object, batch_size: int) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise ExportError(f"sample_input: a {type(given).__name__}, expected one tensor (B, ...)")
+    sample = given.detach().cpu()
     if sample.ndim < 1 or sample.numel() == 0:
         raise ExportError(f"sample_input: shape {tuple(sample.shape)}, expected (B, ...)")
     if sample.dtype not in (torch.float32, torch.int64):
@@ -164,7 +184,8 @@ class _Form:
     def signatures(self) -> dict[str, Signature]:
         """The programs' inputs and outputs."""
         network = self.network
-        return signatures(bool(network.layout.statistics), network.frozen is not None)
+        held = network.noise > 0, network.frozen is not None
+        return signatures(bool(network.layout.statistics), *held)
 
     @property
     def constant(self) -> dict[str, Theta]:
@@ -179,11 +200,14 @@ def _form(
     loss = loss or (cross_entropy if num_classes else squared_error)
     network = Network(model, loss, num_classes > 0)
     operators, outputs = inspect_model(copied(model), x, num_classes)
+    survey(model, x)
+    network.noise = random_numbers(model, x)
     found = find_axes(network, x)
     if dropped:
         model = cut(model, x, network.layout, found, dropped)
         network = Network(model, loss, num_classes > 0)
         operators, outputs = inspect_model(copied(model), x, num_classes)
+        network.noise = random_numbers(model, x)
     axes = found.axes.narrowed(dropped) if found.axes.channels else None
     return _Form(model, network, operators, outputs, axes, dropped)
 
@@ -197,11 +221,13 @@ def _traced(form: _Form, x: Tensor, y: Tensor) -> dict[str, fx.GraphModule]:
     }
     inputs = {"theta": torch.from_numpy(network.theta), "x": x, "y": y, "w": torch.ones(len(x))}
     inputs |= {name: torch.from_numpy(values) for name, values in form.constant.items()}
+    inputs["noise"] = torch.full((network.noise,), 0.5)
     graphs: dict[str, fx.GraphModule] = {}
     for name, function in functions.items():
         network.model.train(name == "gradient")
         names = form.signatures[name].inputs
-        graphs[name] = trace(_named(function, names), [inputs[key] for key in names])
+        with network.unchanged():
+            graphs[name] = trace(_named(function, names), [inputs[key] for key in names])
     return graphs
 
 
@@ -215,6 +241,22 @@ def _named(
 def _fed(program: LoadedProgram, constant: Mapping[str, Theta]) -> LoadedProgram:
     """A program with inputs that are the same in every run."""
     return lambda feed: program({**feed, **constant})
+
+
+def _verified(
+    form: _Form, backend: str, lowered: Mapping[str, File], sources: Sequence[Samples], batch_size: int,
+    tolerance: float, seed: int,
+) -> Verification:  # fmt: skip
+    """Load a backend's programs and verify them; all backends meet the same batches."""
+    runtime = TARGETS[backend]
+    loaded = {
+        key: _fed(runtime.load(key, file.data, form.signatures[key]), form.constant)
+        for key, file in lowered.items()
+    }
+    rng = torch.Generator().manual_seed(seed)
+    return verify(
+        loaded, form.model, form.network, sources, batch_size, tolerance, rng, runtime.packages
+    )
 
 
 def _bundle(
@@ -238,6 +280,7 @@ def _bundle(
         target=target,
         num_classes=num_classes,
         frozen=frozen,
+        noise=form.network.noise,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
         verification=measured,

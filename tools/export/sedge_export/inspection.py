@@ -1,14 +1,13 @@
 """Inspect a model before it is traced: its output, its side effects, and where its operators come from.
 
 The model runs eagerly once in training mode and once in evaluation mode, under a recorder of operators.
-Random operators and changed buffers are refused here, with the module and the source line. The record later
-names the module of an operator that cannot be lowered.
+Random operators, other random numbers and changed buffers are refused here, with the module and the source
+line. The record later names the module of an operator that cannot be lowered.
 """
 
 import re
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,12 +15,12 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sedge_edge.backends.draws import draws
 from sedge_export.network import BATCH_NORMS
+from sedge_export.source import here, place, reason
+from sedge_export.survey import Watch
 from sedge_export.trace import plain_kernels
 from sedge_protocol.errors import ExportError
-
-_TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -32,10 +31,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._model = model
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
+        self._watch = Watch(model, self._here)
 
     def where(self, operator: OpOverload) -> str:
         """`` (module 'encoder.attn', net.py:31)`` for an operator of the model, '' for an unknown one."""
-        return self._origins.get(_bare_name(operator), "")
+        return self._origins.get(bare_name(operator), "")
 
     def run(self, x: Tensor) -> object:
         """The model's output for x; records every operator."""
@@ -48,19 +48,28 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         ]
         try:
-            with plain_kernels(), self, torch.no_grad():
-                return self._model(x)
+            drawn = draws(None) if self._model.training else nullcontext()
+            with plain_kernels(), self._watch.watching(), self, torch.no_grad(), drawn:
+                output: object = self._model(x)
         finally:
             for hook in hooks:
                 hook.remove()
+        if self._watch.drawn:
+            raise ExportError(
+                f"model: its forward pass draws random numbers from {self._watch.drawn}: a program would"
+                " repeat one outcome for ever"
+            )
+        return output
 
     def _entering(self, name: str) -> Callable[[nn.Module, object], None]:
         def enter(_module: nn.Module, _arguments: object) -> None:
+            self._watch.look()
             self._inside.append(name)
 
         return enter
 
     def _left(self, _module: nn.Module, _arguments: object, _result: object) -> None:
+        self._watch.look()
         self._inside.pop()
 
     def __torch_dispatch__(
@@ -71,26 +80,25 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record the operator, then let it run. Raises ``ExportError`` for a random one."""
-        name = _bare_name(func)
+        name = bare_name(func)
         if name not in self._origins:
             self._origins[name] = self._here()
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise ExportError(
-                f"cannot lower {func}{self._origins[name]}: it needs a random stream, which a"
-                " program does not have; dropout must have p=0"
+                f"cannot lower {func}{self._origins[name]}: a program cannot be given its random"
+                " numbers; those of dropout and torch.bernoulli in training it can"
             )
         return func(*args, **(kwargs or {}))
 
     def _here(self) -> str:
         origin = [f"module {self._inside[-1]!r}"] if self._inside and self._inside[-1] else []
-        for frame in reversed(traceback.extract_stack()):
-            if not frame.filename.startswith((_TORCH, _HERE, "<")):
-                origin.append(f"{Path(frame.filename).name}:{frame.lineno}")
-                break
+        if line := here():
+            origin.append(line)
         return f" ({', '.join(origin)})" if origin else ""
 
 
-def _bare_name(operator: OpOverload) -> str:
+def bare_name(operator: OpOverload) -> str:
+    """The name without overload, underscores and ``_backward``."""
     name = operator._schema.name.rpartition("::")[2]
     return re.sub(r"_backward.*$", "", name).strip("_")
 
@@ -113,9 +121,8 @@ def inspect_model(model: nn.Module, x: Tensor, num_classes: int) -> tuple[Operat
         except Exception as exc:  # the user's code may raise anything
             integers = "; integers are for token ids, measurements must be float32"
             raise ExportError(
-                f"model: fails on the sample input {x.dtype} {tuple(x.shape)}:"
-                f" {type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
-                f"{'' if x.is_floating_point() else integers}"
+                f"model: fails on the sample input {x.dtype} {tuple(x.shape)}{place(exc)}:"
+                f" {reason(exc)}{'' if x.is_floating_point() else integers}"
             ) from exc
         width = _check_output(output, x.shape[0], num_classes)
         _check_unchanged(before, _tensors(model))
@@ -145,6 +152,9 @@ def _check_output(output: object, batch_size: int, num_classes: int) -> int:
 
 
 def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    for name in after.keys() - before.keys():
+        if isinstance(after[name], nn.Parameter):
+            raise ExportError(f"model: its forward pass adds the parameter {name!r}")
     for name, tensor in before.items():
         if not torch.equal(tensor, after[name]):
             raise ExportError(

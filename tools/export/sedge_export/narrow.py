@@ -3,20 +3,17 @@
 Its tensors are slices of the whole model's. It trains and exports like any other module.
 """
 
-import traceback
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
 from sedge_export.axes import FoundAxes, find_axes
 from sedge_export.network import Network, copied, squared_error
 from sedge_export.resize import resize
+from sedge_export.source import place, reason
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout
 
-_TORCH = str(Path(torch.__file__).parent)
 _HINT = "sizes in its forward pass must come from the input: x.flatten(1), not x.view(-1, 1024)"
 MAX_REASONS = 3
 
@@ -82,8 +79,7 @@ def _check_runs(whole: nn.Module, narrower: nn.Module, sample: Tensor, dropped: 
     try:
         found = _output_shape(narrower, sample)
     except Exception as exc:  # the user's code may raise anything
-        reason = f"{type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
-        raise ExportError(f"{what} fails{_source_line(exc)}: {reason}; {_HINT}") from exc
+        raise ExportError(f"{what} fails{place(exc)}: {reason(exc)}; {_HINT}") from exc
     expected = _output_shape(whole, sample)
     if found != expected:
         raise ExportError(f"{what} gives {found}, expected {expected}; {_HINT}")
@@ -93,11 +89,3 @@ def _output_shape(module: nn.Module, sample: Tensor) -> tuple[int, ...]:
     with torch.no_grad():
         output: Tensor = copied(module).eval()(sample)
     return tuple(output.shape)
-
-
-def _source_line(exc: Exception) -> str:
-    """`` at net.py:31, `x = x.view(-1, 1024)` ``: the innermost line outside torch."""
-    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
-        if not frame.filename.startswith((_TORCH, __file__)):
-            return f" at {Path(frame.filename).name}:{frame.lineno}, `{frame.line}`"
-    return ""

@@ -9,14 +9,18 @@ nothing about ONNX.
 """
 
 import copy
-from collections.abc import Callable, Set
+from collections.abc import Callable, Generator, Set
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
+from sedge_edge.backends.draws import draws
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 
@@ -49,7 +53,8 @@ class Network:
     ``frozen`` (m,); without, they are the model's own. Raises ``ExportError`` when theta cannot hold a model.
     """
 
-    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool) -> None:
+    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool, noise: int = 0) -> None:
+        self.noise = noise  # how many random numbers a batch takes in training
         self.model = copied(model).train()
         for name, module in self.model.named_modules():
             if isinstance(module, BATCH_NORMS):
@@ -90,11 +95,30 @@ class Network:
         """Whether a row's result in training depends on the other rows of its batch."""
         return bool(self.layout.statistics)
 
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Put back every attribute that the forward pass sets: what a trace leaves there has no values."""
+        held = [
+            (module, {**vars(module), "_buffers": dict(vars(module)["_buffers"])})
+            for module in self.model.modules()
+        ]
+        try:
+            yield
+        finally:
+            for module, attributes in held:
+                vars(module).clear()
+                vars(module).update(attributes)
+
     def gradient(
-        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, frozen: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any."""
-        found, statistics, loss = self._gradient(self.split(theta, frozen), x, y, w)
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor,
+        noise: Tensor | None = None, frozen: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any.
+
+        ``noise`` (K,) are the random numbers of the forward pass.
+        """
+        with nullcontext() if noise is None else draws(noise):
+            found, statistics, loss = self._gradient(self.split(theta, frozen), x, y, w)
         flat = torch.cat([found[t.name].reshape(-1) for t in self.layout.tensors])
         if not statistics:
             return flat, loss
@@ -153,6 +177,13 @@ class Network:
         return {**gradient, **zeros}, updated, loss
 
 
+def random_numbers(model: nn.Module, x: Tensor) -> int:
+    """How many random numbers the model's forward pass takes for a batch x (B, ...) in training."""
+    with draws(None) as source, torch.no_grad():
+        copied(model).train()(x)
+    return source.count
+
+
 def copied(model: nn.Module) -> nn.Module:
     """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when copying fails."""
     try:
@@ -174,7 +205,7 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         )
     momentum = norm.momentum
 
-    def forward(x: Tensor) -> Tensor:
+    def batch_norm(x: Tensor, *_arguments: object, **_options: object) -> Tensor:
         mean, variance = norm.running_mean, norm.running_var
         result = torch.ops.aten._native_batch_norm_legit_functional(
             x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
@@ -184,6 +215,15 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         output: Tensor = result[0]
         return output
 
+    own: Callable[..., Tensor] = type(norm).forward
+
+    def forward(*inputs: Tensor) -> Tensor:
+        """The module's own forward pass, around the functional operator."""
+        with mock.patch.object(functional, "batch_norm", batch_norm):
+            return own(norm, *inputs)
+
+    # It counts for a momentum that changes, and would be changed in place.
+    norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
 

@@ -32,13 +32,16 @@ class File(NamedTuple):
     data: bytes
 
 
-def signatures(has_statistics: bool, has_frozen: bool) -> dict[str, Signature]:
-    """The programs of a model by name; with ``has_frozen`` each takes the tensors that are not in theta."""
+def signatures(has_statistics: bool, has_noise: bool, has_frozen: bool) -> dict[str, Signature]:
+    """The programs of a model by name; has its layout statistics, its training random numbers?
+
+    With ``has_frozen`` each takes the tensors that are not in theta.
+    """
     values = ("theta", *((FROZEN,) if has_frozen else ()))
     batch = (*values, "x", "y", "w")
     gradient = ("gradient", "loss", *(("statistics",) if has_statistics else ()))
     return {
-        "gradient": Signature(batch, gradient),
+        "gradient": Signature((*batch, "noise") if has_noise else batch, gradient),
         "evaluate": Signature(batch, ("loss_sum", "correct_count", "weight_sum")),
         "predict": Signature((*values, "x"), ("logits",)),
     }

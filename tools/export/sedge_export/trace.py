@@ -9,12 +9,17 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sedge_export.lowering.table import LOWERINGS
+from sedge_export.own_functions import fit_for_tracing
+from sedge_export.replaced import Replacing
 from sedge_export.rewrite import pool_before_relu
+from sedge_export.source import place, reason
 from sedge_protocol.errors import ExportError
 
 Function: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -58,12 +63,15 @@ def _decompositions() -> dict[OpOverload, Function]:
     return {op: how for op, how in known.items() if op not in LOWERINGS}
 
 
-def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
+def _traced(
+    function: Function, inputs: Sequence[Tensor], functional: bool = True
+) -> fx.GraphModule:
     def call(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:  # make_fx counts a method's self
-        return function(*tensors)
+        with Replacing(), fit_for_tracing():
+            return function(*tensors)
 
     tracer = make_fx(
-        functionalize(call, remove="mutations"),
+        functionalize(call, remove="mutations") if functional else call,
         decomposition_table=_decompositions(),
         tracing_mode="fake",
         _allow_non_fake_inputs=True,
@@ -73,11 +81,20 @@ def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     except ExportError:
         raise
     except Exception as exc:  # the user's code may raise anything
-        reason = str(exc).partition("\n")[0]
+        if functional and "custom_function_call" in str(exc):  # a Function's own, not through it
+            return _traced(_traced(function, inputs, False), inputs)
         raise ExportError(
-            "model: cannot be traced, most often because its path or its shapes depend on the data:"
-            f" {type(exc).__name__}: {reason}"
+            f"model: cannot be traced{place(exc)}: {_depends(exc)}{reason(exc)}"
         ) from exc
+
+
+def _depends(exc: Exception) -> str:
+    """Whether a tensor's values were asked for, which it does not have while it is traced."""
+    if isinstance(exc, GuardOnDataDependentSymNode | DataDependentOutputException) or (
+        "data pointer" in str(exc) or "tensor subclasses" in str(exc)
+    ):
+        return "its path or its shapes depend on the data: "
+    return ""
 
 
 def _writes(node: fx.Node) -> bool:

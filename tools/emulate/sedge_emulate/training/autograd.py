@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.examples import Examples
+from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers import (
     Differentiated,
     MixtureStepper,
@@ -103,12 +104,14 @@ class AutogradTrainer:
         for batch in batches:
             rows = batch.indices[batch.weights > 0]
             x, y = self._resident.rows(task.examples, rows)
-            losses.append(torch.stack(stepper.step((x, y), batch is batches[-1])))
+            numbers = torch.from_numpy(noise(task.seed, len(losses), self._problem.noise))
+            drawn = x, y, numbers.to(self._device)
+            losses.append(torch.stack(stepper.step(drawn, batch is batches[-1])))
             record.add(batch)
         return record, torch.stack(losses).t().tolist()
 
     def _differentiate(
-        self, theta: Theta, batch: tuple[Tensor, Tensor], last: bool
+        self, theta: Theta, batch: tuple[Tensor, Tensor, Tensor], last: bool
     ) -> Differentiated:
         return self._engine.differentiate(cast(Tensor, theta), *batch)
 

@@ -4,9 +4,11 @@ The gradient check trains a few devices, of ragged sizes, plainly and with momen
 is the user's own model in float64 (``sedge_export.eager``: autograd and torch.optim.SGD, real rows only).
 Plain eager float32 differs from it by rounding, and by what the model makes of rounding: one value on the
 other side of a ReLU moves ResNet-8's first weights by per cents, and torch's channels-last batch norm is 30
-times less exact than its contiguous one. A trainer passes where each tensor is as near as eager
-float32 in either memory format, within a factor; in a task or two it may be off by more, as accidents of
-rounding are rare. A gradient that is lost, doubled or of another element is an error of the order of 1.
+times less exact than its contiguous one. A trainer passes where each tensor is as near as the same tensor
+in eager float32 in either memory format, within a factor; in a task or two it may be off by more, as
+accidents of rounding are rare. A gradient that is lost, doubled or of another element is an error of the
+order of 1. Where two right trainings part within a few steps, as those of a fresh MobileNetV2 do at the
+usual rate, a comparison would show nothing: such a model is trained at lower rates.
 The composition check trains the same devices in other groups and requires the same bits.
 """
 
@@ -16,16 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from msgspec.structs import replace
 from torch import nn
 
 from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.batches import Batch
-from sedge_export.eager import Eager
-from sedge_export.network import copied
+from sedge_export.eager import Eager, Vector
+from sedge_export.network import Network, copied
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import Training
@@ -40,10 +43,18 @@ TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "bf16": 0.35}
 _FACTOR = 8.0
 _ACCIDENTS = 2
 _MOST = 0.25
+# The learning rates, as shares of the usual ones, that are tried until eager float32 is off by no more than
+# this share of any tensor's change. Plain autograd was off by up to 2.3 times as much (six networks, three
+# to five seeds), which leaves it below ``_MOST``. Usual rates put MobileNetV2 off by 4.2, a thousandth by
+# 0.2; where no rate is calm, the limit grows with eager's error, to what a lost gradient still exceeds.
+_CALM = 0.1
+_LOST = 0.75
+_RATES = (1.0, 0.1, 0.01, 0.001)
 # How far the start of a second float32 training is shaken, as a share of each value: one training alone
 # may happen to put every value on the right side of every ReLU.
 _SHAKEN = 1e-6
-# float32 keeps no more of a value than this, however little it changed.
+# float32 keeps no more of a value than this, however little it changed, nor of the gradient of a tensor
+# whose terms cancel, such as a bias in front of a normalisation, beside that of all others.
 _ROUNDING = 1e-6
 _SIZES = (2.25, 1.0, 0.4)  # devices' examples, in batches
 _PLAIN = Training(local_epochs=1, learning_rate=0.05)
@@ -58,7 +69,7 @@ class Wrong(SedgeError):
 class _End:
     """theta (n,) after a task, the last epoch's loss, and the evaluation on the same examples."""
 
-    theta: Theta
+    theta: Vector
     loss: float
     metrics: Metrics
 
@@ -67,15 +78,20 @@ class _End:
 class References:
     """The check's tasks, their ends in float64, and how far from these eager float32 ends.
 
-    ``errors`` has the largest L2 error of each tensor by name, in the tensor's own unit; ``noise`` is the
-    largest as a share of a tensor's change, ``loss_noise`` as a share of a loss.
+    ``errors`` has the largest L2 error of each tensor's change by name, in the tensor's own unit, and
+    ``shares`` as a share of the change; ``noise`` is the largest share, ``loss_noise`` that of a loss.
     """
 
     tasks: tuple[Task, ...]
     ends: tuple[_End, ...]
     errors: dict[str, float]
-    noise: float
+    shares: dict[str, float]
     loss_noise: float
+
+    @property
+    def noise(self) -> float:
+        """The largest share of a tensor's change by which eager float32 is off."""
+        return max(self.shares.values())
 
 
 def references(problem: Problem) -> References:
@@ -87,35 +103,42 @@ def references(problem: Problem) -> References:
     rng = np.random.default_rng(0)
     rows = [max(2, round(size * problem.batch_size)) for size in _SIZES]
     classes = _num_outputs(problem)
-    tasks = tuple(
-        Task(
-            problem.network.theta,
-            Examples(drawn(problem, count, rng), rng.integers(0, classes, count)),
-            how,
-            seed,
+    devices = [Examples(drawn(problem, n, rng), rng.integers(0, classes, n)) for n in rows]
+    found: list[References] = []
+    for share in _RATES:
+        hows = [replace(how, learning_rate=share * how.learning_rate) for how in (_PLAIN, _PULLED)]
+        tasks = tuple(
+            Task(problem.network.theta, examples, how, seed)
+            for how in hows
+            for seed, examples in enumerate(devices)
         )
-        for how in (_PLAIN, _PULLED)
-        for seed, count in enumerate(rows)
-    )
+        found.append(_references(problem, tasks))
+        if found[-1].noise <= _CALM:
+            break
+    return min(found, key=lambda each: each.noise)
+
+
+def _references(problem: Problem, tasks: tuple[Task, ...]) -> References:
+    layout = problem.network.layout
     try:
         ends = [_eager(problem, task, problem.module, torch.float64) for task in tasks]
-    except RuntimeError:  # it meets a float32 tensor of the model's own making
+    except RuntimeError:  # it computes in nothing but float32
         ends = [_eager(problem, task, problem.module, torch.float32) for task in tasks]
-    errors = dict.fromkeys(problem.network.layout.by_name, 0.0)
-    noise = loss_noise = 0.0
-    plain = problem.module, torch.contiguous_format
-    shaken = _shaken(problem.module), torch.channels_last
-    for module, format in (plain, shaken):
+    errors, shares = dict.fromkeys(layout.by_name, 0.0), dict.fromkeys(layout.by_name, 0.0)
+    loss_noise = 0.0
+    start = problem.network.theta
+    shaken = _shaken(problem.module)
+    moved = Network(shaken, problem.loss, problem.classifies).theta - start.astype(np.float64)
+    plain = problem.module, torch.contiguous_format, np.zeros_like(moved)
+    for module, format, shift in (plain, (shaken, torch.channels_last, moved)):
         for task, exact in zip(tasks, ends, strict=True):
             end = _eager(problem, task, module, torch.float32, format)
             loss_noise = max(loss_noise, abs(end.loss - exact.loss) / (abs(exact.loss) or 1.0))
-            for name, error, change, floor in _off(
-                problem.network.layout, task.theta, end.theta, exact.theta
-            ):
+            for name, error, change, floor in _off(layout, start, end.theta - shift, exact.theta):
                 errors[name] = max(errors[name], error)
                 if change > floor:
-                    noise = max(noise, error / change)
-    return References(tasks, tuple(ends), errors, noise, loss_noise)
+                    shares[name] = max(shares[name], error / change)
+    return References(tasks, tuple(ends), errors, shares, loss_noise)
 
 
 def check(
@@ -135,26 +158,32 @@ def check(
 
 def _share(precision: Precision, noise: float) -> float:
     """The share of a change, or of a loss, by which a trainer may be off."""
-    return TOLERANCE[precision] + min(_FACTOR * noise, _MOST)
+    return TOLERANCE[precision] + min(_FACTOR * noise, _most(noise))
+
+
+def _most(noise: float) -> float:
+    """The share by which a trainer may be off by accident."""
+    return max(_MOST, min(_MOST / _CALM * noise, _LOST))
 
 
 def _off(
-    layout: Layout, start: Theta, found: Theta, wanted: Theta
+    layout: Layout, start: Theta, found: Theta | Vector, wanted: Vector
 ) -> list[tuple[str, float, float, float]]:
     """Of each tensor its name, its error, its change, and what float32 cannot tell from none, all L2."""
-
-    def norm(vector: NDArray[np.float32]) -> float:
-        return float(np.linalg.norm(vector.astype(np.float64)))
-
+    changes = [_norm(wanted[tensor.slice] - start[tensor.slice]) for tensor in layout.tensors]
     return [
         (
             tensor.name,
-            norm(found[tensor.slice] - wanted[tensor.slice]),
-            norm(wanted[tensor.slice] - start[tensor.slice]),
-            _ROUNDING * norm(wanted[tensor.slice]),
+            _norm(found[tensor.slice] - wanted[tensor.slice]),
+            change,
+            _ROUNDING * (_norm(wanted[tensor.slice]) + max(changes)),
         )
-        for tensor in layout.tensors
+        for tensor, change in zip(layout.tensors, changes, strict=True)
     ]
+
+
+def _norm(vector: Theta | Vector) -> float:
+    return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def _compare(
@@ -167,8 +196,9 @@ def _compare(
                 change <= floor
             ):  # as of a bias before a batch normalisation: its gradient is rounding
                 floor += _FACTOR * wanted.errors[tensor]
-            accidents[tensor] += not error <= _share(precision, wanted.noise) * change + floor
-            most = (TOLERANCE[precision] + _MOST) * change + floor
+            share = _share(precision, wanted.shares[tensor])
+            accidents[tensor] += not error <= share * change + floor
+            most = (TOLERANCE[precision] + _most(wanted.shares[tensor])) * change + floor
             if not error <= most or accidents[tensor] > _ACCIDENTS:
                 raise Wrong(
                     f"{name}: {tensor} is off by {error:.2g} (L2) after {end.steps} steps of"
@@ -221,10 +251,8 @@ def _eager(
 ) -> _End:
     """The end of a task in plain torch, computed in float32 or float64, its images in the given format."""
     layout, training = problem.network.layout, task.training
-    eager = Eager(copied(module).to(kind), layout, problem.loss, training.momentum)
+    eager = Eager(module, layout, problem.loss, training.momentum, kind)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
-    if x.is_floating_point():
-        x = x.to(kind)
     if x.ndim == 4:
         x = x.contiguous(memory_format=format)
     anchor = task.theta if training.prox else None
@@ -233,7 +261,8 @@ def _eager(
         rows = torch.from_numpy(batch.indices)
         weights = torch.from_numpy(batch.weights)
         real = int(batch.weights.sum())
-        step = Batch(x[rows], y[rows], weights, real)
+        numbers = torch.from_numpy(noise(task.seed, len(losses), problem.noise))
+        step = Batch(x[rows], y[rows], weights, real, numbers)
         loss = eager.step(step, training.learning_rate, training.prox, anchor)
         losses.append((batch.epoch, loss, real))
     count = len(y)
@@ -255,7 +284,7 @@ def _trained(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[Trained]:
 
 def _check_evaluation(trainer: FleetTrainer, precision: Precision, wanted: References) -> None:
     pairs = zip(wanted.ends, wanted.tasks, strict=True)
-    models = [(end.theta, task.examples) for end, task in pairs]
+    models = [(end.theta.astype(np.float32), task.examples) for end, task in pairs]
     for found, end in zip(trainer.evaluate(models), wanted.ends, strict=True):
         expected = end.metrics
         if isinstance(found, TrainingDiverged):

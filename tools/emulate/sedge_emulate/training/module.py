@@ -6,6 +6,7 @@ Channels-last makes a step of the reference CNN, and of ResNet-8, 1.2 times as f
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule
 from sedge_edge.training.steppers import Differentiated
 from sedge_emulate.training.problem import Problem
@@ -31,9 +32,18 @@ class Module:
         self._flat = FlatModule(model, layout, self._named, device)
         self.place, self.freeze = self._flat.place, self._flat.freeze
 
-    def differentiate(self, values: Tensor, x: Tensor, y: Tensor) -> Differentiated:
-        """Gradient (n,) of the mean loss of x (B, ...), y (B,) at values (n,), as these are stored."""
-        return self._flat.differentiate(values, lambda: self._loss(self._outputs(x), y).mean())
+    def differentiate(self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor) -> Differentiated:
+        """Gradient (n,) of the mean loss of x (B, ...), y (B,) at values (n,), as these are stored.
+
+        ``noise`` (K,) are the random numbers of the forward pass.
+        """
+
+        def mean_loss() -> Tensor:
+            with draws(noise):
+                output = self._outputs(x)
+            return self._loss(output, y).mean()
+
+        return self._flat.differentiate(values, mean_loss)
 
     def outputs(self, x: Tensor) -> Tensor:
         """The model's outputs (B, C) in float32, running statistics as they are."""

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import nn
 
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_emulate.training.tasks import MixedTask, Task
-from sedge_export.network import Network, RowLoss
+from sedge_export.network import Network, RowLoss, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
 
 
@@ -26,7 +27,15 @@ class Problem:
     @cached_property
     def network(self) -> Network:
         """The layout and the traced functions. Raises ``ExportError`` for what theta cannot hold."""
-        return Network(self.module, self.loss, self.classifies)
+        return Network(self.module, self.loss, self.classifies, self.noise)
+
+    @cached_property
+    def noise(self) -> int:
+        """How many random numbers a step takes."""
+        dtype: torch.dtype = getattr(torch, self.input.dtype)
+        return random_numbers(
+            self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)
+        )
 
     def batches(self, task: Task | MixedTask) -> Iterator[Batch]:
         """The steps of a task, as a device makes them."""
@@ -36,6 +45,6 @@ class Problem:
             task.training.local_epochs,
             task.training.last_batch,
             task.seed,
-            not self.network.uses_batch_statistics,
+            not self.network.uses_batch_statistics and not self.noise,
             self.shuffles,
         )

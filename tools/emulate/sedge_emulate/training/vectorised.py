@@ -18,6 +18,7 @@ from torch.func import vmap
 
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.examples import Examples
+from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers import Differentiated, Model
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
@@ -61,7 +62,10 @@ class VectorisedTrainer:
         self._precision: Precision = precision
         loss = problem.loss
         self._network = Network(
-            problem.module, lambda output, y: loss(output.float(), y), problem.classifies
+            problem.module,
+            lambda output, y: loss(output.float(), y),
+            problem.classifies,
+            problem.noise,
         )
         for module in self._network.model.modules():
             if isinstance(module, BATCH_NORMS):
@@ -120,7 +124,8 @@ class VectorisedTrainer:
         ends = Ends(block)
         for step in range(len(block.rows)):
             with self._device:
-                outputs = each(cast(Tensor, model.theta), *block.batch(step))
+                given = (*block.batch(step), *self._noise(tasks, step))
+                outputs = each(cast(Tensor, model.theta), *given)
                 found = Differentiated(*cast(list[Any], outputs))
                 gradient: Theta | None = None
                 if tasks[0].gradient and block.ending(step):
@@ -129,6 +134,15 @@ class VectorisedTrainer:
                 model.advance(found)
             ends.add(cast(Tensor, model.theta), found.loss, cast(Tensor | None, gradient))
         return ends
+
+    def _noise(self, tasks: Sequence[Task], step: int) -> list[Tensor]:
+        """The random numbers (width, K) of a step, if it takes any; none for empty places."""
+        if not (count := self._problem.noise):
+            return []
+        numbers = np.full((self.width, count), 0.5, np.float32)
+        for place, task in enumerate(tasks):
+            numbers[place] = noise(task.seed, step, count)
+        return [torch.from_numpy(numbers).to(self._device)]
 
     def _stacked(self, vectors: Sequence[Theta]) -> Theta:
         return cast(Theta, stacked_thetas(vectors, self.width, self._device))

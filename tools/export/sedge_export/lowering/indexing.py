@@ -59,6 +59,72 @@ def select_scatter(graph: Graph, x: Value, source: Value, dim: int, index: int) 
     return slice_scatter(graph, x, row, axis, place, place + 1)
 
 
+@lowers(aten.as_strided.default)
+def as_strided(
+    graph: Graph, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> Value:
+    """Elements of x by their places in memory, as the gradient of an assigned slice reads them."""
+    ranges = _as_slices(x.shape, size, stride, offset or 0)
+    if ranges is not None:
+        return graph.reshape(graph.slice(x, range(x.rank), ranges), tuple(size))
+    flat, places = _in_memory(graph, x, size, stride, offset or 0)
+    return graph.reshape(index_select(graph, flat, 0, places), tuple(size))
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    graph: Graph, x: Value, source: Value, size: Sequence[int], stride: Sequence[int],
+    offset: int | None = None,
+) -> Value:  # fmt: skip
+    """x with the same elements replaced by source."""
+    ranges = _as_slices(x.shape, size, stride, offset or 0)
+    if ranges is not None:
+        shape = tuple(len(range(*bounds)) for bounds in ranges)
+        return _written(graph, x, graph.reshape(source, shape), ranges, 0)
+    flat, places = _in_memory(graph, x, size, stride, offset or 0)
+    written = put(graph, flat, 0, places, graph.reshape(source, places.shape))
+    return graph.reshape(written, x.shape)
+
+
+def _in_memory(
+    graph: Graph, x: Value, size: Sequence[int], stride: Sequence[int], offset: int
+) -> tuple[Value, Value]:
+    """x as a vector, and the place in it of each element of a view."""
+    places = np.full(tuple(size), offset, np.int64)
+    for axis, step in enumerate(stride):
+        places += np.arange(size[axis]).reshape(-1, *[1] * (len(size) - axis - 1)) * step
+    return graph.reshape(x, (x.size,)), graph.constant(places.reshape(-1))
+
+
+def _written(
+    graph: Graph, x: Value, source: Value, ranges: Sequence[tuple[int, int, int]], axis: int
+) -> Value:
+    while axis < x.rank and ranges[axis] == (0, x.shape[axis], 1):
+        axis += 1
+    if axis == x.rank:
+        return source
+    part = _written(graph, graph.slice(x, [axis], [ranges[axis]]), source, ranges, axis + 1)
+    return slice_scatter(graph, x, part, axis, *ranges[axis])
+
+
+def _as_slices(
+    shape: tuple[int, ...], size: Sequence[int], stride: Sequence[int], offset: int
+) -> list[tuple[int, int, int]] | None:
+    """A view of contiguous memory as a range of each axis, or None if it is no such view."""
+    wanted = [(e, s) for e, s in zip(size, stride, strict=True) if e != 1]
+    ranges: list[tuple[int, int, int]] = []
+    for axis, extent in enumerate(shape):
+        inner = math.prod(shape[axis + 1 :])
+        start, offset = divmod(offset, inner)
+        count, step = 1, 1
+        if wanted and wanted[0][1] >= inner and wanted[0][1] % inner == 0:
+            last = start + wanted[0][1] // inner * (wanted[0][0] - 1)
+            if last < extent:
+                count, step = wanted[0][0], wanted.pop(0)[1] // inner
+        ranges.append((start, start + (count - 1) * step + 1, step))
+    return None if wanted else ranges
+
+
 @lowers(aten.gather.default)
 def gather(graph: Graph, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     """x[index] element by element along an axis."""

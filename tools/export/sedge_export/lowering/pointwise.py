@@ -140,10 +140,10 @@ def expm1(graph: Graph, x: Value) -> Value:
     return graph.sub(graph.unary("Exp", x), graph.scalar(1.0))
 
 
-@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor)
-def power(graph: Graph, x: Value, exponent: Operand) -> Value:
+@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def power(graph: Graph, x: Operand, exponent: Operand) -> Value:
     """x to a power; the square is a product, which is many times faster than Pow."""
-    if exponent == 2:
+    if isinstance(x, Value) and exponent == 2:
         return graph.mul(x, x)
     return graph.binary("Pow", *operands(graph, x, exponent))
 
@@ -220,6 +220,12 @@ def _boolean(x: Value) -> Value:
 def identity(graph: Graph, x: Value, memory_format: torch.memory_format | None = None) -> Value:
     """x itself: values are immutable here."""
     return x
+
+
+@lowers(aten.copy.default)
+def copy(graph: Graph, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    """source in the shape and type of x, as an assignment to a slice makes it."""
+    return graph.expand(graph.cast(source, x.dtype), x.shape)
 
 
 @lowers(aten._to_copy.default)

@@ -141,13 +141,22 @@ def full(
     return graph.full(tuple(size), fill, kind)
 
 
-@lowers(aten.empty_permuted.default)
+@lowers(aten.empty_permuted.default, aten.empty.memory_format)
 def empty(
-    graph: Graph, size: Sequence[int], _order: Sequence[int], dtype: torch.dtype | None = None,
+    graph: Graph, size: Sequence[int], *_order: Sequence[int], dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
     """Zeros: decompositions use only the shape of empty memory."""
     return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
+
+
+@lowers(aten.new_empty_strided.default)
+def new_empty(
+    graph: Graph, x: Value, size: Sequence[int], _stride: Sequence[int],
+    dtype: torch.dtype | None = None, **_placement: object,
+) -> Value:  # fmt: skip
+    """Zeros of the type of x: what is written into an assigned slice covers all of it."""
+    return graph.full(tuple(size), 0, element_type(dtype) if dtype else x.dtype)
 
 
 @lowers(aten.full_like.default)

@@ -1,0 +1,122 @@
+"""A model with dropout: every backend and every trainer of the emulator drops the same elements."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.edge.backends.conftest import unpacked_wheel
+from torch import Tensor, nn
+
+from sedge_edge.backends import UserCode, open_trainer
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.noise import noise
+from sedge_edge.training.trainer import Trained
+from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.tasks import Task
+from sedge_emulate.training.vectorised import VectorisedTrainer
+from sedge_export import cross_entropy, export
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, Bundle, TensorSpec, load
+from sedge_protocol.wire.training import Training
+
+BATCH, SEED = 8, 2**63 - 1
+TRAINING = Training(local_epochs=2, learning_rate=0.05, momentum=0.9)
+
+
+class Model(nn.Module):
+    """Dropout of elements and of channels, in attention, and of a whole branch (stochastic depth)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout2d(0.5))
+        self.encoder = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True)
+        self.out = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.conv(x).flatten(1, 2)  # (B, 24, 6)
+        branch = self.encoder(hidden)
+        if self.training:
+            branch = branch * x.new_empty(len(x), 1, 1).bernoulli_(0.8) / 0.8
+        return self.out(hidden + branch)
+
+
+def small() -> nn.Module:
+    """What ExecuTorch lowers in seconds."""
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def data(shape: tuple[int, ...]) -> Examples:
+    """20 examples: the third batch of an epoch is filled up."""
+    rng = np.random.default_rng(0)
+    return Examples(rng.standard_normal((20, *shape), np.float32), rng.integers(0, 3, 20))
+
+
+def exported(model: nn.Module, shape: tuple[int, ...], folder: Path, *backends: str) -> Bundle:
+    sample = torch.randn(BATCH, *shape)
+    export(
+        model, sample, batch_size=BATCH, name="m", num_classes=3, folder=folder, backends=backends
+    )
+    return load(folder)[0]
+
+
+def by_backend(bundle: Bundle, backend: str, theta: Theta, shape: tuple[int, ...]) -> Trained:
+    trainer = open_trainer(bundle, backend, 1, UserCode(Path(__file__).parent, f"{__name__}:small"))
+    return trainer.train(theta, data(shape), TRAINING, SEED, lambda: False)
+
+
+def check(found: Trained, wanted: Trained, theta: Theta) -> None:
+    moved = np.abs(wanted.theta - theta).max()
+    np.testing.assert_allclose(found.theta, wanted.theta, rtol=0, atol=1e-4 * moved)
+    assert found.loss == pytest.approx(wanted.loss, rel=1e-4)
+
+
+def test_the_emulator_drops_what_a_device_drops(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Model()
+    bundle = exported(model, (1, 8, 8), tmp_path, ONNXRUNTIME)
+    # Channels, attention's scores, its output, the feed-forward's inside and outside, branches.
+    masks = BATCH * (4 + 2 * 24 * 24 + 24 * 6 + 24 * 8 + 24 * 6 + 1)
+    assert bundle.manifest.noise == masks and not bundle.manifest.padding_is_safe
+    problem = Problem(model, cross_entropy, True, BATCH, TensorSpec("float32", (1, 8, 8)))
+    theta = problem.network.theta
+    wanted = by_backend(bundle, ONNXRUNTIME, theta, (1, 8, 8))
+    task = Task(theta, data((1, 8, 8)), TRAINING, SEED)
+    for trainer in (
+        AutogradTrainer(problem, "fp32", torch.device("cpu")),
+        VectorisedTrainer(problem, "fp32", torch.device("cpu"), 2),
+    ):
+        (found,) = trainer.train([task])
+        assert isinstance(found, Trained)
+        check(found, wanted, theta)
+
+
+def test_all_backends_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(unpacked_wheel())
+    torch.manual_seed(0)
+    bundle = exported(small(), (12,), tmp_path, ONNXRUNTIME, EXECUTORCH)
+    theta = load(tmp_path)[1]
+    wanted, *others = (
+        by_backend(bundle, name, theta, (12,)) for name in (ONNXRUNTIME, EXECUTORCH, TORCH)
+    )
+    for found in others:
+        check(found, wanted, theta)
+
+
+def test_a_step_is_that_of_plain_torch_with_the_same_mask(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = small()
+    bundle = exported(model, (12,), tmp_path, ONNXRUNTIME)
+    theta = load(tmp_path)[1]
+    inputs, labels = data((12,)).inputs[:BATCH], data((12,)).targets[:BATCH]
+    once = Training(learning_rate=0.1)
+    found = open_trainer(bundle, ONNXRUNTIME, 1).train(
+        theta, Examples(inputs, labels), once, 5, lambda: False
+    )
+    order = np.random.Generator(np.random.PCG64(5)).permutation(BATCH)
+    mask = torch.from_numpy(noise(5, 0, BATCH * 16).reshape(BATCH, 16) >= 0.3) / 0.7
+    hidden = model[1](model[0](torch.from_numpy(inputs[order]))) * mask
+    nn.functional.cross_entropy(model[3](hidden), torch.from_numpy(labels[order])).backward()
+    gradient = np.concatenate([p.grad.flatten().numpy() for p in model.parameters()])
+    np.testing.assert_allclose(found.theta, theta - np.float32(0.1) * gradient, atol=1e-6)

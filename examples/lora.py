@@ -1,8 +1,9 @@
 """A small transformer on handwritten digits: a base that stays as it is, and adapters of rank 8 to train.
 
-``base`` trains it on 600 images of the digits 0 to 4, as somebody with a public data set would. ``build`` freezes
-that and puts adapters (Hu et al. 2021, arXiv 2106.09685) on its attention layers; these and the head are what
-the fleet trains, on other images of all ten digits. ``whole`` is the same base with everything to train.
+``base`` trains it on 600 images of the digits 0 to 4, as somebody with a public data set would. ``build``
+freezes that and puts adapters (Hu et al. 2021, arXiv 2106.09685) on its attention layers; these and the
+head are what the fleet trains, on other images of all ten digits. ``whole`` is the same base, all of it to
+train.
 """
 
 import torch
@@ -22,7 +23,9 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv: nn.Module = nn.Linear(WIDTH, 3 * WIDTH)
         self.out: nn.Module = nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, WIDTH) to the same shape."""

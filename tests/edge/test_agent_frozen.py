@@ -1,4 +1,4 @@
-"""The agent and a bundle's frozen data: fetched once, kept while a bundle names it, refused when too large."""
+"""The agent and a bundle's frozen data: fetched once, kept while named, refused when too large."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Frozen data larger than a bundle may be, to a real agent over Mosquitto, with the link cut in the middle."""
+"""Frozen data larger than a bundle may be, to an agent that is killed in the middle, over Mosquitto."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Looked(nn.Module):
         return found
 
 
-def test_80_mib_go_on_where_the_link_was_cut(fleet: RealFleet, proxy: FaultProxy) -> None:
+def test_80_mib_go_on_where_they_were(fleet: RealFleet, proxy: FaultProxy) -> None:
     bundle = fleet.folder / "bundle"
     sample = torch.rand(16, 1, 8, 8)
     manifest = export(Looked(), sample, batch_size=16, name="t", num_classes=10, folder=bundle)

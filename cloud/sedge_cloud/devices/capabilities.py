@@ -20,8 +20,8 @@ CORRECTION = "correction"
 def lacking(run: Run) -> Callable[[Hello], list[str]]:
     """What a device lacks to do a run's work.
 
-    It must run one of the run's programs, or need none, decode broadcasts and patches, and hold the bundle's
-    frozen data in memory.
+    It must run one of the run's programs, or need none, decode broadcasts and patches, and have memory for
+    the bundle's frozen data.
     """
     backends = {program.backend for program in run.manifest.programs} | WITHOUT_PROGRAMS
     broadcast, patch = run.config.broadcast, run.config.patch

@@ -26,7 +26,7 @@ class RunRow(msgspec.Struct, frozen=True):
     """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
-    with fewer channels, widest first, or empty. ``frozen`` is the blob of the bundle's frozen data, or empty.
+    with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty.
     """
 
     run: str

@@ -8,8 +8,8 @@ outputs; n = parameters, B = rows of a batch, and a tensor without a shape below
     evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
     predict     theta, x        -> logits
 
-theta and gradient are (n,), statistics (s,); x is (B, ...), y and w are (B,), logits (B, C). Every program of a
-bundle with frozen data takes ``frozen`` (m,) as well, after theta.
+theta and gradient are (n,), statistics (s,); x is (B, ...), y and w are (B,), logits (B, C). Every program
+of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
 """
 
 import math

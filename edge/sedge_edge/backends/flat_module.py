@@ -31,7 +31,7 @@ def place_frozen(module: nn.Module, bundle: Bundle) -> None:
 class FlatModule:
     """A module, which it takes over, with ``values`` (n,) in the place of its tensors; not thread-safe.
 
-    Every tensor of the layout is a parameter or buffer of the module, of its shape. Others stay as they are.
+    Every tensor of the layout is a parameter or buffer of the module, of its shape. Others stay the same.
     """
 
     def __init__(

@@ -134,7 +134,7 @@ class AgentState(msgspec.Struct, frozen=True):
         return next((run for run in self.runs if run not in used), None)
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """The names of all that is still needed, with the frozen data that the bundles in ``blobs`` name."""
+        """The names of all that is still needed, with the frozen data of the bundles in ``blobs``."""
         bundles = [order.bundle.sha256 for order in self.orders.values()]
         bundles += [run.bundle for run in self.runs.values()]
         return self.blobs() | frozen_names(bundles, blobs)

@@ -1,10 +1,10 @@
 """A bundle: everything that a device needs to train one model, without any Python code.
 
-On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and, where
-the model has tensors that no device trains, ``frozen.bin`` (the same of those). On the wire it is one blob
-(``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, which is a blob of its
-own that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC under the
-device's own key.
+On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
+``frozen.bin`` (the tensors that no device trains, where there are any). On the wire it is one blob
+(``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, a blob of its own
+that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC under the device's
+own key.
 """
 
 import hashlib
@@ -29,9 +29,8 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 FROZEN_NAME = "frozen.bin"
-FROZEN = (
-    "frozen"  # the input of every program that takes them, and the word that a device announces
-)
+# The input of programs that takes these, and the word that a device announces.
+FROZEN = "frozen"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 # The backend of one .pte file that all programs share: the method is the program's name, and inputs and
 # outputs go by position, in the order in which the ONNX programs name them.
@@ -69,8 +68,8 @@ class Verification(msgspec.Struct, frozen=True):
     ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
     ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
     off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
-    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because rounding
-    decides its gradient.
+    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because
+    rounding decides its gradient.
     """
 
     step_error: float
@@ -105,8 +104,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``batch_size`` is fixed in the programs. ``num_classes`` is 0 for a model that does not classify.
     ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
-    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen`` is
-    None where every tensor is in ``layout``. ``verification`` is None without programs.
+    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
+    is None where every tensor is in ``layout``. ``verification`` is None without programs.
     ``noise`` counts the random numbers that a step takes.
     """
 
@@ -138,7 +137,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A manifest with the bytes of its programs, by file name, and its frozen values (m,), if they are here."""
+    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if they are here."""
 
     manifest: BundleManifest
     files: dict[str, bytes]

@@ -1,9 +1,9 @@
 """A model as pure functions of one flat vector: its gradient, evaluation and prediction.
 
-theta, shape (n,), holds in model order every parameter that requires a gradient, and every running statistic
-that training mode moves. All others are ``frozen`` (m,): parameters that require no gradient, and the
-statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that of
-sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
+theta, shape (n,), holds in model order every parameter that requires a gradient, and every running
+statistic that training mode moves. All others are ``frozen`` (m,): parameters that require no gradient, and
+the statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that
+of sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
 Statistics have gradient 0; those that training mode leaves are an output of their own. This module knows
 nothing about ONNX.
 """
@@ -49,8 +49,8 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
 class Network:
     """A private copy of a model, in training mode, and its layout.
 
-    ``frozen`` is the layout of the tensors that are not in theta, or None. The functions take their values as
-    ``frozen`` (m,); without, they are the model's own. Raises ``ExportError`` when theta cannot hold a model.
+    ``frozen`` is the layout of the tensors that are not in theta, or None. The functions take their values
+    as ``frozen`` (m,), or take the model's own. Raises ``ExportError`` when theta cannot hold a model.
     """
 
     def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool, noise: int = 0) -> None:
@@ -139,7 +139,7 @@ class Network:
         return self.output(self.split(theta, frozen), x)[0]
 
     def split(self, theta: Tensor, frozen: Tensor | None = None) -> dict[str, Tensor]:
-        """The layout's tensors by name, as views of theta (n,), and those of frozen (m,), if it is given."""
+        """The layout's tensors by name, as views of theta (n,), and those of frozen (m,), if given."""
         values = _views(self.layout, theta)
         if self.frozen is not None and frozen is not None:
             values |= _views(self.frozen, frozen)

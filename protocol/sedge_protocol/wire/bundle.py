@@ -3,8 +3,8 @@
 On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
 ``frozen.bin`` (the tensors that no device trains, where there are any). On the wire it is one blob
 (``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, a blob of its own
-that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC under the device's
-own key.
+that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC under the
+device's own key.
 """
 
 import hashlib

@@ -7,7 +7,7 @@ train.
 """
 
 import torch
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -88,7 +88,7 @@ def base() -> Transformer:
     model = Transformer()
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for _ in range(BASE_EPOCHS):
-        for rows in torch.randperm(len(x)).split(32):
+        for rows in torch.randperm(len(x)).split(32):  # type: ignore[no-untyped-call]
             optimizer.zero_grad()
             torch.autograd.backward(cross_entropy(model(x[rows]), y[rows]))
             optimizer.step()

@@ -28,9 +28,8 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     # Every device has zlib, bundles included, and what is not compressed needs no announcement.
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
     frozen = run.manifest.frozen
-    words: set[str] = {broadcast.values, patch.values}.difference(COMMON_VALUES)
-    if frozen is not None:
-        words.add(FROZEN)
+    codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
+    words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 
     def missing(hello: Hello) -> list[str]:
         too_large: list[str] = []

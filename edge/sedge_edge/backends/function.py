@@ -10,7 +10,7 @@ parameters is a list of float32 arrays, one for each tensor of the layout, in or
 to change, and it returns as many. Frozen tensors of the bundle follow them, read-only. examples has
 ``inputs`` (N, ...) and ``targets`` (N,), both read-only. settings is a dict: the fields of ``Training`` by
 name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may
-have "loss", the mean over the last epoch; otherwise the trained model is evaluated on the training examples.
+have "loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
 
 Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
 cannot be enforced from outside: a function does it only if it says so, as in ``fit.honours = ("prox",)``.

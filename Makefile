@@ -9,13 +9,13 @@ RESULTS = tools/bench/results
 LONGEST = tests/export tests/system tests/emulate
 FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench
 
-.PHONY: demo native test test-fleet test-slow mutation check figures reproduce reproduce-all clean
+.PHONY: demo native test test-fleet test-slow test-arm64 pi-boot mutation check figures reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
 
 test: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu" $(LONGEST) tests
+	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu and not arm64 and not boot" $(LONGEST) tests
 
 # Whole fleets, most of them of real processes with a real broker.
 test-fleet: $(VENV)/dev.ready
@@ -23,6 +23,14 @@ test-fleet: $(VENV)/dev.ready
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"
+
+# The agent on emulated Raspberry Pi processors, and on an emulated machine of 512 MB that is killed and goes
+# on. They say which packages they need; what they build is kept below runs/arm64.
+test-arm64: $(VENV)/dev.ready
+	$(BIN)/pytest -m arm64 tests/arm64
+
+pi-boot: $(VENV)/dev.ready
+	$(BIN)/pytest -m boot tests/arm64
 
 # Wheels of sedge-executorch in dist/: for this machine, and for arm64 where g++-aarch64-linux-gnu is installed.
 native: $(VENV)/dev.ready

@@ -466,11 +466,11 @@ def test_every_example_is_in_a_test() -> None:
 
 def test_the_readmes_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)\b", code_of((ROOT / "README.md").read_text())))
+    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z0-9-]+)\b", code_of((ROOT / "README.md").read_text())))
     assert {"demo", "test"} <= named <= targets
     ci = (ROOT / ".ci" / "run").read_text()
-    assert set(re.findall(r"^make ([a-z-]+)$", ci, re.MULTILINE)) <= targets
+    assert set(re.findall(r"^make ([a-z0-9-]+)$", ci, re.MULTILINE)) <= targets
 
 
 def test_the_readmes_commands_and_files_exist() -> None:

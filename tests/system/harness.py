@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ import numpy as np
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker.brokers import find_mosquitto
-from sedge_emulate.data.datasets import digits
+from sedge_emulate.data.datasets import Dataset, digits
 
 # One thread each: several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -25,6 +25,14 @@ OTHER_MACHINE = """\
 import os, sys
 real = os.sysconf
 os.sysconf = lambda name: {pages} if name == "SC_PHYS_PAGES" else real(name)
+from sedge_edge.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+# ``sedge-edge`` with the distribution sedge-executorch installed.
+WITH_EXECUTORCH = """\
+import os, sys
+sys.path.insert(0, {folder!r})
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
 from sedge_edge.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -59,22 +67,27 @@ class RealFleet:
         """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote."""
         mosquitto = find_mosquitto()
         assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"
-        self._start("broker", [mosquitto, "-c", str(self.folder / "mosquitto.conf")])
+        self.start("broker", [mosquitto, "-c", str(self.folder / "mosquitto.conf")])
         wait_until(lambda: accepts(self.port), 10, "Mosquitto listens")
 
     def start_cloud(self) -> None:
         """Start the coordinator."""
         config = str(self.folder / "cloud.toml")
-        self._start("cloud", [sys.executable, "-m", "sedge_cloud", "-c", config, "serve"])
+        self.start("cloud", [sys.executable, "-m", "sedge_cloud", "-c", config, "serve"])
 
     def add_device(
-        self, device: str, seed: int, url: str | None = None, examples: int = 200
+        self,
+        device: str,
+        seed: int,
+        url: str | None = None,
+        examples: int = 200,
+        dataset: Dataset | None = None,
     ) -> None:
-        """Enrol a device, give it its own share of the real 8x8 digits, and tell the broker."""
+        """Enrol a device, give it its own share of a data set (real 8x8 digits), and tell the broker."""
         home = self.folder / device
         self.cloud("device", "add", device, "--out", str(home))
         self.processes["broker"].send_signal(signal.SIGHUP)
-        dataset = digits()
+        dataset = dataset or digits()
         rows = np.random.default_rng(seed).choice(len(dataset.targets), examples, replace=False)
         np.savez(home / "train.npz", x=dataset.inputs[rows], y=dataset.targets[rows])
         if url is not None:
@@ -91,7 +104,7 @@ class RealFleet:
         if memory_mb:
             pages = -(-memory_mb * 10**6 // os.sysconf("SC_PAGE_SIZE"))
             program = ["-c", OTHER_MACHINE.format(pages=pages)]
-        self._start(device, [sys.executable, *program, "-c", config, "run"])
+        self.start(device, [sys.executable, *program, "-c", config, "run"])
 
     def start_run(
         self, bundle: Path, text: str, run: str = "run", narrower: Sequence[Path] = ()
@@ -103,15 +116,15 @@ class RealFleet:
         self.cloud("run", "start", run, *bundles, "--run-file", str(run_file))
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """kill -9, of the process and those that it has started."""
         process = self.processes.pop(name)
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def stop(self, name: str) -> int:
         """Stop in order; the exit status."""
         process = self.processes.pop(name)
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)
         return process.wait(timeout=20)
 
     def log(self, name: str) -> str:
@@ -140,10 +153,13 @@ class RealFleet:
         for name in list(self.processes):
             self.kill(name)
 
-    def _start(self, name: str, words: list[str]) -> None:
+    def start(
+        self, name: str, words: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT
+    ) -> None:
+        """Start a process in a group of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                words, stdout=log, stderr=log, env=ENVIRONMENT, cwd=self.folder
+                words, stdout=log, stderr=log, env=environment, cwd=self.folder, process_group=0
             )
 
 

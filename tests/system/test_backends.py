@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 from tests.edge.backends.conftest import unpacked_wheel
-from tests.system.harness import RealFleet, wait_until
+from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
 
 from sedge_cloud.store.database import Store
 from sedge_export.export import export
@@ -16,14 +16,6 @@ from sedge_protocol.wire.messages import Hello
 
 pytestmark = pytest.mark.fleet
 
-# ``sedge-edge`` with the distribution sedge-executorch installed.
-WITH_EXECUTORCH = """\
-import os, sys
-sys.path.insert(0, {folder!r})
-os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-from sedge_edge.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
 # The bundle's model again, as the user of a device has it: for the backend "torch", and in a plain loop.
 MODEL = """
 from sedge_export.models import mlp

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -19,7 +20,13 @@ NATIVE = ROOT / "edge" / "native"
 
 
 def unpacked_wheel() -> Path:
-    """The wheel for this machine, unpacked; kept below build/ as long as its sources stay the same."""
+    """Where sedge-executorch is installed, as on a device; otherwise its wheel for this machine, unpacked.
+
+    That is kept below build/ as long as its sources stay the same.
+    """
+    installed = importlib.util.find_spec("sedge_executorch")
+    if installed is not None and installed.origin is not None:
+        return Path(installed.origin).parents[1]
     sources = b"".join(path.read_bytes() for path in sorted(NATIVE.iterdir()) if path.is_file())
     key = hashlib.sha256(sources).hexdigest()[:16]
     folder = ROOT / "build" / f"sedge-executorch-{key}"

@@ -221,7 +221,7 @@ def test_it_is_found_with_its_version() -> None:
 
 def test_the_wheel_is_a_devices(executorch_libraries: Path) -> None:
     """It names its platform and its notices, and nothing that it carries needs torch or a newer glibc."""
-    (info,) = executorch_libraries.glob("*.dist-info")
+    (info,) = executorch_libraries.glob("sedge_executorch-*.dist-info")
     assert f"_{platform.machine()}" in (info / "WHEEL").read_text()
     assert "Requires-Dist" not in (info / "METADATA").read_text()
     assert "Meta Platforms" in (info / "licenses" / "LICENSE.executorch").read_text()

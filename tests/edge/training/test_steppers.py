@@ -156,6 +156,15 @@ def test_what_is_not_trained_is_not_decayed(optimizer: OptimizerName) -> None:
     assert (model.theta[WEIGHT] != theta_of(1)[WEIGHT]).all()
 
 
+def test_clipping_does_not_count_what_is_frozen() -> None:
+    clipped = Training(learning_rate=0.1, clip_norm=0.01, freeze=("weight",))
+    model = Model(LAYOUT, theta_of(1), clipped)
+    model.advance(Program()(model.theta, batches()[0], False))
+    others = LAYOUT.mask(("bias", "scale"))
+    change = exact(model.theta)[others] - exact(theta_of(1))[others]
+    assert np.linalg.norm(change) == pytest.approx(0.1 * 0.01, rel=1e-3)
+
+
 def test_models_side_by_side_are_those_alone() -> None:
     """Leading axes are models: bit for bit what each would be by itself."""
     clipped = Training(learning_rate=0.1, momentum=0.5, prox=0.2, clip_norm=0.5)

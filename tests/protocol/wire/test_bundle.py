@@ -278,6 +278,12 @@ def test_a_bundle_that_no_device_would_take_is_not_packed(monkeypatch: pytest.Mo
         pack(BUNDLE)
 
 
+def test_a_backend_without_a_gradient_trains_nothing() -> None:
+    programs = (program("gradient", "gradient.onnx"), program("predict", "predict.onnx", "other"))
+    manifest = msgspec.structs.replace(MANIFEST, programs=programs)
+    assert Bundle(manifest, FILES).backends() == ("onnxruntime",)
+
+
 def test_init_must_fit_the_layout(tmp_path: Path) -> None:
     with pytest.raises(CodecError, match="theta"):
         save(tmp_path / "bundle", BUNDLE, INIT[:-1])

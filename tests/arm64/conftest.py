@@ -1,0 +1,69 @@
+"""What the tests under emulation share: the tools they need, a model for both backends, real images."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from tests.arm64.emulated import MixedFleet
+from tools.arm64 import guest
+
+from sedge_emulate.data.datasets import Dataset, fashion_mnist
+from sedge_export import export
+from sedge_export.models import avgcnn
+
+BATCH_SIZE = 32
+
+
+def require(tools: Mapping[str, str]) -> None:
+    """Where tools are missing, CI fails and everybody else skips."""
+    if lacking := guest.missing(tools):
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse(f"needs emulation: {lacking}")
+
+
+@pytest.fixture(scope="session")
+def emulation() -> None:
+    """The tools of the emulation of programs."""
+    require(guest.TOOLS)
+
+
+@pytest.fixture(scope="session")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's network of two convolutions and two linear layers, for both backends."""
+    folder = tmp_path_factory.mktemp("bundle") / "cnn"
+    torch.manual_seed(0)
+    export(
+        avgcnn(), torch.randn(BATCH_SIZE, 1, 28, 28), batch_size=BATCH_SIZE, name="cnn",
+        num_classes=10, folder=folder, backends=("onnxruntime", "executorch"),
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="session")
+def images() -> Dataset:
+    """Fashion-MNIST."""
+    return fashion_mnist()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[MixedFleet]:
+    """A broker and a coordinator; the test starts the devices."""
+    fleet = MixedFleet(tmp_path)
+    try:
+        fleet.start_cloud()
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints a figure past pytest's capture."""
+
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n  {text}", end="", flush=True)
+
+    return line

@@ -1,0 +1,52 @@
+"""An arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
+
+No arm64 program runs to make it, so no package's own scripts either: there are no accounts but the ones
+below, no initramfs, no ld.so.cache. Python, and systemd as the first process, need none of them.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.arm64.kept import kept
+
+RELEASE = "bookworm"
+# debootstrap must be root, and the files must be root's: in its records at least.
+_AS_ROOT = () if os.geteuid() == 0 else ("fakeroot",)
+_UNPACK = 'dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink --no-same-owner -C "$2"'
+
+
+def debian(name: str, packages: Sequence[str]) -> Path:
+    """The root folder of a Debian with these packages and what they need."""
+
+    def make(folder: Path) -> None:
+        words = ["debootstrap", "--arch=arm64", "--foreign", "--variant=minbase"]
+        words += [f"--include={','.join(packages)}", RELEASE, str(folder)]
+        subprocess.run([*_AS_ROOT, *words], check=True, stdout=subprocess.DEVNULL)
+        archives = folder / "var/cache/apt/archives"
+        for package in sorted(archives.glob("*.deb")):
+            unpack = ["bash", "-eo", "pipefail", "-c", _UNPACK, "unpack", str(package), str(folder)]
+            subprocess.run(unpack, check=True)
+        shutil.rmtree(archives)
+        shutil.rmtree(folder / "debootstrap")
+        _complete(folder)
+
+    return kept(name, [RELEASE.encode(), *(word.encode() for word in packages)], make)
+
+
+def _complete(folder: Path) -> None:
+    """What the packages' scripts would have left that everything needs."""
+    for name in ("dev", "proc"):  # debootstrap's have devices, and may be the host's
+        place = folder / name
+        if place.is_symlink():
+            place.unlink()
+        else:
+            shutil.rmtree(place)
+        place.mkdir()
+    etc = folder / "etc"
+    for name in ("passwd", "group"):
+        shutil.copy(folder / f"usr/share/base-passwd/{name}.master", etc / name)
+    shutil.copy(folder / "usr/share/libc-bin/nsswitch.conf", etc / "nsswitch.conf")
+    (etc / "hosts").write_text("127.0.0.1 localhost\n")

@@ -1,0 +1,104 @@
+"""Runs programs of an arm64 Debian under qemu-user, on the processors of three Raspberry Pi.
+
+qemu 7.2 alone would show a program the host's /proc/cpuinfo, with which onnxruntime crashes, and a
+processor that no Raspberry Pi has, which hides what a real one lacks. proot gives the root folder and that
+file without any privilege. /sys is the host's: ExecuTorch reads it.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.arm64 import packages
+from tools.arm64.debian import debian
+from tools.arm64.kept import FOLDER
+
+
+class Cpu(NamedTuple):
+    """As /proc/cpuinfo describes it."""
+
+    part: str
+    variant: str
+    revision: int
+    features: str
+
+
+_FIRST = "fp asimd evtstrm crc32 cpuid"
+_ATOMICS = f"{_FIRST} aes pmull sha1 sha2 atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
+# Zero 2 W and 3, 4, 5.
+CPUS = {
+    "cortex-a53": Cpu("0xd03", "0x0", 4, _FIRST),
+    "cortex-a72": Cpu("0xd08", "0x0", 3, _FIRST),
+    "cortex-a76": Cpu("0xd0b", "0x4", 1, _ATOMICS),
+}
+_CPUINFO = """\
+processor	: {number}
+BogoMIPS	: 38.40
+Features	: {cpu.features}
+CPU implementer	: 0x41
+CPU architecture: 8
+CPU variant	: {cpu.variant}
+CPU part	: {cpu.part}
+CPU revision	: {cpu.revision}
+
+"""
+# The program that is there when the package is.
+TOOLS = {
+    "debootstrap": "debootstrap",
+    "qemu-aarch64-static": "qemu-user-static",
+    "proot": "proot",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "mosquitto": "mosquitto",
+    **({} if os.geteuid() == 0 else {"fakeroot": "fakeroot"}),
+}
+PYTHON = "/usr/bin/python3"
+
+
+def missing(tools: Mapping[str, str]) -> str:
+    """The command that installs those of the tools (program: package) that are missing, or ""."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    lacking = [package for tool, package in tools.items() if not shutil.which(tool, path=path)]
+    return f"apt-get install {' '.join(lacking)}" if lacking else ""
+
+
+def command(
+    cpu: str,
+    words: Sequence[str],
+    sites: Sequence[Path],
+    folders: Sequence[Path],
+    working: str = "/",
+) -> tuple[list[str], dict[str, str]]:
+    """The command and environment that run words in the guest.
+
+    ``sites`` are its Python packages; they and ``folders`` have the same paths inside as here. What the
+    agent writes must be in one of those: proot 5.1 lets faccessat2 through, so access is asked of the host.
+    """
+    cpuinfo = FOLDER / f"cpuinfo.{cpu}"
+    root = debian("root", ["python3", "ca-certificates"])
+    cpuinfo.write_text("".join(_CPUINFO.format(number=n, cpu=CPUS[cpu]) for n in range(4)))
+    binds = ["/proc", "/dev", "/sys", f"{cpuinfo}:/proc/cpuinfo", *map(str, {*sites, *folders})]
+    proot = ["proot", "-q", "qemu-aarch64-static", "-r", str(root), "-w", working]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "QEMU_CPU": cpu,
+        "PYTHONPATH": os.pathsep.join(map(str, sites)),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    return [*proot, *(word for bind in binds for word in ("-b", bind)), *words], environment
+
+
+def main() -> None:
+    """Build everything; print where it is and how large an installation is."""
+    if lacking := missing(TOOLS):
+        raise SystemExit(f"please install what is missing: {lacking}")
+    print(debian("root", ["python3", "ca-certificates"]))
+    for backend in packages.EXTRAS:
+        folder = packages.agent(backend)
+        print(f"{folder}  {packages.size_mb(folder):.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Folders that take long to make, below runs/arm64, made anew when what they are made from has changed."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "runs" / "arm64"
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """A short name for these bytes."""
+    sums = (hashlib.sha256(part).digest() for part in parts)
+    return hashlib.sha256(b"".join(sums)).hexdigest()[:12]
+
+
+def kept(name: str, parts: Iterable[bytes], make: Callable[[Path], None]) -> Path:
+    """The folder that ``make`` has filled from these parts; an older one of the name is removed.
+
+    What ``make`` raises is raised, and nothing is kept.
+    """
+    folder = FOLDER / f"{name}-{digest(parts)}"
+    if not folder.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        for old in FOLDER.glob(f"{name}-{'?' * 12}"):
+            shutil.rmtree(old)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as temporary:
+            made = Path(temporary) / "made"
+            made.mkdir()
+            make(made)
+            made.rename(folder)
+    return folder

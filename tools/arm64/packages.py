@@ -1,0 +1,81 @@
+"""The agent's packages for arm64: wheels, and folders into which pip has unpacked them on this machine."""
+
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tools.arm64.kept import ROOT, kept
+
+EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
+# For the agent's own tests; ONNX's package makes their programs.
+_TESTS = ("pytest", "onnx")
+_PROJECT = ("pyproject.toml", "constraints.txt")
+_SOURCES = ("cloud", "edge", "protocol", "tools/emulate", "tools/export")
+# Every Debian 12, and so every Raspberry Pi OS of its age, has glibc 2.36.
+_GLIBC = range(17, 37)
+_TARGET = ("--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11")
+_PLATFORMS = (
+    *(f"--platform=manylinux_2_{minor}_aarch64" for minor in reversed(_GLIBC)),
+    "--platform=manylinux2014_aarch64",
+)
+
+
+def _pip(*words: str) -> None:
+    quiet = ("--quiet", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "pip", *words, *quiet], check=True)
+
+
+def _bytes(*folders: str) -> Iterable[bytes]:
+    files = (path for name in folders for path in sorted((ROOT / name).rglob("*")))
+    return (p.read_bytes() for p in files if p.is_file() and "__pycache__" not in p.parts)
+
+
+def wheels() -> Path:
+    """A folder with the tree's own two wheels: sedge-fl, and sedge-executorch for arm64."""
+
+    def make(folder: Path) -> None:
+        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+        build = [str(ROOT / "edge/native/build.py"), "--machine", "aarch64", "--out", str(folder)]
+        subprocess.run([sys.executable, *build], check=True, stdout=subprocess.DEVNULL)
+
+    project = ((ROOT / name).read_bytes() for name in _PROJECT)
+    return kept("wheels", [*project, *_bytes(*_SOURCES)], make)
+
+
+def _unpacked(name: str, key: Iterable[bytes], wanted: Sequence[str]) -> Path:
+    def make(folder: Path) -> None:
+        constraints = str(ROOT / "constraints.txt")
+        _pip("install", "--target", str(folder), *_TARGET, *_PLATFORMS, "-c", constraints, *wanted)
+
+    return kept(name, key, make)
+
+
+def agent(backend: str) -> Path:
+    """The agent and what it needs with one backend: a device's whole site-packages."""
+    ours = wheels()
+    wanted = ["--find-links", str(ours), f"sedge-fl[{EXTRAS[backend]}]"]
+    return _unpacked(backend, [ours.name.encode(), *(word.encode() for word in _PLATFORMS)], wanted)
+
+
+def tests() -> Path:
+    """What the agent's own tests need besides."""
+    key = [*(word.encode() for word in _TESTS), (ROOT / "constraints.txt").read_bytes()]
+    return _unpacked("tests", key, _TESTS)
+
+
+def downloaded(backend: str) -> Path:
+    """A folder with every wheel that a device needs to install the agent without a network."""
+    ours = wheels()
+
+    def make(folder: Path) -> None:
+        constraints = str(ROOT / "constraints.txt")
+        words = ["--dest", str(folder), "--find-links", str(ours), "-c", constraints]
+        _pip("download", *words, *_TARGET, *_PLATFORMS, f"sedge-fl[{EXTRAS[backend]}]")
+
+    return kept(f"wheels-{backend}", [ours.name.encode()], make)
+
+
+def size_mb(folder: Path) -> float:
+    """The sum of a folder's files, in MB."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

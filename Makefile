@@ -57,6 +57,7 @@ figures: demo
 	$(call bench,attacks)
 	$(call bench,scoring)
 	$(call bench,train_step)
+	$(BIN)/python -m tools.bench.personal | tee /dev/stderr | tail -n 1 > $(RESULTS)/personal.json
 	$(call bench,agent_memory,runs/demo/bundle)
 	$(call bench,codec)
 	$(call bench,coordinator)

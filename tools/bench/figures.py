@@ -192,6 +192,19 @@ def train_step(path: Path) -> list[Figure]:
     return figures
 
 
+def personal(path: Path) -> list[Figure]:
+    """A prediction of each file for apps against the bundle's program."""
+    figures: list[Figure] = []
+    for name, files in loaded(path)["personal"].items():
+        baseline, *others = files
+        for kind in others:
+            row = files[kind]
+            what = f"a prediction of {name}, one row: {kind}, against the program with {baseline}"
+            measured = f"{row['ratio']:.2f} of its time, {size(row['bytes'])}"
+            figures.append(Figure(what, f"{measured}, accuracy {percent(row['accuracy'])}"))
+    return figures
+
+
 def training(path: Path) -> list[Figure]:
     """The batched trainer against a simulator's loop."""
     figures: list[Figure] = []
@@ -382,6 +395,7 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "attacks": ("What hostile devices cost", "tools/bench/attacks.py", attacks),
     "codec": ("Codec: whole vectors", "tools/bench/codec.py", codec),
     "train_step": ("A training step on a device", "tools/bench/train_step.py", train_step),
+    "personal": ("A model for apps", "python -m tools.bench.personal", personal),
     "agent_memory": (
         "Size of the agent",
         "tools/bench/agent_memory.py runs/demo/bundle",

@@ -3,6 +3,8 @@
     sedge-export package.module:function --sample-shape 1,28,28 --batch-size 32 --num-classes 10 \\
         --name avgcnn --out folder [--widths 0,0.25,0.5,0.75] [--backend onnxruntime,executorch]
     sedge-export show folder
+    sedge-export personal package.module:function --weights pi-1.npz --sample-shape 1,28,28 \\
+        --out model.onnx|model.pte [--int8 --data package.module:function]
 
 The function or class is called without arguments and must return an nn.Module. ``--widths`` are shares of
 the channels to leave out: the whole model is written to ``folder``, the form without a quarter of the
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from sedge_export.export import TOLERANCE, export
+from sedge_export.personal import LARGEST_LOSS, export_personal
 from sedge_export.target import TARGETS
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.wire.bundle import ONNXRUNTIME, BundleManifest, Verification, load
@@ -36,10 +39,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments[:1] == ["show"]:
             folder = Path(_show_parser().parse_args(arguments[1:]).folder)
-            made = {folder: load(folder)[0].manifest}
+            text = summary(load(folder)[0].manifest, folder)
+        elif arguments[:1] == ["personal"]:
+            text = _personal(_personal_parser(), arguments[1:])
         else:
             made = _export(_export_parser().parse_args(arguments))
-        print("\n\n".join(summary(manifest, folder) for folder, manifest in made.items()))
+            text = "\n\n".join(summary(manifest, folder) for folder, manifest in made.items())
+        print(text)
     except (SedgeError, OSError) as exc:
         print(
             "sedge-export:", *str(exc).split(), file=sys.stderr
@@ -150,6 +156,36 @@ def _export(options: argparse.Namespace) -> dict[Path, BundleManifest]:
     }
 
 
+def _personal(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
+    options = parser.parse_args(arguments)
+    if options.int8 != (options.data is not None):
+        parser.error("--int8 and --data belong together")
+    torch.manual_seed(options.seed)
+    made = export_personal(
+        _model(options.model),
+        _sample(options.sample_shape, options.vocabulary, options.seed),
+        weights=Path(options.weights),
+        out=Path(options.out),
+        batch_size=options.batch_size,
+        data=_data(options.data) if options.int8 else None,
+        largest_loss=options.largest_loss,
+    )
+    size = f"{made.path}: {made.size:,} bytes for {made.runtime}"
+    if made.quality is not None:
+        return f"{size}\n{made.quality}"
+    return f"{size}\nlargest difference from torch {made.error:.1e} of the largest logit"
+
+
+def _data(path: str) -> tuple[Tensor, Tensor]:
+    expected = "module:function that returns (x, y) and takes no arguments"
+    value = _called("--data", path, expected)
+    try:
+        x, y = cast(tuple[object, object], value)
+        return torch.as_tensor(x), torch.as_tensor(y)
+    except Exception as exc:  # whatever the user's code returned
+        raise ConfigError("--data", path, f"{expected} ({exc})") from exc
+
+
 def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     size = (2, *shape)
@@ -159,20 +195,25 @@ def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
 
 
 def _model(path: str) -> nn.Module:
+    expected = "module:function that returns an nn.Module and takes no arguments"
+    model = _called("model", path, expected)
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", path, f"an nn.Module, not a {type(model).__name__}")
+    return model
+
+
+def _called(key: str, path: str, expected: str) -> object:
+    """What the user's function returns. Raises ``ConfigError`` with ``expected`` when it fails."""
     module_name, _, attribute = path.partition(":")
-    if "" not in sys.path:  # find a model in the working folder, as python -m does
+    if "" not in sys.path:  # find a module in the working folder, as python -m does
         sys.path.insert(0, "")
     try:
         value: object = importlib.import_module(module_name)
         for part in attribute.split("."):
             value = getattr(value, part)
-        model = cast(Callable[[], object], value)()
+        return cast(Callable[[], object], value)()
     except (Exception, SystemExit) as exc:  # the user's code may raise anything
-        expected = "module:function that returns an nn.Module and takes no arguments"
-        raise ConfigError("model", path, f"{expected} ({exc})") from exc
-    if not isinstance(model, nn.Module):
-        raise ConfigError("model", path, f"an nn.Module, not a {type(model).__name__}")
-    return model
+        raise ConfigError(key, path, f"{expected} ({exc})") from exc
 
 
 def _row_shape(text: str) -> tuple[int, ...]:
@@ -218,6 +259,20 @@ def _number(text: str) -> int:
     return number
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65536:
+        raise ValueError(text)
+    return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError(text)
+    return share
+
+
 def _folder(text: str) -> str:
     if not text:
         raise ValueError(text)
@@ -231,15 +286,7 @@ def _export_parser() -> argparse.ArgumentParser:
         epilog="`sedge-export show FOLDER` prints what a bundle holds.",
     )
     parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
-    parser.add_argument(
-        "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
-    )
-    parser.add_argument(
-        "--vocabulary",
-        type=_number,
-        default=0,
-        help="inputs are int64 below this (default: float32)",
-    )
+    _add_input(parser)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--num-classes", type=int, required=True, help="0 for regression")
     parser.add_argument("--name", required=True, help="name of the bundle")
@@ -264,6 +311,49 @@ def _export_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seed", type=_number, default=0, help="seed of the initial values and test batches"
+    )
+    return parser
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        type=_number,
+        default=0,
+        help="inputs are int64 below this (default: float32)",
+    )
+
+
+def _personal_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sedge-export personal",
+        description="Write a model with a device's weights in it, for apps.",
+    )
+    parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
+    parser.add_argument(
+        "--weights",
+        required=True,
+        help=".npz from `sedge-edge export`, or a bundle's folder for its initial weights",
+    )
+    _add_input(parser)
+    parser.add_argument("--batch-size", type=_positive, default=1, help="default %(default)s")
+    parser.add_argument("--out", type=_folder, required=True, help="file to write: .onnx or .pte")
+    parser.add_argument("--int8", action="store_true", help="quantise weights and activations")
+    parser.add_argument(
+        "--data", help="module:function that returns (x, y): calibrates int8, and measures its cost"
+    )
+    parser.add_argument(
+        "--largest-loss",
+        type=_share,
+        default=LARGEST_LOSS,
+        help="what int8 may cost in accuracy, or add to a regression's relative error"
+        " (default %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=_number, default=0, help="seed of what the weights leave out"
     )
     return parser
 

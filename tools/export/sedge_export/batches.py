@@ -56,6 +56,13 @@ def random_samples(
     return Samples(x, y)
 
 
+def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
+    """Rows (N, ...) in batches of one size; the last is filled up from the start."""
+    count = -(-len(rows) // batch_size)
+    chosen = torch.arange(count * batch_size) % len(rows)
+    return list(rows[chosen].reshape(count, batch_size, *rows.shape[1:]).unbind())
+
+
 def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
     """A batch of random rows, with so many random numbers; two thirds of a padded batch are padding.
 

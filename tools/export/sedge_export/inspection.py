@@ -6,7 +6,7 @@ line. The record later names the module of an operator that cannot be lowered.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -103,15 +103,17 @@ def bare_name(operator: OpOverload) -> str:
     return re.sub(r"_backward.*$", "", name).strip("_")
 
 
-def inspect_model(model: nn.Module, x: Tensor, num_classes: int) -> tuple[OperatorRecorder, int]:
-    """Run the model in both modes. Returns the record and the C of its output (B, C).
+def inspect_model(
+    model: nn.Module, x: Tensor, num_classes: int, modes: Sequence[bool] = (False, True)
+) -> tuple[OperatorRecorder, int]:
+    """Run the model, by default in both modes. Returns the record and the C of its output (B, C).
 
     Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C), draws random
     numbers, or changes a tensor that is not a running statistic.
     """
     recorder = OperatorRecorder(model)
     width = 0
-    for training in (False, True):
+    for training in modes:
         model.train(training)
         before = {name: t.clone() for name, t in _tensors(model).items()}
         try:

@@ -37,17 +37,29 @@ def convolution(
 ) -> Value:  # fmt: skip
     """The convolution or transposed convolution of x with weight."""
     window = Window(weight.shape[2:], stride, padding, dilation)
+    small = math.prod(window.positions(x.shape[2:])) <= SMALL_MAP_FORWARD
+    if small and groups == 1 and not transposed:
+        return _as_product(graph, x, weight, bias, window)
+    return plain_convolution(
+        graph, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+    )
+
+
+def plain_convolution(
+    graph: Graph, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int,
+) -> Value:  # fmt: skip
+    """The same as ONNX's own operator, whatever the size of the map."""
+    window = Window(weight.shape[2:], stride, padding, dilation)
     if transposed:
         return _transposed(graph, x, weight, bias, window, output_padding, groups)
-    positions = window.positions(x.shape[2:])
-    if groups == 1 and math.prod(positions) <= SMALL_MAP_FORWARD:
-        return _as_product(graph, x, weight, bias, window)
     return graph.op(
         "Conv",
         x,
         weight,
         bias,
-        shape=(x.shape[0], weight.shape[0], *positions),
+        shape=(x.shape[0], weight.shape[0], *window.positions(x.shape[2:])),
         dtype=x.dtype,
         group=groups,
         **window.attributes,

@@ -7,11 +7,12 @@ background, anything after ReLU) any other choice is a wrong gradient, and ties 
 import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from sedge_export.graph import FLOAT, INT, Graph, Value
+from sedge_export.graph import FLOAT, INT, Attribute, Graph, Value
 from sedge_export.lowering.convolution import convolution
 from sedge_export.lowering.table import lowers
 from sedge_protocol.errors import ExportError
@@ -28,33 +29,64 @@ def _pair(given: Sequence[int], default: Sequence[int]) -> list[int]:
     return values * 2 if len(values) == 1 else values
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool(
-    graph: Graph, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0), dilation: Sequence[int] = (1, 1), ceil_mode: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
-    """The maximum of each window, and the index of its first occurrence in the plane (H W)."""
+class _Pooling(NamedTuple):
+    """A pooling's window in both directions, and the shape of its result."""
+
+    kernel: list[int]
+    strides: list[int]
+    pads: list[int]
+    gaps: list[int]
+    ceil_mode: bool
+    shape: tuple[int, ...]
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        """Those of MaxPool."""
+        return {
+            "kernel_shape": self.kernel,
+            "strides": self.strides,
+            "pads": [*self.pads, *self.pads],
+            "dilations": self.gaps,
+            "ceil_mode": int(self.ceil_mode),
+        }
+
+
+def _pooling(
+    x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool,
+) -> _Pooling:  # fmt: skip
     kernel = _pair(kernel_size, ())
     strides, pads, gaps = _pair(stride, kernel), _pair(padding, ()), _pair(dilation, ())
     positions = [
         _positions(e, k, s, p, d, ceil_mode)
         for e, k, s, p, d in zip(x.shape[2:], kernel, strides, pads, gaps, strict=True)
     ]
-    if 1 < math.prod(kernel) <= MAX_COMPARED and gaps == [1, 1] and not any(pads) and not ceil_mode:
-        return _compared(graph, x, kernel, strides, positions)
-    shape = (*x.shape[:2], *positions)
-    largest, flat = graph.ops(
-        "MaxPool",
-        x,
-        outputs=((shape, FLOAT), (shape, INT)),
-        kernel_shape=kernel,
-        strides=strides,
-        pads=[*pads, *pads],
-        dilations=gaps,
-        ceil_mode=int(ceil_mode),
-    )
+    return _Pooling(kernel, strides, pads, gaps, ceil_mode, (*x.shape[:2], *positions))
+
+
+@lowers(aten.max_pool2d_with_indices.default)
+def max_pool(
+    graph: Graph, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0), dilation: Sequence[int] = (1, 1), ceil_mode: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
+    """The maximum of each window, and the index of its first occurrence in the plane (H W)."""
+    how = _pooling(x, kernel_size, stride, padding, dilation, ceil_mode)
+    small = 1 < math.prod(how.kernel) <= MAX_COMPARED
+    if small and how.gaps == [1, 1] and not any(how.pads) and not ceil_mode:
+        return _compared(graph, x, how.kernel, how.strides, list(how.shape[2:]))
+    outputs = ((how.shape, FLOAT), (how.shape, INT))
+    largest, flat = graph.ops("MaxPool", x, outputs=outputs, **how.attributes)
     # ONNX's indices run through the whole tensor.
     return largest, graph.sub(flat, _plane_starts(graph, x.shape))
+
+
+def plain_max_pool(
+    graph: Graph, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0), dilation: Sequence[int] = (1, 1), ceil_mode: bool = False,
+) -> tuple[Value, None]:  # fmt: skip
+    """The maximum of each window, without indices."""
+    how = _pooling(x, kernel_size, stride, padding, dilation, ceil_mode)
+    return graph.op("MaxPool", x, shape=how.shape, dtype=x.dtype, **how.attributes), None
 
 
 def _compared(

@@ -5,7 +5,7 @@ torch traced, so a wrong lowering is found here and not on a device.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from torch import Tensor, fx
@@ -14,15 +14,16 @@ from torch.utils._pytree import tree_map_only
 
 from sedge_export.graph import Array, Graph, Value
 from sedge_export.lowering.pointwise import element_type
-from sedge_export.lowering.table import LOWERINGS, Lowered
+from sedge_export.lowering.table import LOWERINGS, Lowered, Lowering
 from sedge_protocol.errors import ExportError, LocalError
 
 Where: TypeAlias = Callable[[OpOverload], str]
 
 
 def to_onnx(
-    module: fx.GraphModule, name: str, inputs: Sequence[str], outputs: Sequence[str], where: Where
-) -> bytes:
+    module: fx.GraphModule, name: str, inputs: Sequence[str], outputs: Sequence[str], where: Where,
+    table: Mapping[OpOverload, Lowering] = LOWERINGS,
+) -> bytes:  # fmt: skip
     """The program of a traced graph, its inputs and outputs named in order.
 
     Raises ``ExportError`` naming the first operator that has no lowering; ``where`` says which module
@@ -38,7 +39,7 @@ def to_onnx(
         elif node.op == "get_attr":
             values[node] = _constant(graph, module, str(node.target))
         elif node.op == "call_function":
-            values[node] = _call(graph, node, values, where)
+            values[node] = _call(graph, node, values, where, table)
         elif node.op == "output":
             given = node.args[0]
             results = (given,) if isinstance(given, fx.Node) else cast(Sequence[fx.Node], given)
@@ -66,19 +67,22 @@ def _constant(graph: Graph, module: fx.GraphModule, target: str) -> Value:
     return graph.constant(cast(Array, tensor.numpy()))
 
 
-def _call(graph: Graph, node: fx.Node, values: dict[fx.Node, Lowered], where: Where) -> Lowered:
+def _call(
+    graph: Graph, node: fx.Node, values: dict[fx.Node, Lowered], where: Where,
+    table: Mapping[OpOverload, Lowering],
+) -> Lowered:  # fmt: skip
     arguments = cast(tuple[Any, ...], tree_map_only(fx.Node, values.__getitem__, node.args))
     keywords = cast(dict[str, Any], tree_map_only(fx.Node, values.__getitem__, node.kwargs))
     if node.target is operator.getitem:
         source, index = cast(tuple[tuple[Value, ...], int], arguments)
         return source[index]
     target = cast(OpOverload, node.target)
-    if target not in LOWERINGS:
+    if target not in table:
         raise ExportError(
             f"cannot lower {target}{where(target)}: ONNX has no counterpart for it here"
         )
     try:
-        result = LOWERINGS[target](graph, *arguments, **keywords)
+        result = table[target](graph, *arguments, **keywords)
     except ExportError as exc:
         raise ExportError(f"cannot lower {target}{where(target)}: {exc}") from exc
     _check(node, result)

@@ -1,0 +1,126 @@
+"""Models for apps: their predictions' time, size and accuracy, in float32 and in int8.
+
+    python -m tools.bench.personal [--seconds 5] [--steps 100] [model ...]
+
+Each model is trained for some steps on Fashion-MNIST and written by ``export_personal``, for one row at a
+time. The baseline is the bundle's own ``predict`` program in ONNX Runtime, on one row, with theta as
+an input. All run on one thread, strictly in turn; the figures are medians of the thread's CPU time, and
+only their ratios are meaningful.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tools.bench.train_step import Step, alternate
+from torch import Tensor, nn
+
+from sedge_emulate.data.datasets import fashion_mnist
+from sedge_export import export, models
+from sedge_export.formats import FORMATS
+from sedge_export.personal import Quality, export_personal
+from sedge_export.verify import load_program
+from sedge_protocol.wire.bundle import ONNXRUNTIME, load
+
+MODELS = ("avgcnn", "resnet8")
+BATCH_SIZE = 32
+TRAINING_ROWS = 60_000  # of the data set's 70,000, from the start
+TESTED_ROWS = 4_000  # half of them calibrate
+LARGEST_LOSS = 0.05  # so that the figure is measured rather than refused
+
+
+class Side(NamedTuple):
+    """A way to predict one row: its call, its bytes, and what int8 costs."""
+
+    kind: str
+    step: Step
+    size: int
+    quality: Quality | None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table and a last line of JSON."""
+    parser = argparse.ArgumentParser(description="Measure models for apps.")
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; default: all")
+    parser.add_argument("--seconds", type=float, default=5.0, help="timed for each model")
+    parser.add_argument("--steps", type=int, default=100, help="of training")
+    options = parser.parse_args(argv)
+    for name in set(options.models) - set(MODELS):
+        parser.error(f"no model {name!r}, expected one of {', '.join(MODELS)}")
+    torch.set_num_threads(1)
+    data = fashion_mnist()
+    x, y = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    print(f"{'model':<10}{'file':<22}{'ms':>8}{'ratio':>8}{'bytes':>12}{'accuracy':>10}")
+    for name in options.models or MODELS:
+        results[name] = measure(name, x, y, options.steps, options.seconds)
+        for kind, row in results[name].items():
+            figures = f"{row['ms']:>8.3f}{row['ratio']:>8.2f}{row['bytes']:>12,.0f}"
+            print(f"{name:<10}{kind:<22}{figures}{row['accuracy']:>10.4f}", flush=True)
+    print(json.dumps({"personal": results}))
+    return 0
+
+
+def measure(
+    name: str, x: Tensor, y: Tensor, steps: int, seconds: float
+) -> dict[str, dict[str, float]]:
+    """Milliseconds a row, their ratio to the baseline's, bytes and accuracy, by kind of file."""
+    torch.manual_seed(0)
+    model: nn.Module = getattr(models, name)()
+    train(model, x[:TRAINING_ROWS], y[:TRAINING_ROWS], steps)
+    tested = x[-TESTED_ROWS:], y[-TESTED_ROWS:]
+    with tempfile.TemporaryDirectory() as temporary:
+        baseline, *files = sides(name, model, tested, Path(temporary))
+        times = alternate([side.step for side in (baseline, *files)], seconds)
+    accuracy = next(side.quality.float32 for side in files if side.quality)
+    return {
+        side.kind: {
+            "ms": ms,
+            "ratio": ms / times[0],
+            "bytes": side.size,
+            "accuracy": side.quality.int8 if side.quality else accuracy,
+        }
+        for side, ms in zip((baseline, *files), times, strict=True)
+    }
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+    """Some steps of SGD on random batches."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(steps):
+        chosen = torch.randint(len(x), (BATCH_SIZE,))
+        model.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(model(x[chosen]), y[chosen]))
+        optimizer.step()
+
+
+def sides(
+    name: str, model: nn.Module, tested: tuple[Tensor, Tensor], folder: Path
+) -> Iterator[Side]:
+    """The baseline, and then each format in float32 and in int8."""
+    row = tested[0][:1]
+    feed = row.numpy()
+    export(model, row, batch_size=1, name=name, num_classes=10, folder=folder)
+    bundle, theta = load(folder)
+    data = bundle.program("predict", ONNXRUNTIME)
+    program = load_program("predict", data)
+    size = len(data) + theta.nbytes
+    yield Side("theta as an input", lambda: program({"theta": theta, "x": feed}), size, None)
+    for ending, form in FORMATS.items():
+        for kind, rows in (("float32", None), ("int8", tested)):
+            out = folder / f"{kind}{ending}"
+            made = export_personal(
+                model, row, weights=folder, out=out, data=rows, largest_loss=LARGEST_LOSS
+            )
+            run = form.load(out.read_bytes())
+            yield Side(f"{form.name}, {kind}", partial(run, feed), made.size, made.quality)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -34,14 +34,6 @@ class PersonalModel:
         """0 for a model that does not classify."""
         return self.bundle.manifest.num_classes
 
-    def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Every tensor by name, in its own shape, the frozen ones last."""
-        manifest, frozen = self.bundle.manifest, self.bundle.frozen
-        views = manifest.layout.views(self.theta)
-        if manifest.frozen is not None and frozen is not None:
-            views |= manifest.frozen.layout.views(frozen)
-        return views
-
 
 def newest(state_dir: Path, run: str | None) -> RunState:
     """What the device keeps of a run with a model, or of the newest. Raises ``ConfigError`` without one."""
@@ -97,7 +89,7 @@ def write_model(model: PersonalModel, path: Path) -> None:
     """
     if path.suffix == ".npz":
         with translated("write the model to", path), ZipFile(path, "w") as archive:
-            for name, values in model.tensors().items():
+            for name, values in model.bundle.views(model.theta).items():
                 with archive.open(f"{name}.npy", "w") as file:
                     np.save(file, values)
     elif path.suffix == ".onnx":

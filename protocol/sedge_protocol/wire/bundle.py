@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
@@ -149,6 +150,13 @@ class Bundle(msgspec.Struct, frozen=True):
             if program.name == name and program.backend == backend:
                 return self.files[program.file]
         raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
+
+    def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
+        """Every tensor by name, in its own shape: those of theta (n,), then the frozen ones."""
+        views = self.manifest.layout.views(theta)
+        if self.manifest.frozen is not None and self.frozen is not None:
+            views |= self.manifest.frozen.layout.views(self.frozen)
+        return views
 
     def check_programs(self) -> None:
         """Raise ``CodecError`` for a program that devices refuse (``sedge_protocol.wire.program``)."""

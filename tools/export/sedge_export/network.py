@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from sedge_edge.backends.draws import draws
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Tensor as LayoutTensor
 
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -86,6 +87,12 @@ class Network:
     def frozen_values(self) -> Theta | None:
         """The values (m,) of the tensors that are not in theta."""
         return None if self.frozen is None else self._values(self.frozen)
+
+    @property
+    def tensors(self) -> dict[str, LayoutTensor]:
+        """Every tensor by name, those in theta first."""
+        frozen = {} if self.frozen is None else self.frozen.by_name
+        return {**self.layout.by_name, **frozen}
 
     def _values(self, layout: Layout) -> Theta:
         return layout.flatten({name: t.detach().numpy() for name, (t, _) in self._tensors.items()})

@@ -241,8 +241,8 @@ class BundleTrainer:
                     state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
                     raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
                 feeds = buffers.fill(batch)
-                if count := self._bundle.manifest.noise:
-                    feeds["noise"] = noise(seed, steps, count)
+                if numbers := self._bundle.manifest.noise:
+                    feeds["noise"] = noise(seed, steps, numbers)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
                     step_losses = [float(loss) for loss in stepper.step(feeds, last)]
                 steps += 1

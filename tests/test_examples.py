@@ -71,6 +71,19 @@ def test_own_model(tmp_path: Path) -> None:
     assert sum(device.num_train + device.num_test for device in fedobp.devices) == 178
 
 
+def test_lora(tmp_path: Path) -> None:
+    """``lora.py`` through ``lora.toml``: adapters and head travel, the base once."""
+    result = run_fleet("lora.toml", tmp_path, "--rounds", "2", "--only=fedavg")
+    adapters = 4 * 8 * (128 + 3 * 128 + 128 + 128)
+    assert result.model.parameters == adapters + 128 * 10 + 10
+    (fedavg,) = result.strategies
+    first, second = fedavg.rounds
+    base = 4 * (8 * 128 + 128 + 8 * 128 + 4 * 132_480 + 2 * 128)
+    assert (first.newcomers, second.newcomers) == (10, 0)
+    assert 10 * base < first.newcomer_down == first.bytes_down < 10 * (base + 200_000)
+    assert second.bytes_down < 10 * 10_000
+
+
 def test_attacks(tmp_path: Path) -> None:
     """The default [robust] holds two hostile devices of ten to twice the error of none."""
     only = ["nobody hostile", "100 times", "turned around", "-4.9 times", "claims 2^40 examples"]

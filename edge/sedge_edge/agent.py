@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from sedge_edge.rounds.fetching import Fetches
-from sedge_edge.rounds.global_model import BrokenSteps, needed_blobs, steps_left
+from sedge_edge.rounds.global_model import BrokenSteps, steps_left
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.resuming import job_for
@@ -96,19 +96,19 @@ class Agent:
         self.vectors: Vectors = FolderVectors(blobs) if vectors is None else vectors
         self._store = StateStore(journal, blobs.settle)
         self._store.start(incarnation, identity.keys.fingerprint)
-        fleet, device = identity.fleet, identity.device
+        fleet, device, hello = identity.fleet, identity.device, identity.hello
         self.peer = Peer(
             topics.up(fleet, device),
             identity.keys.up,
             identity.keys.down,
             self.state.incarnation,
             self.state.coordinator_incarnation,
-            identity.hello.versions,
+            hello.versions,
         )
         self._down = topics.down(fleet, device)
-        self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng)
+        self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
-        self._handshake = Handshake(identity.hello, self.peer, rng)
+        self._handshake = Handshake(hello, self.peer, rng)
         self._gate = gate
         self._connected = False
         self._working: Order | None = None
@@ -184,7 +184,7 @@ class Agent:
                 effects += step()
             except StorageError as exc:
                 effects += self._wait_for_disk(exc, now)
-        return [*effects, *self._fetches.poll(self.state.orders.values(), now)]
+        return [*effects, *self._fetches.poll(now)]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
         """Handle a message from the broker. Malformed bytes are counted and logged, and change nothing."""
@@ -345,12 +345,13 @@ class Agent:
 
     def _collect(self, now: float) -> list[AgentEffect]:
         """Delete unneeded blobs; a file that cannot be deleted stops nothing else."""
-        needed = self.state.blobs()
         # A running job may be writing blobs that the state does not name yet.
-        if self._working is not None or needed == self._collected_for or now < self._collect_after:
+        if self._working is not None or now < self._collect_after:
             return []
         try:
-            self.blobs.collect(needed, 0.0)
+            needed = self.state.needed(self.blobs)
+            if needed != self._collected_for:
+                self.blobs.collect(needed, 0.0)
         except StorageError as exc:
             self._collect_after = now + DISK_RETRY_S
             self.peer.counters["storage_errors"] += 1
@@ -367,7 +368,7 @@ class Agent:
         for order in orders:
             if self.state.attempts_exhausted(order):
                 effects += self._refuse(order)
-            elif all(self.blobs.has(m.sha256) for m in needed_blobs(order, self.vectors.has)):
+            elif not self._fetches.missing(order):
                 effects += self._handshake.waits(why := self._gate(), now)
                 if why:
                     self._job_retry_at = now + GATE_RETRY_S

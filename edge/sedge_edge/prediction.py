@@ -11,6 +11,7 @@ from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.backends.binding import bound
 from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs
+from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.errors import ConfigError, DataError
@@ -18,7 +19,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, unpack
+from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def load_model(state_dir: Path, entry: RunState) -> PersonalModel:
     """The model of an entry from ``newest``. Raises ``StorageError`` when it is missing or damaged."""
     assert entry.kept.model is not None
     blobs = BlobFolder(state_dir)
-    bundle = unpack(blobs.read(entry.bundle))
+    bundle = read_bundle(blobs, entry.bundle)
     theta = FolderVectors(blobs).read(entry.kept.model, bundle.manifest.layout).copy()
     return PersonalModel(bundle, theta)
 
@@ -88,11 +89,13 @@ def write_model(model: PersonalModel, path: Path) -> None:
     """
     if path.suffix == ".npz":
         with translated("write the model to", path), ZipFile(path, "w") as archive:
-            for tensor in model.bundle.manifest.layout.tensors:
-                with archive.open(f"{tensor.name}.npy", "w") as file:
-                    np.save(file, model.theta[tensor.slice].reshape(tensor.shape))
+            for name, values in model.bundle.views(model.theta).items():
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.save(file, values)
     elif path.suffix == ".onnx":
         program = bound(model.bundle.program("predict", ONNXRUNTIME), "theta", model.theta)
+        if model.bundle.frozen is not None:
+            program = bound(program, FROZEN, model.bundle.frozen)
         with translated("write the model to", path):
             path.write_bytes(program)
     else:

@@ -12,7 +12,8 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
-from sedge_edge.memory_limit import release_memory
+from sedge_edge.memory_limit import memory_mb, release_memory
+from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.training.examples import Examples
@@ -22,7 +23,7 @@ from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
-from sedge_protocol.wire.bundle import Bundle, unpack
+from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Note, Send, Subscribe
 from sedge_protocol.wire.topics import down
 
@@ -44,7 +45,8 @@ class OpenBundles:
         """A bundle from the blobs, with a trainer for it."""
         with self._lock:
             if sha256 not in self._open:
-                bundle = unpack(blobs.read(sha256))
+                others = [bundle for bundle, _ in self._open.values()]
+                bundle = read_bundle(blobs, sha256, memory_mb(), others)
                 while len(self._open) >= self.capacity:
                     del self._open[next(iter(self._open))]
                 trainer = open_trainer(bundle, self.backend, self.threads, self.code)

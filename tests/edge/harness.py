@@ -16,6 +16,7 @@ import numpy as np
 from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.job import Job, WorkerContext, run_job
@@ -26,7 +27,14 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.wire.bundle import (
+    Bundle,
+    BundleManifest,
+    FrozenData,
+    Program,
+    TensorSpec,
+    Verification,
+)
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
 from sedge_protocol.wire.keys import DeviceKeys
@@ -147,13 +155,15 @@ def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleMan
     return msgspec.structs.replace(plain, **changes)
 
 
-def make_bundle(seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"") -> bytes:
+def make_bundle(
+    seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"", frozen: FrozenData | None = None
+) -> bytes:
     """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
     program = program or np.random.default_rng(seed).bytes(20_000)
     listed = Program(
         "gradient", "onnxruntime", "gradient.onnx", hashlib.sha256(program).hexdigest()
     )
-    manifest = manifest_of(layout, listed)
+    manifest = manifest_of(layout, listed, frozen=frozen)
     return bundles.pack(Bundle(manifest, {"gradient.onnx": program}))
 
 
@@ -193,13 +203,14 @@ class Harness:
         self.trainer: Trainer = DriftTrainer()
         self.bundle = self.serve(make_bundle())
         self.closed = ""
+        self.memory_mb = 0
         self.agent = self.start()
 
     # What the coordinator has.
 
-    def serve(self, blob: bytes) -> Manifest:
-        """Make a blob available."""
-        manifest = describe(blob, self.chunk_bytes)
+    def serve(self, blob: bytes, manifest: Manifest | None = None) -> Manifest:
+        """Make a blob available, in chunks as ``manifest`` says where there is one."""
+        manifest = manifest or describe(blob, self.chunk_bytes)
         self.served[manifest.transfer] = blob
         self.manifests[manifest.transfer] = manifest
         return manifest
@@ -247,7 +258,10 @@ class Harness:
 
     def start(self, incarnation: int = 1) -> Agent:
         """Bring the device to life from what is on its disk, and connect it to nothing yet."""
-        hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=10, num_test=10)
+        hello = Hello(
+            bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=10, num_test=10,
+            memory_mb=self.memory_mb,
+        )  # fmt: skip
         identity = Identity(DEVICE, FLEET, KEYS, hello)
         self.topics.clear()
         rng = np.random.default_rng(3)
@@ -295,7 +309,7 @@ class Harness:
             self.agent.vectors,
             self.train,
             self.test,
-            lambda sha256: (bundles.unpack(self.agent.blobs.read(sha256)), self.trainer),
+            lambda sha256: (read_bundle(self.agent.blobs, sha256, self.memory_mb), self.trainer),
             lambda: False,
             lambda: 0.0,
         )

@@ -5,16 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
 
 from sedge_edge import Model
 from sedge_edge.prediction import personal_model, write_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_export.export import export
+from sedge_export.models import mlp
 from sedge_protocol.errors import ConfigError, DataError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.onnx_runtime import library
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import load, pack
 
 
 @pytest.fixture
@@ -112,3 +117,29 @@ def test_files_for_other_programs(home: Path, tiny: tuple[bytes, Theta]) -> None
     np.testing.assert_allclose(found, forward(tiny[1], rows(4)), rtol=1e-5, atol=1e-6)
     with pytest.raises(ConfigError, match=r"--out: found .*model\.pte'.*\.npz or \.onnx"):
         write_model(model, home.parent / "model.pte")
+
+
+def test_frozen_tensors_serve_and_are_in_the_files(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    network = mlp(6, 4, 3)
+    for parameter in list(network.parameters())[:2]:
+        parameter.requires_grad_(False)
+    folder = tmp_path / "bundle"
+    export(network, torch.randn(4, 6), batch_size=4, name="t", num_classes=3, folder=folder)
+    bundle, theta = load(folder)
+    assert bundle.frozen is not None
+    config, whole = make_home(tmp_path / "home"), np.concatenate([bundle.frozen, theta])
+    put_models(config, pack(bundle), {"run": theta})
+    state = config.parent / "state"
+    with pytest.raises(StorageError):  # not fetched, or lost
+        Model(state)
+    BlobFolder(state, 0).write(bundle.frozen.tobytes())
+    model, x = Model(state), rows(4)
+    np.testing.assert_allclose(model.predict(x), forward(whole, x), rtol=1e-5, atol=1e-6)
+    for name in ("model.npz", "model.onnx"):
+        write_model(personal_model(state), tmp_path / name)
+    with np.load(tmp_path / "model.npz") as tensors:
+        assert sum(tensors[name].size for name in tensors) == whole.size
+    session = library().InferenceSession(tmp_path / "model.onnx")
+    (logits,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(logits, forward(whole, x), rtol=1e-5, atol=1e-6)

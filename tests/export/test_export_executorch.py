@@ -67,7 +67,9 @@ def test_both_backends_in_one_bundle(tmp_path: Path, capfd: pytest.CaptureFixtur
     files = {p.file for p in manifest.programs if p.backend == "executorch"}
     assert files == {"programs.pte"}
     given = feeds(theta)
-    for name, signature in signatures(has_statistics=True, has_noise=False).items():
+    for name, signature in signatures(
+        has_statistics=True, has_noise=False, has_frozen=False
+    ).items():
         feed = {key: given[key] for key in signature.inputs}
         found, expected = (
             TARGETS[backend].load(name, made.program(name, backend), signature)(feed)

@@ -196,13 +196,15 @@ class Odd(nn.Module):
 
 def test_tied_frozen_and_unused_parameters(tmp_path: Path) -> None:
     manifest, programs, theta = exported(Odd(), tmp_path)
-    tied, stay = ["first.weight", "first.bias"], ["second.bias", "extra.weight", "extra.bias"]
+    tied, stay = ["first.weight", "first.bias"], ["extra.weight", "extra.bias"]
     names = [t.name for t in manifest.layout.tensors]
     assert names == [*tied, *stay, "last.weight", "last.bias"]
-    gradient = programs["gradient"](step_feed(theta))["gradient"]
+    assert manifest.frozen is not None
+    assert [t.name for t in manifest.frozen.layout.tensors] == ["second.bias"]
+    feed = {**step_feed(theta), "frozen": np.ones(6, np.float32)}
+    gradient = programs["gradient"](feed)["gradient"]
     for name, tensor in manifest.layout.by_name.items():
         assert gradient[tensor.slice].any() == (name not in stay), name
-    assert manifest.frozen == ("second.bias",)
 
 
 def test_regression(tmp_path: Path) -> None:

@@ -200,6 +200,14 @@ def test_the_global_model_of_a_bundle(tmp_path: Path) -> None:
         with_weights(other, tmp_path)
 
 
+def test_frozen_tensors_of_a_bundle(tmp_path: Path) -> None:
+    model, other = trained(), build()
+    for module in (model, other):
+        next(module.parameters()).requires_grad_(False)
+    export(model, rows(4), batch_size=4, name="m", num_classes=3, folder=tmp_path)
+    torch.testing.assert_close(with_weights(other, tmp_path).state_dict(), model.state_dict())
+
+
 @pytest.mark.parametrize("ending", list(FORMATS))
 def test_int8(
     ending: str, weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

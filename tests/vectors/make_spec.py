@@ -3,6 +3,7 @@
 python -m tests.vectors.make_spec
 """
 
+import base64
 import hashlib
 import json
 import zlib
@@ -30,7 +31,7 @@ ABOUT = (
     "error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
     "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
-    "time is up, whatever it was. bundles: B1 to B6, blobs to accept or to refuse. programs: B13, ONNX "
+    "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, ONNX "
     "models to accept or to refuse. versions: 9.2, a "
     "base, a step and the model that they make."
 )
@@ -260,6 +261,11 @@ def bundles() -> Events:
         first = {**layout["tensors"][0], **other}
         return {**manifest, "layout": {"tensors": [first, layout["tensors"][1]]}}
 
+    def frozen(blob: bytes = bytes(12), name: str = "base", **other: object) -> dict[str, Any]:
+        held = {"tensors": [{"name": name, "shape": [3], "offset": 0}]}
+        described = {**msgspec.to_builtins(describe(blob, 4096)), **other}
+        return {**manifest, "frozen": {"layout": held, "blob": described}}
+
     entry = manifest["programs"][0]
     good = packed(manifest)
     cases: list[tuple[str, bytes, bool]] = [
@@ -281,6 +287,12 @@ def bundles() -> Events:
         ("a name of 257 code points (B6)", packed(tensor(name="n" * 257)), False),
         ("the defaults, written out (B5)", packed(
             {**tensor(role="parameter"), "axes": None, "dropped": 0}), True),
+        ("frozen data (X14)", packed(frozen()), True),
+        ("frozen data of another size (X14)", packed(frozen(bytes(16))), False),
+        ("a frozen tensor that is in theta (X14)", packed(frozen(name="b")), False),
+        ("frozen data with a digest too many (X14)",
+         packed(frozen(digests=base64.b64encode(bytes(32)).decode())), False),
+        ("frozen data whose digests are no base64 (X14)", packed(frozen(digests="?" * 24)), False),
         *((f"no {key} (B5)", packed({k: v for k, v in manifest.items() if k != key}), False)
           for key in manifest),
     ]  # fmt: skip

@@ -95,7 +95,7 @@ def measured(case: Case, backend: str, batch_size: int) -> Row:
         bundle, theta = load(folder)
         memory = _memory(folder) if backend == ONNXRUNTIME else 0
     y = _targets(manifest, batch_size)
-    signature = signatures(bool(manifest.layout.statistics), manifest.noise > 0)["gradient"]
+    signature = signatures(bool(manifest.layout.statistics), False, False)["gradient"]
     program = TARGETS[backend].load("gradient", bundle.program("gradient", backend), signature)
     ours, eager = alternate(
         [program_step(program, manifest.layout, theta, x, y), eager_step(case, model, x, y)],

@@ -76,7 +76,7 @@ def measure(name: str, seconds: float) -> dict[str, dict[str, float]]:
         )  # fmt: skip
         bundle, theta = load(Path(folder))
     sides, layout = [_eager_step(model, x, y)], bundle.manifest.layout
-    signature = signatures(bool(layout.statistics), False)["gradient"]
+    signature = signatures(bool(layout.statistics), False, False)["gradient"]
     for runtime in TARGETS[name]:
         data = bundle.program("gradient", runtime)
         program = RUNTIMES[runtime].load("gradient", data, signature)

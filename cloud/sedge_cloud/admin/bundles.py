@@ -23,6 +23,8 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
             expected, actual = getattr(whole, name), getattr(form, name)
             if actual != expected:
                 raise ConfigError(key, f"{name} {actual}", f"{expected}, as in the first")
+        if form.frozen != whole.frozen:
+            raise ConfigError(key, "other frozen data", "the frozen data of the first")
         if _backends(form) != _backends(whole):
             raise ConfigError(key, _backends(form), f"programs for {_backends(whole)}")
         if form.dropped <= last:

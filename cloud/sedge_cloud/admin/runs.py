@@ -55,6 +55,7 @@ def start_run(
         state=msgspec.msgpack.encode(RunState(model, model_hash, initial=model)),
         created=time.time(),
         narrower=msgspec.msgpack.encode(others) if others else b"",
+        frozen=b"" if bundle.frozen is None else store.blobs.write(bundle.frozen.tobytes()),
     )
     run = Run(row, store)
     run.state = _first_state(run, run_store)

@@ -148,11 +148,15 @@ def conform(
     """Play every act against an enrolled device's client; True when it keeps every rule.
 
     It takes the coordinator's place, so that one must not be running. Raises ``ConfigError`` for a device
-    that is not enrolled, ``StorageError`` and ``CodecError`` for a bundle that cannot be read.
+    that is not enrolled or a bundle with frozen data, ``StorageError`` and ``CodecError`` for a bundle that
+    cannot be read.
     """
     folder = act_as_owner(Path(cloud.state_dir))
     with as_caller():
         model = Model(*load(bundle))
+    if model.bundle.frozen is not None:
+        expected = "one without, as no act plays the extension"
+        raise ConfigError("bundle", f"{bundle} with frozen data", expected)
     settings = broker_settings(cloud)
     with (
         lock_folder(folder),

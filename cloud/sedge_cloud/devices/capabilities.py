@@ -7,7 +7,7 @@ import msgspec
 from sedge_cloud.config import RunConfig
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
+from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
 from sedge_protocol.wire.messages import Codec, Hello, Training, Work
 
 # Every device supports these value codings; it must announce all others.
@@ -20,20 +20,27 @@ CORRECTION = "correction"
 def lacking(run: Run) -> Callable[[Hello], list[str]]:
     """What a device lacks to do a run's work.
 
-    It must run one of the run's programs, or need none, and decode broadcasts and patches.
+    It must run one of the run's programs, or need none, decode broadcasts and patches, and have memory for
+    the bundle's frozen data.
     """
     backends = {program.backend for program in run.manifest.programs} | WITHOUT_PROGRAMS
     broadcast, patch = run.config.broadcast, run.config.patch
     # Every device has zlib, bundles included, and what is not compressed needs no announcement.
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
+    frozen = run.manifest.frozen
     codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
+    words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 
     def missing(hello: Hello) -> list[str]:
+        too_large: list[str] = []
+        if frozen is not None and not frozen.fits(hello.memory_mb):
+            too_large.append(f"memory for {frozen.blob.size / 1e6:.0f} MB of frozen data")
         runs = backends.intersection(hello.backends)
         return [
             *([] if runs else [f"a backend of {', '.join(sorted(backends))}"]),
             *sorted(compressions.difference(hello.compressions)),
-            *sorted(codings.difference(hello.codecs)),
+            *sorted(words.difference(hello.codecs)),
+            *too_large,
         ]
 
     return missing

@@ -210,7 +210,10 @@ class Scheduler:
         """The blobs that a device of the round may request: the shared ones, then its own."""
         run, row = self.live[current.row.run].run, current.row
         given, waiting = current.orders[device], max(1, len(current.present))
-        yield NamedBlob(run.bundles[given.width], min(waiting, current.widths[given.width]))
+        users = min(waiting, current.widths[given.width])
+        yield NamedBlob(run.bundles[given.width], users)
+        if run.manifest.frozen is not None:
+            yield NamedBlob(run.manifest.frozen.blob, users)
         if not given.model:
             users = min(waiting, current.users[row.model])
             for blob in (row.model, *(step.blob for step in current.steps)):

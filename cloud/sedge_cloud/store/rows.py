@@ -26,7 +26,7 @@ class RunRow(msgspec.Struct, frozen=True):
     """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
-    with fewer channels, widest first, or empty.
+    with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty.
     """
 
     run: str
@@ -36,6 +36,7 @@ class RunRow(msgspec.Struct, frozen=True):
     state: bytes
     created: float
     narrower: bytes = b""
+    frozen: bytes = b""
 
     @property
     def bundles(self) -> tuple[bytes, ...]:

@@ -16,7 +16,7 @@ CREATE TABLE devices (
     incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB);
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
-    state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL);
+    state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL, frozen BLOB NOT NULL);
 CREATE TABLE rounds (
     run TEXT NOT NULL, round INTEGER NOT NULL, task TEXT NOT NULL, open INTEGER NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, summary BLOB, steps BLOB NOT NULL,
@@ -70,6 +70,7 @@ def named_blobs_sql(late_rounds: int) -> str:
     parts = [
         NAMED_UPDATES,
         "SELECT bundle FROM runs",
+        "SELECT frozen FROM runs",
         "SELECT model FROM live",
         *(f"SELECT {column} FROM client_models" for column in of_clients),
         *(

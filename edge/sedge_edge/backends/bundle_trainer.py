@@ -8,7 +8,8 @@ outputs; n = parameters, B = rows of a batch, and a tensor without a shape below
     evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
     predict     theta, x        -> logits
 
-theta and gradient are (n,), statistics (s,); x is (B, ...), y and w are (B,), logits (B, C).
+theta and gradient are (n,), statistics (s,); x is (B, ...), y and w are (B,), logits (B, C). Every program
+of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
 """
 
 import math
@@ -17,7 +18,6 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple, Protocol, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,9 +39,9 @@ from sedge_edge.training.trainer import (
     TrainingState,
     TrainingStopped,
 )
-from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.bundle import FROZEN, Bundle
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
@@ -89,20 +89,38 @@ def bundled(
     """Loads the programs that the bundle has for a backend.
 
     ``load`` takes a program's bytes, its signature and the number of threads. It raises ``ImportError`` and
-    ``ConfigError`` like a ``LoadProgram``, and anything else for bytes that are no such program.
+    ``ConfigError`` like a ``LoadProgram``, and anything else for bytes that are no such program. Frozen
+    values are fed to every run from where they lie.
     """
 
     def loaded(signature: Signature) -> LoadedProgram:
         data = bundle.program(signature.program, backend)
         try:
-            return load(data, signature, threads)
-        except (ImportError, ConfigError):
+            if bundle.manifest.frozen is None:
+                return load(data, signature, threads)
+            if bundle.frozen is None:
+                raise LocalError("the bundle was opened without its frozen data")
+            theta, *batch = signature.inputs
+            taking = signature._replace(inputs=(theta, FROZEN, *batch))
+            return _FedProgram(load(data, taking, threads), {FROZEN: bundle.frozen})
+        except (ImportError, ConfigError, LocalError):
             raise
         except Exception as exc:
             where = _where(bundle, signature.program)
             raise CodecError(f"{where} cannot be loaded: {exc}") from exc
 
     return loaded
+
+
+class _FedProgram:
+    """A program with inputs that are the same in every run."""
+
+    def __init__(self, program: LoadedProgram, constant: Arrays) -> None:
+        self._program, self._constant = program, constant
+
+    def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
+        """The program's outputs."""
+        return self._program.run({**feeds, **self._constant}, last)
 
 
 def _where(bundle: Bundle, program: str) -> str:
@@ -140,7 +158,7 @@ class BundleTrainer:
         for vector in (theta, anchor, correction):
             if vector is not None:
                 layout.check(vector)
-        model = Model(layout, theta, self._recipe(training), anchor, correction)
+        model = Model(layout, theta, training, anchor, correction)
         stepper = PlainStepper(self._differentiate, model, gradient)
         loss, steps = self._train(stepper, examples, training, seed, stopped, resume)
         return Trained(model.theta, loss, steps, stepper.gradient)
@@ -162,8 +180,7 @@ class BundleTrainer:
         layout = self._bundle.manifest.layout
         layout.check(sent)
         layout.check(own)
-        recipe = self._recipe(training)
-        both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, recipe)
+        both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, training)
         loss, steps = self._train(both, examples, training, seed, stopped, resume)
         return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
 
@@ -224,8 +241,8 @@ class BundleTrainer:
                     state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
                     raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
                 feeds = buffers.fill(batch)
-                if wanted := self._bundle.manifest.noise:
-                    feeds["noise"] = noise(seed, steps, wanted)
+                if numbers := self._bundle.manifest.noise:
+                    feeds["noise"] = noise(seed, steps, numbers)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
                     step_losses = [float(loss) for loss in stepper.step(feeds, last)]
                 steps += 1
@@ -238,11 +255,6 @@ class BundleTrainer:
                     raise TrainingDiverged(f"{where} {steps}: {count} parameters are not finite")
             loss = float(np.average(losses, weights=weights))
         return loss, steps
-
-    def _recipe(self, training: Training) -> Training:
-        """The training, with the parameters that the model itself keeps frozen."""
-        freeze = (*training.freeze, *self._bundle.manifest.frozen)
-        return msgspec.structs.replace(training, freeze=freeze)
 
     def _differentiate(self, theta: Theta, batch: Arrays, last: bool) -> Differentiated:
         return Differentiated(*self._run("gradient", {"theta": theta, **batch}, last))

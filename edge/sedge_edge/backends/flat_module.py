@@ -4,6 +4,7 @@ It serves the backend ``torch`` on a device, and the emulator.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from typing import TypeAlias, cast
 
 import torch
@@ -11,15 +12,26 @@ from torch import Tensor, nn
 
 from sedge_edge.training.steppers import Differentiated, tensor_slices
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.bundle import Bundle
 
 # The tensors of a vector (n,) by name, in the module's shapes, as views.
 Views: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
 
 
+def place_frozen(module: nn.Module, bundle: Bundle) -> None:
+    """Write a bundle's frozen values into the module's tensors of these names."""
+    if bundle.manifest.frozen is None or bundle.frozen is None:
+        return
+    with torch.no_grad():
+        held = dict(chain(module.named_parameters(), module.named_buffers()))
+        for name, values in bundle.manifest.frozen.layout.views(bundle.frozen).items():
+            held[name].copy_(torch.tensor(values))
+
+
 class FlatModule:
     """A module, which it takes over, with ``values`` (n,) in the place of its tensors; not thread-safe.
 
-    Every tensor of the layout is a parameter or buffer of the module, of its shape.
+    Every tensor of the layout is a parameter or buffer of the module, of its shape. Others stay the same.
     """
 
     def __init__(

@@ -7,10 +7,10 @@
     predict(parameters, inputs)         -> outputs (N, C)
 
 parameters is a list of float32 arrays, one for each tensor of the layout, in order; they are the function's
-to change. examples has ``inputs`` (N, ...) and ``targets`` (N,), both read-only. settings is a dict: the
-fields of ``Training`` by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and
-``threads``. fit's metrics may have "loss", the mean over the last epoch; otherwise the trained model is
-evaluated on the training examples.
+to change, and it returns as many. Frozen tensors of the bundle follow them, read-only. examples has
+``inputs`` (N, ...) and ``targets`` (N,), both read-only. settings is a dict: the fields of ``Training`` by
+name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may
+have "loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
 
 Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
 cannot be enforced from outside: a function does it only if it says so, as in ``fit.honours = ("prox",)``.
@@ -67,7 +67,9 @@ class FunctionTrainer:
     """``Trainer`` over the user's functions, of which one runs at a time."""
 
     def __init__(self, bundle: Bundle, name: str, folder: Path, threads: int) -> None:
-        self._manifest = bundle.manifest
+        self._manifest, self._frozen = bundle.manifest, list[NDArray[np.float32]]()
+        if bundle.manifest.frozen is not None and bundle.frozen is not None:
+            self._frozen += bundle.manifest.frozen.layout.views(bundle.frozen).values()
         self._name, self._folder, self._threads = name, folder, threads
         self._honours = honours(name, folder)
         self._module = name.partition(":")[0]
@@ -103,11 +105,9 @@ class FunctionTrainer:
                 raise self._declined(what)
         if stopped():
             raise TrainingStopped(f"{self._name}: stopped before it began")
-        freeze = (*training.freeze, *self._manifest.frozen)
-        frozen = tensor_slices(self._manifest.layout, freeze)
+        frozen = tensor_slices(self._manifest.layout, training.freeze)
         settings = {
             **msgspec.structs.asdict(training),
-            "freeze": freeze,
             "batch_size": self._manifest.batch_size,
             "seed": seed,
             "threads": self._threads,
@@ -182,7 +182,8 @@ class FunctionTrainer:
         )
 
     def _parameters(self, theta: Theta) -> list[NDArray[np.float32]]:
-        return [view.copy() for view in self._manifest.layout.views(theta).values()]
+        own = (view.copy() for view in self._manifest.layout.views(theta).values())
+        return [*own, *self._frozen]
 
     def _call(
         self, name: str, function: Callable[..., Any], expected: str, *arguments: object

@@ -7,7 +7,7 @@ device where there is one, otherwise on the CPU.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.bundle_trainer import LoadedProgram, LoadProgram, Signature
 from sedge_edge.backends.draws import draws
-from sedge_edge.backends.flat_module import FlatModule
+from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role
+from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import Bundle
 
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -67,7 +68,10 @@ class _Model:
 
     def __init__(self, bundle: Bundle, module: nn.Module, loss: RowLoss, name: str) -> None:
         layout = bundle.manifest.layout
-        _check(module, layout, name)
+        _check(module, bundle.manifest.tensors, name)
+        place_frozen(module, bundle)
+        for key, parameter in module.named_parameters():
+            parameter.requires_grad_(key in layout.by_name)
         self.lock = threading.Lock()
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._classifies = bundle.manifest.num_classes > 0
@@ -130,15 +134,15 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, y, reduction="none")
 
 
-def _check(module: nn.Module, layout: Layout, name: str) -> None:
-    """Raise ``ConfigError`` unless the module's tensors are the layout's."""
+def _check(module: nn.Module, tensors: Sequence[LayoutTensor], name: str) -> None:
+    """Raise ``ConfigError`` unless the module's tensors are the bundle's."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    for tensor in layout.tensors:
+    for tensor in tensors:
         held = (parameters if tensor.role is Role.PARAMETER else buffers).get(tensor.name)
         expected = f"{tensor.role} {tensor.name} of float32 {tensor.shape}, as in the bundle"
         if held is None:
             raise ConfigError(name, f"no {tensor.name}", expected)
         if held.dtype is not torch.float32 or tuple(held.shape) != tensor.shape:
             raise ConfigError(name, f"{held.dtype} {tuple(held.shape)}", expected)
-    if unknown := parameters.keys() - layout.by_name.keys():
+    if unknown := parameters.keys() - {tensor.name for tensor in tensors}:
         raise ConfigError(name, f"parameter {min(unknown)}", "only the bundle's parameters")

@@ -92,6 +92,8 @@ def _step(backend: str, bundle: Bundle, threads: int) -> None:
     inputs = np.zeros((manifest.batch_size, *manifest.input.shape), manifest.input.dtype)
     examples = Examples(inputs, np.zeros(manifest.batch_size, np.int64))
     theta = np.zeros(manifest.layout.size, np.float32)
+    if manifest.frozen is not None:
+        bundle = Bundle(manifest, bundle.files, np.zeros(manifest.frozen.layout.size, np.float32))
     trainer = BACKENDS[backend].open(bundle, backend, threads, NO_CODE)
     trainer.train(theta, examples, Training(1), 0, lambda: False)
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from sedge_edge.rounds.global_model import named_blobs, needed_blobs
+from sedge_edge.rounds.frozen_data import frozen_data
+from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
@@ -22,7 +23,8 @@ OWNER = "fleet"
 class Fetches:
     """Every download of the device. Methods raise ``StorageError`` when the disk refuses.
 
-    ``holds`` tells whether a vector, such as a version of the global model, is here.
+    ``holds`` tells whether a vector, such as a version of the global model, is here. Frozen data that does
+    not fit into ``memory_mb`` is not fetched: the job declines the order.
     """
 
     def __init__(
@@ -32,13 +34,16 @@ class Fetches:
         holds: Callable[[bytes], bool],
         peer: Peer,
         rng: np.random.Generator,
+        memory_mb: int = 0,
     ) -> None:
         self._fleet = fleet
+        self._memory_mb = memory_mb
         self._blobs = blobs
         self._holds = holds
         self._peer = peer
         self._rng = rng
         self._active: dict[bytes, Fetch] = {}
+        self._wanted: dict[bytes, Order] = {}
         self._listening: set[bytes] = set()
         self._retry_at: dict[bytes, float] = {}
         self._connected = False
@@ -57,14 +62,19 @@ class Fetches:
         for fetch in self._active.values():
             fetch.disconnected()
 
+    def missing(self, order: Order) -> list[Manifest]:
+        """The blobs that an order needs and that are not here, as far as this can be told yet."""
+        needed = needed_blobs(order, self._holds)
+        frozen = frozen_data(order.bundle.sha256, self._blobs)
+        if frozen is not None and frozen.fits(self._memory_mb):
+            needed.append(frozen.blob)
+        return [manifest for manifest in needed if not self._blobs.has(manifest.sha256)]
+
     def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
         """Fetch exactly what these orders need; without room, try again after ``DISK_RETRY_S``."""
-        wanted = {
-            m.transfer: m
-            for order in orders
-            for m in needed_blobs(order, self._holds)
-            if not self._blobs.has(m.sha256)
-        }
+        pairs = [(order, manifest) for order in orders for manifest in self.missing(order)]
+        wanted = {manifest.transfer: manifest for _, manifest in pairs}
+        self._wanted = {manifest.transfer: order for order, manifest in reversed(pairs)}
         for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
         self._retry_at = {t: at for t, at in self._retry_at.items() if t in wanted and at > now}
@@ -108,18 +118,15 @@ class Fetches:
             return []
         return [*self._complete(frame.transfer, fetch, now), *self._listen()]
 
-    def poll(self, orders: Iterable[Order], now: float) -> list[Effect]:
-        """Send the requests that are due."""
+    def poll(self, now: float) -> list[Effect]:
+        """Send the requests that are due, each in the name of the first order that needs the blob."""
         effects: list[Effect] = []
-        for order in orders:
-            for manifest in named_blobs(order):
-                fetch = self._active.get(manifest.transfer)
-                if fetch is None or manifest.transfer not in self._listening:
-                    continue
-                missing = fetch.poll(now)
-                if missing is not None:
-                    get = Get(order.run, order.round, missing)
-                    effects.append(self._peer.message(get, manifest.transfer))
+        for transfer, fetch in self._active.items():
+            missing = fetch.poll(now) if transfer in self._listening else None
+            if missing is not None:
+                order = self._wanted[transfer]
+                get = Get(order.run, order.round, missing)
+                effects.append(self._peer.message(get, transfer))
         return effects
 
     def timer(self) -> float | None:

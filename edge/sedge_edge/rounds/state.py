@@ -13,8 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
+from sedge_edge.rounds.frozen_data import frozen_names
 from sedge_edge.rounds.global_model import base_versions, named_blobs, with_held_steps
-from sedge_edge.rounds.storage import DurableValue
+from sedge_edge.rounds.storage import DurableValue, ReadableBlobs
 from sedge_edge.training.job import Kept, Outcome
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
@@ -146,6 +147,12 @@ class AgentState(msgspec.Struct, frozen=True):
         """The least recently used of the runs that seem to be over; None when there is none."""
         used = {*self.recent, *self.orders}
         return next((run for run in self.runs if run not in used), None)
+
+    def needed(self, blobs: ReadableBlobs) -> set[bytes]:
+        """The names of all that is still needed, with the frozen data of the bundles in ``blobs``."""
+        bundles = [order.bundle.sha256 for order in self.orders.values()]
+        bundles += [run.bundle for run in self.runs.values()]
+        return self.blobs() | frozen_names(bundles, blobs)
 
     def blobs(self) -> set[bytes]:
         """The names of all blobs, vectors, masks and patches that are still needed."""

@@ -20,8 +20,8 @@ MAX_KEPT_STEPS = 8
 T = TypeVar("T")
 
 
-class WholeBlobs(Protocol):
-    """Immutable blobs, as far as a job needs them."""
+class ReadableBlobs(Protocol):
+    """Immutable blobs that somebody else writes."""
 
     def has(self, sha256: bytes) -> bool:
         """Whether the whole blob is here."""
@@ -30,6 +30,10 @@ class WholeBlobs(Protocol):
     def read(self, sha256: bytes) -> bytes:
         """A blob, its hash checked; one that fails the check is removed."""
         ...
+
+
+class WholeBlobs(ReadableBlobs, Protocol):
+    """Immutable blobs, as far as a job needs them."""
 
     def write(self, data: bytes) -> bytes:
         """Store a blob, durable once settled. Returns its SHA-256."""

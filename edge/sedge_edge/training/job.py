@@ -58,12 +58,12 @@ from sedge_protocol.codec import (
 )
 from sedge_protocol.errors import SedgeError, StorageError, Unencodable
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle, BundleManifest
+from sedge_protocol.wire.bundle import FROZEN, Bundle, BundleManifest
 from sedge_protocol.wire.messages import TRAIN, Order
 from sedge_protocol.wire.update import Report, encode_update
 
 # Optional abilities of this agent, which it must announce (``Hello.codecs``).
-CODECS = ("int4", "sign", *FEATURES)
+CODECS = ("int4", "sign", FROZEN, *FEATURES)
 
 
 class OutOfMemory(SedgeError):

@@ -1,8 +1,10 @@
 """A bundle: everything that a device needs to train one model, without any Python code.
 
-On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32). On the
-wire it is one blob (``pack``) without ``init.bin``, which only the cloud needs. A device runs a bundle only
-if its hash came in a frame with a valid MAC under the device's own key.
+On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
+``frozen.bin`` (the tensors that no device trains, where there are any). On the wire it is one blob
+(``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, a blob of its own
+that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC under the
+device's own key.
 """
 
 import hashlib
@@ -15,16 +17,21 @@ from typing import Annotated
 import msgspec
 import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.errors import CodecError, StorageError
-from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.program import check_program
+from sedge_protocol.wire.transfer import Manifest, describe
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
+FROZEN_NAME = "frozen.bin"
+# The input of programs that takes these, and the word that a device announces.
+FROZEN = "frozen"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 # The backend of one .pte file that all programs share: the method is the program's name, and inputs and
 # outputs go by position, in the order in which the ONNX programs name them.
@@ -74,6 +81,24 @@ class Verification(msgspec.Struct, frozen=True):
     kinks: tuple[str, ...] = ()
 
 
+class FrozenData(msgspec.Struct, frozen=True):
+    """The tensors that no device trains: their places in one vector (m,), and the blob with its values.
+
+    The blob is the vector's float32, little-endian. Bundles with the same values share it.
+    """
+
+    layout: Layout
+    blob: Manifest
+
+    def fits(self, memory_mb: int) -> bool:
+        """Whether the vector takes at most half of a machine's memory; 0 is unknown."""
+        return not memory_mb or 2 * self.blob.size <= memory_mb * 10**6
+
+    def values(self, data: bytes) -> Theta:
+        """The vector (m,) in the blob, whose hash has been checked; it shares the blob's memory."""
+        return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+
+
 class BundleManifest(msgspec.Struct, frozen=True):
     """A bundle without its programs' bytes.
 
@@ -81,7 +106,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
     which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
-    names the parameters that the model itself does not train. ``verification`` is None without programs.
+    is None where every tensor is in ``layout``. ``verification`` is None without programs.
     ``noise`` counts the random numbers that a step takes.
     """
 
@@ -97,8 +122,14 @@ class BundleManifest(msgspec.Struct, frozen=True):
     verification: Verification | None
     axes: Axes | None = None
     dropped: float = 0.0
-    frozen: tuple[str, ...] = ()
+    frozen: FrozenData | None = None
     noise: Annotated[int, Meta(ge=0, le=2**28)] = 0
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor of the model: those of ``layout``, then the frozen ones."""
+        frozen = () if self.frozen is None else self.frozen.layout.tensors
+        return (*self.layout.tensors, *frozen)
 
     @property
     def padding_is_safe(self) -> bool:
@@ -107,10 +138,11 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A manifest with the bytes of its programs, by file name."""
+    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if they are here."""
 
     manifest: BundleManifest
     files: dict[str, bytes]
+    frozen: Theta | None = None
 
     def program(self, name: str, backend: str) -> bytes:
         """The bytes of one program. Raises ``CodecError`` if the bundle does not have it."""
@@ -118,6 +150,13 @@ class Bundle(msgspec.Struct, frozen=True):
             if program.name == name and program.backend == backend:
                 return self.files[program.file]
         raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
+
+    def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
+        """Every tensor by name, in its own shape: those of theta (n,), then the frozen ones."""
+        views = self.manifest.layout.views(theta)
+        if self.manifest.frozen is not None and self.frozen is not None:
+            views |= self.manifest.frozen.layout.views(self.frozen)
+        return views
 
     def check_programs(self) -> None:
         """Raise ``CodecError`` for a program that devices refuse (``sedge_protocol.wire.program``)."""
@@ -160,7 +199,17 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
     for program in manifest.programs:
         if Path(program.file).name != program.file:
             raise CodecError(f"{where}: program file {program.file!r} holds a path")
+    if manifest.frozen is not None:
+        _check_frozen(manifest.frozen, manifest.layout, f"{where}: frozen")
     return manifest
+
+
+def _check_frozen(frozen: FrozenData, layout: Layout, where: str) -> None:
+    if frozen.blob.size != 4 * frozen.layout.size:
+        expected = f"{4 * frozen.layout.size} for {frozen.layout.size} values"
+        raise CodecError(f"{where}: a blob of {frozen.blob.size} bytes, expected {expected}")
+    if both := frozen.layout.by_name.keys() & layout.by_name.keys():
+        raise CodecError(f"{where}: tensor {min(both)!r} is in the layout as well")
 
 
 def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: str) -> None:
@@ -171,6 +220,12 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
             raise CodecError(f"{where}: program file {program.file!r} is missing")
         if hashlib.sha256(files[program.file]).hexdigest() != program.sha256:
             raise CodecError(f"{where}: {program.file!r} does not have the manifest's sha256")
+
+
+def frozen_data(layout: Layout, values: Theta) -> FrozenData:
+    """What a manifest says of frozen values (m,)."""
+    layout.check(values)
+    return FrozenData(layout, describe(values.astype("<f4", copy=False).tobytes()))
 
 
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
@@ -184,13 +239,15 @@ def save(folder: Path, bundle: Bundle, init: Theta) -> None:
         for name, data in bundle.files.items():
             (folder / name).write_bytes(data)
         (folder / INIT_NAME).write_bytes(init.astype("<f4").tobytes())
+        if bundle.frozen is not None:
+            (folder / FROZEN_NAME).write_bytes(bundle.frozen.astype("<f4", copy=False).data)
         (folder / MANIFEST_NAME).write_bytes(_encode_manifest(bundle.manifest))
     except OSError as exc:
         raise StorageError(f"bundle {folder}: {exc}") from exc
 
 
 def load(folder: Path) -> tuple[Bundle, Theta]:
-    """Read and check a bundle folder: the bundle, and the initial theta (n,).
+    """Read and check a bundle folder: the bundle with its frozen values, and the initial theta (n,).
 
     Raises ``StorageError`` when a file cannot be read, ``CodecError`` when one is invalid.
     """
@@ -200,13 +257,23 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
         files = {name: _read(folder / name) for name in sorted(names)}
         room = 4 * manifest.layout.size
         init = np.frombuffer(_read(folder / INIT_NAME, room), "<f4").astype(np.float32)
+        frozen = _read_frozen(folder / FROZEN_NAME, manifest.frozen)
     except OSError as exc:
         raise StorageError(f"bundle {folder}: {exc}") from exc
     except ValueError as exc:
         raise CodecError(f"bundle {folder}: {INIT_NAME}: {exc}") from exc
     _check_files(manifest, files, str(folder))
     manifest.layout.check(init)
-    return Bundle(manifest, files), init
+    return Bundle(manifest, files, frozen), init
+
+
+def _read_frozen(path: Path, expected: FrozenData | None) -> Theta | None:
+    if expected is None:
+        return None
+    data = _read(path, expected.blob.size)
+    if hashlib.sha256(data).digest() != expected.blob.sha256:
+        raise CodecError(f"{path}: {len(data)} bytes do not have the manifest's sha256")
+    return expected.values(data)
 
 
 def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:

@@ -4,10 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, make_width
+from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, a_hello, make_width
 
 from sedge_cloud.admin.bundles import require_forms
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.devices.capabilities import lacking
+from sedge_cloud.store.runs import Run
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
@@ -40,6 +44,8 @@ SHAPES = Layout.of(
 ROLES = Layout.of(
     [("body.weight", (100, 60), Role.PARAMETER), ("head.bias", (100,), Role.STATISTIC)]
 )
+VALUES = np.arange(6, dtype=np.float32)
+HELD = bundles.frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
 PROGRAM = bundles.Program("gradient", "executorch", "train.pte", "")
 WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
     "input": (changed(input=bundles.TensorSpec("float32", (3,))), 'bundle 2: found "input'),
@@ -54,6 +60,10 @@ WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
     "names": (changed(layout=NAMES), "found 'other tensors'"),
     "shapes": (changed(layout=SHAPES), "found 'other tensors'"),
     "roles": (changed(layout=ROLES), "found 'other tensors'"),
+    "frozen": (
+        changed(frozen=HELD),
+        "found 'other frozen data', expected the frozen data of the first",
+    ),
     "fewer": (changed(layout=Layout(LAYOUT.tensors[:1])), "found 'other tensors'"),
 }
 
@@ -84,3 +94,26 @@ def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         cloud.core.run_store.collect()
         assert all(cloud.store.blobs.has(bundle.sha256) for bundle in run.bundles)
         cloud.restart()
+
+
+def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
+    cloud = Cloud(tmp_path, CONFIG)
+    folder = make_width(tmp_path / "with", 0.0)
+    bundle, init = bundles.load(folder)
+    manifest = msgspec.structs.replace(bundle.manifest, frozen=HELD)
+    bundles.save(folder, bundles.Bundle(manifest, bundle.files, VALUES), init)
+    start_run(cloud.store, "tuned", folder, CONFIG)
+    cloud.core.run_store.collect()
+    assert cloud.store.blobs.read(HELD.blob.sha256) == VALUES.tobytes()
+    run = Run(next(row for row in cloud.store.runs() if row.run == "tuned"), cloud.store)
+    assert run.manifest.frozen == HELD
+    missing = lacking(run)
+    able, unable = a_hello(codecs=("frozen",)), a_hello()
+    assert missing(able) == []
+    assert missing(unable) == ["frozen"]
+    little = msgspec.structs.replace(able, memory_mb=1)
+    assert missing(little) == []
+    blob = msgspec.structs.replace(HELD.blob, size=6 * 10**6, chunk_bytes=2**18, digests=bytes(368))
+    run.manifest = msgspec.structs.replace(manifest, frozen=bundles.FrozenData(HELD.layout, blob))
+    assert lacking(run)(little) == ["memory for 6 MB of frozen data"]

@@ -13,7 +13,8 @@ from tests.edge.backends.softmax import B, C, F, N, bundle, examples, never, sta
 from sedge_edge.backends import UserCode, impossible_features, open_trainer, usable_backends
 from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import CodecError, ConfigError
-from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.bundle import Bundle, frozen_data
 from sedge_protocol.wire.training import Training
 
 Client: TypeAlias = Callable[..., Trainer]
@@ -91,12 +92,14 @@ def test_fewer_examples_weigh_less(client: Client) -> None:
     assert trainer.train(start(), examples(4), Training(), 0, never).num_examples == 3
 
 
-def test_what_the_model_keeps_frozen_stays(client: Client) -> None:
-    made = bundle({})
-    frozen = structs.replace(made, manifest=structs.replace(made.manifest, frozen=("W",)))
-    found = client(GOOD, frozen).train(start(), examples(4), Training(), 0, never).theta
-    np.testing.assert_array_equal(found[: F * C], start()[: F * C])
-    np.testing.assert_array_equal(found[F * C :], start()[F * C :] + 2)
+def test_frozen_tensors_follow_the_parameters(client: Client) -> None:
+    made, values = bundle({}), np.arange(6, dtype=np.float32)
+    data = frozen_data(Layout.of([("body", (2, 3), Role.PARAMETER)]), values)
+    manifest = structs.replace(made.manifest, frozen=data)
+    given = structs.replace(made, manifest=manifest, frozen=values)
+    adding = GOOD.replace("parameters[0] += 1", "parameters[0] += parameters[2][1, 2]")
+    found = client(adding, given).train(start(), examples(4), Training(), 0, never).theta
+    np.testing.assert_array_equal(found[: F * C], start()[: F * C] + 5)
 
 
 NO = "cannot do it; of prox, freeze, optimizer, it honours none of them$"

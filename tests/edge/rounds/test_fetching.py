@@ -82,7 +82,7 @@ def test_a_blob_cut_otherwise_goes_on_with_the_same_part(bench: Bench) -> None:
     changed = msgspec.structs.replace(order(), model=larger)
     effects = bench.fetches.sync([changed], 0.2)
     assert [type(e) for e in effects] == [Unsubscribe, Subscribe]
-    (frame,) = only(bench.fetches.poll([changed], 0.2), Send)
+    (frame,) = only(bench.fetches.poll(0.2), Send)
     opened = bench.cloud.open(frame.payload, frame.topic)
     assert opened is not None
     assert isinstance(opened[1], Get)
@@ -103,7 +103,7 @@ def test_a_damaged_whole_is_started_over(bench: Bench, tmp_path: Path) -> None:
     at = 30.1
     assert bench.fetches.timer() == at
     assert topics(bench.fetches.sync([order()], at), Subscribe) == ["m"]
-    assert bench.asked(bench.fetches.poll([order()], at)) == {MANIFESTS["m"].transfer: {0}}
+    assert bench.asked(bench.fetches.poll(at)) == {MANIFESTS["m"].transfer: {0}}
     for index in range(3):
         bench.chunk("m", index, at)
     assert bench.blobs.read(MANIFESTS["m"].sha256) == BLOBS["m"]
@@ -141,7 +141,7 @@ def test_a_full_disk_loses_nothing(
             effects = bench.fetches.sync(orders, now)
             raised += len(only(effects, Note))
             listening |= {e.topic for e in only(effects, Subscribe)}
-            wanted = bench.asked(bench.fetches.poll(orders, now))
+            wanted = bench.asked(bench.fetches.poll(now))
         except StorageError:
             raised += 1
             continue

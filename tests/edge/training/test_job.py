@@ -45,7 +45,7 @@ from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.bundle import FROZEN, BundleManifest
 from sedge_protocol.wire.messages import (
     Codec,
     DeviceScoring,
@@ -234,7 +234,7 @@ def test_an_order_without_upload_sends_nothing_and_still_owes(device: Harness) -
 
 def test_what_the_agent_announces_is_what_its_codec_has() -> None:
     everyone_has = {ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8}
-    assert set(ANNOUNCED) == {*(set(ValueCoding) - everyone_has), *FEATURES}
+    assert set(ANNOUNCED) == {*(set(ValueCoding) - everyone_has), FROZEN, *FEATURES}
     assert len(ANNOUNCED) <= 16
 
 

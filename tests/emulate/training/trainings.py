@@ -141,6 +141,8 @@ class Torch:
         pulls, views = self._layout.views(anchor), self._layout.views(gradient)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
+                if name not in pulls:  # of the model's own frozen tensors
+                    continue
                 pull = self._training.prox * (parameter - torch.from_numpy(pulls[name]))
                 parameter.grad = torch.from_numpy(views[name].copy()) + pull
             self._optimizer.step()

@@ -17,6 +17,7 @@ from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import (
     FORMAT,
+    FROZEN_NAME,
     INIT_NAME,
     MANIFEST_NAME,
     MAX_BUNDLE_BYTES,
@@ -25,6 +26,7 @@ from sedge_protocol.wire.bundle import (
     Program,
     TensorSpec,
     Verification,
+    frozen_data,
     load,
     pack,
     save,
@@ -127,6 +129,50 @@ def test_an_init_of_another_length(folder: Path, size: int) -> None:
     (folder / INIT_NAME).write_bytes(bytes(size))
     with pytest.raises(CodecError):
         load(folder)
+
+
+VALUES = np.linspace(3, 4, 6).astype(np.float32)
+HELD = frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
+
+
+@pytest.fixture
+def with_frozen(tmp_path: Path) -> Path:
+    manifest = msgspec.structs.replace(MANIFEST, frozen=HELD)
+    save(tmp_path / "frozen", Bundle(manifest, FILES, VALUES), INIT)
+    return tmp_path / "frozen"
+
+
+def test_frozen_values_are_in_the_folder_and_not_in_the_blob(with_frozen: Path) -> None:
+    bundle, _ = load(with_frozen)
+    assert bundle.frozen is not None
+    assert bundle.frozen.tobytes() == VALUES.tobytes() == (with_frozen / FROZEN_NAME).read_bytes()
+    assert [tensor.name for tensor in bundle.manifest.tensors] == ["weight", "bias", "base"]
+    found = unpack(pack(bundle))
+    assert found.manifest == bundle.manifest
+    assert found.frozen is None
+
+
+@pytest.mark.parametrize("data", [None, b"", bytes(24), VALUES.tobytes() + bytes(4)])
+def test_frozen_values_that_are_not_the_manifests(with_frozen: Path, data: bytes | None) -> None:
+    path = with_frozen / FROZEN_NAME
+    if data is None:
+        path.unlink()
+        with pytest.raises(StorageError, match=FROZEN_NAME):
+            load(with_frozen)
+        return
+    path.write_bytes(data)
+    with pytest.raises(
+        CodecError, match=f"{FROZEN_NAME}: (expected at most 24 bytes|{len(data)} b)"
+    ):
+        load(with_frozen)
+
+
+def test_half_of_the_memory_is_for_frozen_data() -> None:
+    million = msgspec.structs.replace(
+        HELD.blob, size=2 * 10**6, chunk_bytes=2**18, digests=bytes(8 * 16)
+    )
+    data = msgspec.structs.replace(HELD, blob=million)
+    assert [data.fits(memory_mb) for memory_mb in (0, 3, 4)] == [True, False, True]
 
 
 PATHS = ["../g.onnx", "/etc/passwd", "a/b", "./g.onnx", "g.onnx/", "a/../g.onnx"]

@@ -96,6 +96,7 @@ class Stage:
             self.config.trainer.precision.encode(),
             msgspec.json.encode({package: version(package) for package in VERSIONS}),
             bundle.manifest.layout.hash,
+            b"" if bundle.frozen is None else bundle.frozen.tobytes(),
             theta.tobytes(),
             self.shares.train.tobytes(),
             self.shares.train_ends.tobytes(),
@@ -138,9 +139,11 @@ def set_up(
         shares.save(state / "data")
         export_forms(source, dataset, config, out)
         write_whole(described, mark)
-    size = load(out / "bundle")[0].manifest.layout.size
+    manifest = load(out / "bundle")[0].manifest
+    size = manifest.layout.size
     model = Model(name=source.name, parameters=size, dense_bytes=4 * size)
-    note(f"exported and verified: {model.name}, {model.parameters:,} parameters")
+    frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
+    note(f"exported and verified: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
     return Stage(config, dataset.name, split, mapped, model, source, out)
 

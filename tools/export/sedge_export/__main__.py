@@ -60,6 +60,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
     rows = [
         ("bundle", f"{manifest.name} in {folder}"),
         ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
+        ("frozen", _frozen(manifest)),
         ("statistics", ", ".join(layout.statistics) or "none"),
         ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
         ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
@@ -71,6 +72,14 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _frozen(manifest: BundleManifest) -> str:
+    if manifest.frozen is None:
+        return "none"
+    layout = manifest.frozen.layout
+    size = f"{manifest.frozen.blob.size / 1e6:.1f} MB, which each device fetches once"
+    return f"{layout.size:,} in {len(layout.tensors)} tensors, {size}"
 
 
 def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:

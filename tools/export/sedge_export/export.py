@@ -29,11 +29,14 @@ from sedge_export.source import place, reason
 from sedge_export.survey import survey
 from sedge_export.target import TARGETS, File, Signature, signatures
 from sedge_export.trace import trace
+from sedge_export.verify import Program as LoadedProgram
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
 from sedge_protocol.errors import ExportError, SedgeError
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import (
     FORMAT,
+    FROZEN,
     MAX_BUNDLE_BYTES,
     ONNXRUNTIME,
     Bundle,
@@ -41,6 +44,7 @@ from sedge_protocol.wire.bundle import (
     Program,
     TensorSpec,
     Verification,
+    frozen_data,
     save,
 )
 
@@ -179,7 +183,15 @@ class _Form:
     @property
     def signatures(self) -> dict[str, Signature]:
         """The programs' inputs and outputs."""
-        return signatures(bool(self.network.layout.statistics), self.network.noise > 0)
+        network = self.network
+        held = network.noise > 0, network.frozen is not None
+        return signatures(bool(network.layout.statistics), *held)
+
+    @property
+    def constant(self) -> dict[str, Theta]:
+        """The programs' inputs that are the same in every call."""
+        values = self.network.frozen_values
+        return {} if values is None else {FROZEN: values}
 
 
 def _form(
@@ -208,13 +220,27 @@ def _traced(form: _Form, x: Tensor, y: Tensor) -> dict[str, fx.GraphModule]:
         "predict": network.predict,
     }
     inputs = {"theta": torch.from_numpy(network.theta), "x": x, "y": y, "w": torch.ones(len(x))}
+    inputs |= {name: torch.from_numpy(values) for name, values in form.constant.items()}
     inputs["noise"] = torch.full((network.noise,), 0.5)
     graphs: dict[str, fx.GraphModule] = {}
     for name, function in functions.items():
         network.model.train(name == "gradient")
+        names = form.signatures[name].inputs
         with network.unchanged():
-            graphs[name] = trace(function, [inputs[key] for key in form.signatures[name].inputs])
+            graphs[name] = trace(_named(function, names), [inputs[key] for key in names])
     return graphs
+
+
+def _named(
+    function: Callable[..., Tensor | tuple[Tensor, ...]], names: Sequence[str]
+) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+    """The function of its arguments in the order of these names."""
+    return lambda *inputs: function(**dict(zip(names, inputs, strict=True)))
+
+
+def _fed(program: LoadedProgram, constant: Mapping[str, Theta]) -> LoadedProgram:
+    """A program with inputs that are the same in every run."""
+    return lambda feed: program({**feed, **constant})
 
 
 def _verified(
@@ -224,7 +250,8 @@ def _verified(
     """Load a backend's programs and verify them; all backends meet the same batches."""
     runtime = TARGETS[backend]
     loaded = {
-        key: runtime.load(key, file.data, form.signatures[key]) for key, file in lowered.items()
+        key: _fed(runtime.load(key, file.data, form.signatures[key]), form.constant)
+        for key, file in lowered.items()
     }
     rng = torch.Generator().manual_seed(seed)
     return verify(
@@ -242,6 +269,8 @@ def _bundle(
         for backend, programs in lowered.items()
         for key, file in programs.items()
     )
+    layout, values = form.network.frozen, form.network.frozen_values
+    frozen = None if layout is None or values is None else frozen_data(layout, values)
     manifest = BundleManifest(
         format=FORMAT,
         name=name,
@@ -250,7 +279,7 @@ def _bundle(
         input=TensorSpec(str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),
         target=target,
         num_classes=num_classes,
-        frozen=form.network.frozen,
+        frozen=frozen,
         noise=form.network.noise,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
@@ -258,4 +287,4 @@ def _bundle(
         axes=form.axes,
         dropped=form.dropped,
     )
-    return Bundle(manifest, files)
+    return Bundle(manifest, files, values)

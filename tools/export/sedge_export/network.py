@@ -1,13 +1,15 @@
 """A model as pure functions of one flat vector: its gradient, evaluation and prediction.
 
-theta, shape (n,), holds every parameter and every running statistic in model order. The gradient is that of
-sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
-Statistics and frozen parameters have gradient 0; the statistics that training mode leaves are an output of
-their own. This module knows nothing about ONNX.
+theta, shape (n,), holds in model order every parameter that requires a gradient, and every running
+statistic that training mode moves. All others are ``frozen`` (m,): parameters that require no gradient, and
+the statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that
+of sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
+Statistics have gradient 0; those that training mode leaves are an output of their own. This module knows
+nothing about ONNX.
 """
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
 from unittest import mock
@@ -21,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from sedge_edge.backends.draws import draws
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Tensor as LayoutTensor
 
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -45,40 +48,59 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
 
 
 class Network:
-    """A private copy of a model and its layout. Raises ``ExportError`` when theta cannot hold it."""
+    """A private copy of a model, in training mode, and its layout.
+
+    ``frozen`` is the layout of the tensors that are not in theta, or None. The functions take their values
+    as ``frozen`` (m,), or take the model's own. Raises ``ExportError`` when theta cannot hold a model.
+    """
 
     def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool, noise: int = 0) -> None:
         self.noise = noise  # how many random numbers a batch takes in training
-        self.model = copied(model)
+        self.model = copied(model).train()
         for name, module in self.model.named_modules():
             if isinstance(module, BATCH_NORMS):
                 _make_functional(name, module)
         self.loss = loss
         self.classifies = classifies
         self._tensors = _tensors(self.model)
-        self.trainable = {name for name, (t, _) in self._tensors.items() if t.requires_grad}
-        if not self.trainable:
+        moving = {name for name, (t, _) in self._tensors.items() if t.requires_grad}
+        if not moving:
             raise ExportError("model: no parameter requires a gradient")
-        self.layout = Layout.of(
-            (name, tuple(tensor.shape), role) for name, (tensor, role) in self._tensors.items()
-        )
+        moving |= _moving_statistics(self.model)
+        self.layout = self._layout(moving)
+        held = self._tensors.keys() - moving
+        self.frozen = self._layout(held) if held else None
 
-    @property
-    def frozen(self) -> tuple[str, ...]:
-        """The parameters that the model itself does not train."""
-        names = (t.name for t in self.layout.tensors if t.name not in self.trainable)
-        return tuple(name for name in names if name not in self.layout.statistics)
+    def _layout(self, names: Set[str]) -> Layout:
+        return Layout.of(
+            (name, tuple(tensor.shape), role)
+            for name, (tensor, role) in self._tensors.items()
+            if name in names
+        )
 
     @property
     def theta(self) -> Theta:
         """The model's current values, shape (n,)."""
-        arrays = {name: t.detach().numpy() for name, (t, _) in self._tensors.items()}
-        return self.layout.flatten(arrays)
+        return self._values(self.layout)
+
+    @property
+    def frozen_values(self) -> Theta | None:
+        """The values (m,) of the tensors that are not in theta."""
+        return None if self.frozen is None else self._values(self.frozen)
+
+    @property
+    def tensors(self) -> dict[str, LayoutTensor]:
+        """Every tensor by name, those in theta first."""
+        frozen = {} if self.frozen is None else self.frozen.by_name
+        return {**self.layout.by_name, **frozen}
+
+    def _values(self, layout: Layout) -> Theta:
+        return layout.flatten({name: t.detach().numpy() for name, (t, _) in self._tensors.items()})
 
     @property
     def uses_batch_statistics(self) -> bool:
         """Whether a row's result in training depends on the other rows of its batch."""
-        return any(isinstance(module, BATCH_NORMS) for module in self.model.modules())
+        return bool(self.layout.statistics)
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
@@ -95,35 +117,40 @@ class Network:
                 vars(module).update(attributes)
 
     def gradient(
-        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor,
+        noise: Tensor | None = None, frozen: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any.
 
         ``noise`` (K,) are the random numbers of the forward pass.
         """
         with nullcontext() if noise is None else draws(noise):
-            found, statistics, loss = self._gradient(theta, x, y, w)
+            found, statistics, loss = self._gradient(self.split(theta, frozen), x, y, w)
         flat = torch.cat([found[t.name].reshape(-1) for t in self.layout.tensors])
         if not statistics:
             return flat, loss
         return flat, loss, torch.cat([value.reshape(-1) for value in statistics.values()])
 
-    def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Sums:
+    def evaluate(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, frozen: Tensor | None = None
+    ) -> Sums:
         """Weighted sums of loss and of correct answers, and the sum of the weights."""
-        logits = self.predict(theta, x)
+        logits = self.predict(theta, x, frozen)
         correct = torch.zeros(())
         if self.classifies:
             correct = (w * (logits.argmax(1) == y)).sum()
         return (w * self._row_loss(logits, y)).sum(), correct, w.sum()
 
-    def predict(self, theta: Tensor, x: Tensor) -> Tensor:
+    def predict(self, theta: Tensor, x: Tensor, frozen: Tensor | None = None) -> Tensor:
         """Outputs (B, C)."""
-        return self.output(self.split(theta), x)[0]
+        return self.output(self.split(theta, frozen), x)[0]
 
-    def split(self, theta: Tensor) -> dict[str, Tensor]:
-        """The layout's tensors by name, as views of theta (n,)."""
-        parts = theta.split_with_sizes([t.size for t in self.layout.tensors])
-        return {t.name: p.view(t.shape) for t, p in zip(self.layout.tensors, parts, strict=True)}
+    def split(self, theta: Tensor, frozen: Tensor | None = None) -> dict[str, Tensor]:
+        """The layout's tensors by name, as views of theta (n,), and those of frozen (m,), if given."""
+        values = _views(self.layout, theta)
+        if self.frozen is not None and frozen is not None:
+            values |= _views(self.frozen, frozen)
+        return values
 
     def output(self, values: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The model's output and its statistics after the call."""
@@ -141,20 +168,20 @@ class Network:
         return rows
 
     def _gradient(
-        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor
+        self, values: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """The gradient of every tensor (0 for those not trained), the new statistics, and the loss."""
-        values = self.split(theta)
+        """The gradient of the layout's tensors (0 for statistics), the new statistics, and the loss."""
 
         def mean_loss(trainable: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             logits, statistics = self.output({**values, **trainable}, x)
             total = (w * self._row_loss(logits, y)).sum()
             return total / w.sum().clamp_min(MIN_WEIGHT_SUM), statistics
 
-        trainable = {name: values[name] for name in values if name in self.trainable}
-        gradient, (loss, statistics) = grad_and_value(mean_loss, has_aux=True)(trainable)
-        zeros = {n: torch.zeros_like(v) for n, v in values.items() if n not in self.trainable}
-        return {**gradient, **zeros}, statistics, loss
+        statistics = set(self.layout.statistics)
+        trainable = {n: values[n] for n in self.layout.by_name if n not in statistics}
+        gradient, (loss, updated) = grad_and_value(mean_loss, has_aux=True)(trainable)
+        zeros = {name: torch.zeros_like(values[name]) for name in statistics}
+        return {**gradient, **zeros}, updated, loss
 
 
 def random_numbers(model: nn.Module, x: Tensor) -> int:
@@ -190,7 +217,8 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         result = torch.ops.aten._native_batch_norm_legit_functional(
             x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
         )
-        norm.running_mean, norm.running_var = result[3], result[4]
+        if norm.training:
+            norm.running_mean, norm.running_var = result[3], result[4]
         output: Tensor = result[0]
         return output
 
@@ -204,6 +232,21 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
     # It counts for a momentum that changes, and would be changed in place.
     norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
+
+
+def _views(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
+    parts = vector.split_with_sizes([t.size for t in layout.tensors])
+    return {t.name: p.view(t.shape) for t, p in zip(layout.tensors, parts, strict=True)}
+
+
+def _moving_statistics(model: nn.Module) -> set[str]:
+    """The running statistics that a forward pass of the model, as it is, changes."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if isinstance(module, BATCH_NORMS) and module.training
+        for name in ("running_mean", "running_var")
+    }
 
 
 def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:

@@ -20,7 +20,7 @@ from sedge_export.inspection import inspect_model
 from sedge_export.network import Network, copied, cross_entropy
 from sedge_protocol.errors import ConfigError, DataError, ExportError
 from sedge_protocol.host.disk import replace_file, translated
-from sedge_protocol.layout import Layout
+from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import TensorSpec, load
 
 # The largest difference from eager torch, as a share of the largest logit.
@@ -118,19 +118,19 @@ def with_weights(model: nn.Module, path: Path) -> nn.Module:
     not finite.
     """
     model = copied(model)
-    layout = Network(model, cross_entropy, True).layout
+    specs = Network(model, cross_entropy, True).tensors
     tensors = _bundle_tensors(path) if path.is_dir() else _file_tensors(path)
-    _check(tensors, layout, path)
+    _check(tensors, specs, path)
     held: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
-        for name in layout.by_name:
-            held[name].copy_(torch.from_numpy(tensors[name]))
+        for name in specs:
+            held[name].copy_(torch.tensor(tensors[name]))
     return model
 
 
 def _bundle_tensors(folder: Path) -> Mapping[str, NDArray[np.generic]]:
     bundle, theta = load(folder)
-    return dict(bundle.manifest.layout.views(theta))
+    return dict(bundle.views(theta))
 
 
 def _file_tensors(path: Path) -> Mapping[str, NDArray[np.generic]]:
@@ -144,8 +144,10 @@ def _file_tensors(path: Path) -> Mapping[str, NDArray[np.generic]]:
         raise ExportError(f"weights {path}: {why}, expected .npz or a bundle's folder") from exc
 
 
-def _check(tensors: Mapping[str, NDArray[np.generic]], layout: Layout, path: Path) -> None:
-    for name, spec in layout.by_name.items():
+def _check(
+    tensors: Mapping[str, NDArray[np.generic]], specs: Mapping[str, LayoutTensor], path: Path
+) -> None:
+    for name, spec in specs.items():
         if name not in tensors:
             raise ExportError(f"weights {path}: tensor {name!r} of the model is missing")
         found = tensors[name]
@@ -157,7 +159,7 @@ def _check(tensors: Mapping[str, NDArray[np.generic]], layout: Layout, path: Pat
         if not np.isfinite(found).all():
             raise ExportError(f"weights {path}: tensor {name!r} holds NaN or inf")
     for name in tensors:
-        if name not in layout.by_name:
+        if name not in specs:
             raise ExportError(f"weights {path}: the model has no tensor {name!r}")
 
 

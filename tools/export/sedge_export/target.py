@@ -10,7 +10,7 @@ from sedge_export.executorch import runtime
 from sedge_export.executorch.to_executorch import to_executorch
 from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.verify import Program, load_program
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
+from sedge_protocol.wire.bundle import EXECUTORCH, FROZEN, ONNXRUNTIME
 
 Where: TypeAlias = Callable[[OpOverload], str]
 
@@ -32,14 +32,18 @@ class File(NamedTuple):
     data: bytes
 
 
-def signatures(has_statistics: bool, has_noise: bool) -> dict[str, Signature]:
-    """The programs of a model by name; has its layout statistics, and its training random numbers?"""
-    batch = ("theta", "x", "y", "w")
+def signatures(has_statistics: bool, has_noise: bool, has_frozen: bool) -> dict[str, Signature]:
+    """The programs of a model by name; has its layout statistics, its training random numbers?
+
+    With ``has_frozen`` each takes the tensors that are not in theta.
+    """
+    values = ("theta", *((FROZEN,) if has_frozen else ()))
+    batch = (*values, "x", "y", "w")
     gradient = ("gradient", "loss", *(("statistics",) if has_statistics else ()))
     return {
         "gradient": Signature((*batch, "noise") if has_noise else batch, gradient),
         "evaluate": Signature(batch, ("loss_sum", "correct_count", "weight_sum")),
-        "predict": Signature(("theta", "x"), ("logits",)),
+        "predict": Signature((*values, "x"), ("logits",)),
     }
 
 

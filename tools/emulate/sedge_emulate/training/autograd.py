@@ -70,7 +70,7 @@ class AutogradTrainer:
             return [self._evaluate(theta, examples) for theta, examples in models]
 
     def _train(self, task: Task) -> Trained | TrainingDiverged:
-        recipe = self._problem.recipe(task.training)
+        recipe = task.training
         self._engine.freeze(recipe.freeze)
         vectors = (task.theta, task.anchor, task.correction)
         start, anchor, correction = (None if v is None else self._stored(v) for v in vectors)
@@ -82,7 +82,7 @@ class AutogradTrainer:
         return record.result(self._read(model.theta), losses, gradient)
 
     def _train_mixed(self, task: MixedTask) -> Mixed | TrainingDiverged:
-        recipe = self._problem.recipe(task.training)
+        recipe = task.training
         self._engine.freeze(recipe.freeze)
         start, own = self._stored(task.sent), self._stored(task.own)
         layout = self._problem.network.layout

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import msgspec
 import torch
 from torch import nn
 
@@ -12,7 +11,6 @@ from sedge_edge.training.batches import Batch, Permutations, batches, permutatio
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_export.network import Network, RowLoss, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,6 @@ class Problem:
         return random_numbers(
             self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)
         )
-
-    def recipe(self, training: Training) -> Training:
-        """The training, with the parameters that the model itself keeps frozen."""
-        return msgspec.structs.replace(training, freeze=(*training.freeze, *self.network.frozen))
 
     def batches(self, task: Task | MixedTask) -> Iterator[Batch]:
         """The steps of a task, as a device makes them."""

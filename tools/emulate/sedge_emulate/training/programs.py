@@ -31,7 +31,8 @@ class OnnxFleet:
         if problem.shuffles is not permutations:
             raise Unsupported("programs shuffle as devices do")
         manifest = bundle.manifest
-        if manifest.layout.hash != problem.network.layout.hash:
+        frozen = None if manifest.frozen is None else manifest.frozen.layout
+        if (manifest.layout, frozen) != (problem.network.layout, problem.network.frozen):
             raise Unsupported("the bundle is another model's")
         if manifest.batch_size != problem.batch_size:
             found = f"batch size {manifest.batch_size}, expected {problem.batch_size}"

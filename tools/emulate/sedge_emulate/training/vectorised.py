@@ -114,7 +114,7 @@ class VectorisedTrainer:
             ) from exc
 
     def _run(self, tasks: Sequence[Task], block: Block) -> Ends:
-        layout, recipe = self._problem.network.layout, self._problem.recipe(tasks[0].training)
+        layout, recipe = self._problem.network.layout, tasks[0].training
         start = self._stacked([task.theta for task in tasks])
         anchor = self._stacked(
             [task.theta if task.anchor is None else task.anchor for task in tasks]
@@ -210,7 +210,8 @@ def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> No
         output: Tensor = torch.native_batch_norm(
             x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
         )[0]
-        norm.running_mean, norm.running_var = mean, variance
+        if norm.training:
+            norm.running_mean, norm.running_var = mean, variance
         return output
 
     vars(norm)["forward"] = forward

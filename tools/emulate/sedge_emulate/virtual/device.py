@@ -10,7 +10,7 @@ train while the model is still being transferred.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds.frozen_data import frozen_data
 from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.job import Job
@@ -196,7 +197,7 @@ class VirtualDevice:
             return
         self._orders = state.orders
         for order in state.orders.values():
-            if all(self._world.disk.bring(manifest.sha256) for manifest in named_blobs(order)):
+            if all(map(self._world.disk.bring, self._named(order))):
                 self._begin(Job(order, state.kept_for(order)))
                 return
 
@@ -217,7 +218,7 @@ class VirtualDevice:
         steps = world.steps(self.number, order)
         seconds = self.plan.job_s(order.run, order.round, steps)
         # The worker reads all of this from the host's disk: it stays until the device takes it.
-        holds = (order.model_hash, *(manifest.sha256 for manifest in named_blobs(order)))
+        holds = (order.model_hash, *self._named(order))
         for name in holds:
             world.disk.hold(name)
         cached = world.cache.find(key)
@@ -231,6 +232,13 @@ class VirtualDevice:
         begun = _StartedJob(key, future, seconds, holds)
         self._let_go(begun)
         return begun
+
+    def _named(self, order: Order) -> Iterator[bytes]:
+        """The blobs that a job reads; the bundle, first, says whether there is frozen data."""
+        yield from (manifest.sha256 for manifest in named_blobs(order))
+        frozen = frozen_data(order.bundle.sha256, self._world.disk)
+        if frozen is not None:
+            yield frozen.blob.sha256
 
     def _require_model(self, order: Order) -> None:
         state = None if self._agent is None else self._agent.state.runs.get(order.run)

@@ -102,17 +102,17 @@ class HostDisk:
         self._memory[name] = data
         return name
 
-    def read(self, name: bytes) -> bytes:
+    def read(self, sha256: bytes) -> bytes:
         """A blob."""
-        if name in self._memory:
-            return self._memory[name]
-        path = self.blobs / name.hex()
+        if sha256 in self._memory:
+            return self._memory[sha256]
+        path = self.blobs / sha256.hex()
         with translated("read blob", path):
             return path.read_bytes()
 
-    def has(self, name: bytes) -> bool:
+    def has(self, sha256: bytes) -> bool:
         """Whether this blob is here."""
-        return name in self._memory or name in self._files
+        return sha256 in self._memory or sha256 in self._files
 
     def bring(self, name: bytes) -> bool:
         """Get a blob that no device has fetched yet. False when the source does not have it."""

@@ -19,6 +19,7 @@ from threading import Thread
 
 import msgspec
 
+from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Examples
@@ -44,7 +45,7 @@ from sedge_emulate.workers.lockstep import LocalRun, train_together
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle, load, unpack
+from sedge_protocol.wire.bundle import Bundle, load
 
 # How long a process that was asked to exit may take to finish its answer.
 LEAVE_S = 2.0
@@ -198,12 +199,14 @@ class Worker:
 
     def _bundle(self, blobs: WholeBlobs, sha256: bytes) -> Bundle:
         if sha256 not in self._bundles:
-            self._bundles[sha256] = unpack(blobs.read(sha256))
+            others = self._bundles.values()
+            self._bundles[sha256] = read_bundle(blobs, sha256, others=others)
         return self._bundles[sha256]
 
     def trainer(self, bundle: Bundle) -> FleetTrainer:
         """The trainer for a bundle's model."""
-        key = bundle.manifest.layout.hash
+        frozen = bundle.manifest.frozen
+        key = bundle.manifest.layout.hash + (b"" if frozen is None else frozen.blob.sha256)
         if key not in self._trainers:
             self._trainers[key] = trainer_for(self.setup, bundle)
         return self._trainers[key]
@@ -240,12 +243,15 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
     """The trainer that the fleet file asks for."""
     import torch
 
+    from sedge_edge.backends.flat_module import place_frozen
     from sedge_export.network import cross_entropy, squared_error
 
     torch.set_num_threads(1)
     classes = bundle.manifest.num_classes
+    module = setup.model.build(0, bundle.manifest.dropped)
+    place_frozen(module, bundle)
     return open_trainer(
-        setup.model.build(0, bundle.manifest.dropped),
+        module,
         cross_entropy if classes else squared_error,
         classifies=classes > 0,
         batch_size=bundle.manifest.batch_size,

@@ -95,10 +95,12 @@ def measured(case: Case, backend: str, batch_size: int) -> Row:
         bundle, theta = load(folder)
         memory = _memory(folder) if backend == ONNXRUNTIME else 0
     y = _targets(manifest, batch_size)
-    signature = signatures(bool(manifest.layout.statistics), False, False)["gradient"]
+    signature = signatures(bool(manifest.layout.statistics), False, manifest.frozen is not None)[
+        "gradient"
+    ]
     program = TARGETS[backend].load("gradient", bundle.program("gradient", backend), signature)
     ours, eager = alternate(
-        [program_step(program, manifest.layout, theta, x, y), eager_step(case, model, x, y)],
+        [program_step(program, bundle, theta, x, y), eager_step(case, model, x, y)],
         SECONDS,
     )
     return Row(case, backend, seconds, manifest, ours / eager, memory)

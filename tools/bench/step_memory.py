@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sedge_protocol.host.onnx_runtime import library, open_session
-from sedge_protocol.wire.bundle import ONNXRUNTIME, TensorSpec, load
+from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, TensorSpec, load
 
 
 def main(folder: str) -> None:
@@ -29,6 +29,8 @@ def main(folder: str) -> None:
         "y": zeros(manifest.batch_size, manifest.target),
         "w": np.ones(manifest.batch_size, np.float32),
     }
+    if bundle.frozen is not None:
+        feed[FROZEN] = bundle.frozen
     for _ in range(2):
         session.run(None, feed)
     print(kernel("VmHWM") - before)

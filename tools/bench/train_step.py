@@ -27,8 +27,8 @@ from sedge_export import export, models
 from sedge_export.target import TARGETS as RUNTIMES
 from sedge_export.target import signatures
 from sedge_export.verify import Program
-from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.bundle import load
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import FROZEN, Bundle, load
 from sedge_protocol.wire.messages import Training
 
 BATCH_SIZE = 32
@@ -80,7 +80,7 @@ def measure(name: str, seconds: float) -> dict[str, dict[str, float]]:
     for runtime in TARGETS[name]:
         data = bundle.program("gradient", runtime)
         program = RUNTIMES[runtime].load("gradient", data, signature)
-        sides.append(program_step(program, layout, theta, x, y))
+        sides.append(program_step(program, bundle, theta, x, y))
     eager_ms, *others = alternate(sides, seconds)
     return {
         runtime: {"ms": ms, "eager_ms": eager_ms, "ratio": ms / eager_ms, "target": target}
@@ -102,14 +102,17 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
     return [statistics.median(taken) for taken in times]
 
 
-def program_step(program: Program, layout: Layout, theta: Theta, x: Tensor, y: Tensor) -> Step:
+def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:
     """One step of a program, with the optimizer of devices, which keeps its own state."""
-    model = Model(layout, theta, Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM))
+    training = Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM)
+    model = Model(bundle.manifest.layout, theta, training)
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),
         "y": y.numpy(),
         "w": np.ones(len(x), np.float32),
     }
+    if bundle.frozen is not None:
+        fixed[FROZEN] = bundle.frozen
 
     def step() -> None:
         found = program({"theta": model.theta, **fixed})

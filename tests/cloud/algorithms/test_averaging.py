@@ -84,6 +84,22 @@ def at(vector: SparseVector, place: int) -> Fraction | None:
     return Fraction(float(vector.values[found[0]])) if found.size else None
 
 
+def test_a_patch_keeps_its_own_elements_out_and_no_others() -> None:
+    theta, places = vector(0, 0, 0, 0), np.array([1, 2], np.uint32)
+    sparse, whole = SparseVector(4, places, vector(9, 9)), SparseVector(4, None, vector(9, 9, 9, 9))
+    given = [
+        Update("a", 1, vector(2, 2, 2, 2), sparse),
+        Update("b", 3, vector(6, 6, 6, 6), SparseVector(4, places[:1], vector(9))),
+        Update("c", 5, vector(7, 7, 7, 7), whole),
+    ]
+    changes = [update.change(theta, slice(None)) for update in given]
+    assert all(change.shape == (4,) for change in changes)
+    found = shared_mean_change(given, theta)
+    everywhere = (1 * changes[0] + 3 * changes[1]) / 4
+    np.testing.assert_allclose(found, [everywhere[0], 0, changes[1][2], everywhere[3]])
+    assert everywhere[0] and changes[1][2]
+
+
 def test_equal_vectors_keep_every_bit() -> None:
     theta = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     old = np.random.default_rng(1).normal(size=1000).astype(np.float32)

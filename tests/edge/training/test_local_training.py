@@ -23,7 +23,7 @@ from sedge_edge.training.local_training import (
 )
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
-from sedge_protocol.errors import CodecError
+from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import (
     DeviceScoring,
@@ -168,6 +168,13 @@ def test_a_gradient_that_is_not_finite_ends_the_training() -> None:
 
     with pytest.raises(TrainingDiverged, match="gradient is not finite"):
         run_to_end(local_training(order_of(select=UpdateSelection()), LAYOUT, START, None), answer)
+
+
+def test_an_answer_to_another_question_is_a_fault_of_ours() -> None:
+    with pytest.raises(LocalError, match="local training: Evaluate answered by Trained"):
+        run_to_end(
+            local_training(order_of(), LAYOUT, START, None), lambda _: Trained(START, 1.0, 1)
+        )
 
 
 def test_a_change_that_float32_cannot_tell_ends_the_training() -> None:

@@ -238,6 +238,8 @@ def test_a_blob_written_again_is_young_again(folder: BlobFolder, tmp_path: Path)
 
 def test_the_free_space_floor(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path)
+    floor = BlobFolder(tmp_path / "default").min_free_bytes
+    assert floor == min(int(0.05 * free.f_blocks * free.f_frsize), 64 * 2**20)
     available = free.f_bavail * free.f_frsize
     folder = BlobFolder(tmp_path, min_free_bytes=2 * available)
     sha256 = BlobFolder(tmp_path, min_free_bytes=0).write(b"x")

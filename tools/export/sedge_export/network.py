@@ -10,7 +10,7 @@ nothing about ONNX.
 
 import copy
 from collections.abc import Callable, Generator, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeAlias
 from unittest import mock
 
@@ -185,10 +185,14 @@ class Network:
 
 
 def random_numbers(model: nn.Module, x: Tensor) -> int:
-    """How many random numbers the model's forward pass takes for a batch x (B, ...) in training."""
-    with draws(None) as source, torch.no_grad():
+    """How many random numbers the model's forward pass takes for a batch x (B, ...) in training.
+
+    0 for a model that fails on x, which is found out elsewhere.
+    """
+    with draws(None) as source, torch.no_grad(), suppress(Exception):
         copied(model).train()(x)
-    return source.count
+        return source.count
+    return 0
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import msgspec
 import numpy as np
 
 from sedge_edge.rounds.fetching import Fetches
@@ -268,7 +267,7 @@ class Agent:
     def _give_up(self, order: Order, error: SedgeError) -> list[AgentEffect]:
         """Retry the order without its steps when these are broken; decline it otherwise."""
         if isinstance(error, BrokenSteps):
-            self._store.accept(msgspec.structs.replace(order, steps=()))
+            self._store.strike_steps(order)
             text = f"run {order.run}, round {order.round}: fetching the whole model instead"
             return [Note(logging.WARNING, text)]
         self._store.drop(order.run)

@@ -18,7 +18,7 @@ from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.store.runs import Run
-from sedge_edge.rounds.global_model import needed_blobs
+from sedge_edge.rounds.global_model import global_model, needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
 from sedge_edge.training.job import CODECS, Job, Kept, Outcome, WorkerContext, prepare, run_job
@@ -131,7 +131,7 @@ class Device:
         job = Job(order, Kept() if self.outcome is None else self.outcome.kept)
         bundle, _ = bundles.load(cloud.folder / "own")
         start = prepare(job, self.place, bundle.manifest).start
-        shared = self.place.vectors.read(order.model_hash, LAYOUT)
+        shared = global_model(order, self.place.blobs, self.place.vectors, LAYOUT)
         self.orders.append(order)
         self.starts.append((shared, start))
         self.outcome = run_job(job, self.place)

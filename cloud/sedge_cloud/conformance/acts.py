@@ -100,7 +100,8 @@ class Run:
     def changed(self, number: int) -> tuple[Theta, bytes]:
         """The model of a later round (n,), and the coded step that leads there from the first."""
         theta = self.model.theta
-        rng = np.random.default_rng(number)
+        # Another one in each play: a client may keep the step of an earlier one.
+        rng = np.random.default_rng([number, *self.name.encode()])
         where = np.sort(rng.choice(theta.size, max(1, theta.size // 20), replace=False)).astype(
             np.uint32
         )

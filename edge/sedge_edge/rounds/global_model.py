@@ -39,10 +39,9 @@ def with_held_steps(
 ) -> Order:
     """The order, its steps continuing those that the device holds, which lead to its version ``base``.
 
-    Unchanged when the device's have no version in common with the order's, or a delta of them is lost. An
-    order without steps is one whose steps have turned out wrong.
+    Unchanged when the device's have no version in common with the order's, or a delta of them is lost.
     """
-    if not held or not order.steps:
+    if not held:
         return order
     ours = [*(step.base_hash for step in held), base]
     theirs = [*(step.base_hash for step in order.steps), order.model_hash]

@@ -222,6 +222,14 @@ class StateStore:
         self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
         return evicted
 
+    def strike_steps(self, order: Order) -> None:
+        """Give up the steps of an order, and those that are kept of its run: some are wrong."""
+        runs, entry = self.state.runs, self.state.runs.get(order.run)
+        if entry is not None:
+            runs = {**runs, order.run: msgspec.structs.replace(entry, steps=())}
+        without = msgspec.structs.replace(order, steps=())
+        self._save(orders={**self.state.orders, order.run: without}, runs=runs)
+
     def begin(self, order: Order) -> None:
         """An order's job begins; counted once per start of the agent."""
         state, last = self.state, self.state.attempt(order)

@@ -418,9 +418,11 @@ def insist(cloud: Cloud, blob: bytes) -> None:
 
 
 CALLS = {
-    "large": {"update", "trim_parts", "open_part", "write_part", "take_part", "receive", "discard_part"},
-    "small": {"update", "require_room", "receive"},
-    "late": {"update", "order", "round", "has", "require_room", "receive", "write"},
+    "large": {
+        "update", "trim_parts", "open_part", "write_part", "take_part", "receive", "discard_part", "settle",
+    },
+    "small": {"update", "require_room", "receive", "settle"},
+    "late": {"update", "order", "round", "has", "require_room", "receive", "write", "settle"},
 }  # fmt: skip
 
 

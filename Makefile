@@ -7,7 +7,7 @@ RESULTS = tools/bench/results
 
 # Tests that begin first, so that neither of two processes is left alone with a long file at the end.
 LONGEST = tests/export tests/system tests/emulate
-FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench
+FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench tests/reproduce
 
 .PHONY: demo native test test-fleet test-slow test-arm64 pi-boot mutation check figures reproduce reproduce-all clean
 

@@ -32,6 +32,7 @@ def test_the_others_go_on_during_a_flood() -> None:
         assert bench.calm(1.5) > 0
 
 
+@pytest.mark.fleet
 def test_accuracy_beside_bytes_over_seeds_and_splits(tmp_path: Path) -> None:
     """What is there is not run again."""
     fleet = tmp_path / "fleet.toml"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from rich.console import Console
 from tools.reproduce.cells import TABLES
 from tools.reproduce.play import Trial, play
@@ -40,6 +41,7 @@ def test_everyone_has_a_share_of_the_images() -> None:
     assert len(np.unique(everything)) == len(everything) == 20_000
 
 
+@pytest.mark.fleet
 def test_narrower_models_cost_fewer_bytes(tmp_path: Path) -> None:
     table = replace(TABLE, setting=OnDigits(0.1))
     cells = {cell.name: cell for cell in table.cells}

@@ -13,6 +13,7 @@ from sedge_cloud.devices.rate_limit import (
     RATE,
     UNIT_BYTES,
     WARN_EVERY_S,
+    LogQuota,
     TokenBucket,
     cost,
 )
@@ -139,3 +140,10 @@ def test_the_log_takes_so_many_lines_of_a_sender(cloud: Cloud) -> None:
     assert len(cloud.notes(logging.WARNING)) == before + 2
     cloud.give("a", b"not a frame")
     assert len(cloud.notes(logging.WARNING)) == before + 3
+
+
+def test_a_sender_has_its_lines_again_when_the_interval_is_over() -> None:
+    quota, note = LogQuota(), Note(logging.WARNING, "x")
+    assert len(quota.admit("a", [note] * LINES, 0.0)) == LINES
+    assert quota.admit("a", [note], LINES_S) == [note]
+    assert quota.timer() is None

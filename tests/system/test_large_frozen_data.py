@@ -66,7 +66,7 @@ def test_80_mib_go_on_where_they_were(fleet: RealFleet, proxy: FaultProxy) -> No
     fleet.start_agent("pi-1")
     wait_until(fleet.finished, 120, "the run ends")
     assert [len(summary.devices) for summary in fleet.rounds()] == [1, 1]
-    blob = fleet.folder / "pi-1" / "state" / "blobs" / name[:2] / name
+    blob = fleet.folder / "pi-1" / "state" / "blobs" / name
     assert blob.read_bytes() == (bundle / FROZEN_NAME).read_bytes()
     store = Store(fleet.folder / "state")
     try:

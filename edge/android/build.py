@@ -1,0 +1,278 @@
+"""Builds the Android client with Debian's packages alone: jars, a signed APK, the JNI library for JVMs.
+
+    python edge/android/build.py [--out dist/android] [--aar FILE ...] [--jni FOLDER]
+
+javac, aapt, zipalign and apksigner are this Debian's. The dexer and the framework's classes are in Debian
+11 alone: they are downloaded from this machine's own Debian mirror, by an apt list of their own, and kept
+below runs/android with the debug key. Without --aar the app has no runtime for models: each --aar
+(ExecuTorch's, ONNX Runtime's, what they need, also plain jars) adds its classes and phones' libraries.
+
+The dexer leaves lambdas as they are, and Android has no LambdaMetafactory to make them: desugar/ turns them
+into classes first.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+KEPT = ROOT / "runs" / "android"
+PACKAGE = "org.sedge.app"
+MIN_SDK, TARGET_SDK = 26, 30
+# From 26 on the dexer would pass lambdas that desugar/ has missed, which then fail on every phone.
+DEX_SDK = MIN_SDK - 1
+ABIS = ("arm64-v8a",)
+ASM = "/usr/share/java/asm.jar"
+# The program or file that is there when the package is.
+TOOLS = {
+    "javac": "openjdk-17-jdk-headless",
+    "aapt": "aapt",
+    "zipalign": "zipalign",
+    "apksigner": "apksigner",
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+    ASM: "libasm-java",
+}
+JNI_TOOLS = {"javac": "openjdk-17-jdk-headless", "g++": "g++"}
+OLD_DEBIAN = "bullseye"
+OLD_PACKAGES = ("dalvik-exchange", "libandroid-23-java")
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+JNI_LIBRARY = "libsedge_executorch_jni.so"
+_ANDROID = "{http://schemas.android.com/apk/res/android}"
+
+
+class Framework(NamedTuple):
+    """The two jars of Debian 11."""
+
+    dexer: Path
+    classes: Path
+
+
+def missing(tools: Mapping[str, str]) -> str:
+    """The command that installs what is missing of the tools (program or file: package), or ""."""
+    lacking = [p for tool, p in tools.items() if not (shutil.which(tool) or Path(tool).exists())]
+    return f"apt-get install {' '.join(lacking)}" if lacking else ""
+
+
+def _run(*words: str | Path) -> str:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{words[0]}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def mirror() -> str:
+    """The address of the Debian archive in this machine's apt sources."""
+    words = ("--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)", "Created-By: Packages")
+    for line in _run("apt-get", "indextargets", *words).splitlines():
+        origin, codename, address = line.split(maxsplit=2)
+        if origin == "Debian" and "security" not in codename:
+            return address
+    sys.exit("apt: found no archive of Debian in the sources; run apt-get update first")
+
+
+def framework() -> Framework:
+    """The dexer and the framework's classes; downloaded and verified once."""
+    folder = KEPT / OLD_DEBIAN
+    if not folder.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=KEPT) as temporary:
+            _unpack_old_packages(Path(temporary))
+            (Path(temporary) / "unpacked").rename(folder)
+    java = folder / "usr" / "share" / "java"
+    (dexer,) = java.glob("com.android.dx-*.jar")
+    return Framework(dexer, java / "com.android.android-23.jar")
+
+
+def _unpack_old_packages(folder: Path) -> None:
+    sources = folder / "sources.list"
+    sources.write_text(f"deb [signed-by={KEYRING}] {mirror()} {OLD_DEBIAN} main\n")
+    for name in ("lists", "cache/archives"):
+        (folder / name / "partial").mkdir(parents=True)
+    apt = ["apt-get", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-"]
+    apt += ["-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
+    # As apt's own user it could not write here.
+    apt += ["-o", f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}", "-qq"]
+    _run(*apt, "update")
+    words = " ".join(["cd", str(folder), "&&", *apt, "download", *OLD_PACKAGES])
+    _run("sh", "-c", words)
+    for package in folder.glob("*.deb"):
+        _run("dpkg-deb", "-x", package, folder / "unpacked")
+
+
+def sources(module: str) -> list[Path]:
+    """The Java files of a module."""
+    return sorted((HERE / module / "src" / "main" / "java").rglob("*.java"))
+
+
+def compile_java(files: Sequence[Path], path: Iterable[Path], out: Path) -> Path:
+    """Compile for Java 8, every warning an error. ``path`` are folders and jars to compile against."""
+    words = ["-encoding", "UTF-8", "--release", "8", "-Xlint:all,-options", "-Werror", "-g"]
+    words += ["-cp", ":".join(map(str, path)), "-d", str(out)]
+    _run("javac", *words, *files)
+    return out
+
+
+def jar(folder: Path, out: Path) -> Path:
+    """The files of a folder as a jar; the same files give the same bytes."""
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*.class")):
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return out
+
+
+def core_jar(out: Path) -> Path:
+    """The protocol and the rounds, without any class of Android."""
+    with tempfile.TemporaryDirectory() as temporary:
+        classes = compile_java(sources("core"), [], Path(temporary))
+        return jar(classes, out / "sedge-core.jar")
+
+
+def library_jar(core: Path, out: Path) -> Path:
+    """What an app embeds besides the core: the job, its conditions, the runtimes' backends."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        stubs = compile_java(sources("stubs"), [framework().classes], folder / "stubs")
+        path = [stubs, framework().classes, core]
+        classes = compile_java(sources("library"), path, folder / "classes")
+        return jar(classes, out / "sedge-android.jar")
+
+
+def desugared(jars: Sequence[Path], out: Path) -> Path:
+    """The classes of the jars as one jar without lambdas."""
+    _run("java", "-cp", ASM, HERE / "desugar" / "Desugar.java", out, *jars)
+    return out
+
+
+def manifest(folder: Path) -> Path:
+    """The app's manifest as an APK has it: with its package, its versions and the library's permissions."""
+    ElementTree.register_namespace("android", _ANDROID[1:-1])
+    app = ElementTree.parse(HERE / "app/src/main/AndroidManifest.xml")
+    library = ElementTree.parse(HERE / "library/src/main/AndroidManifest.xml")
+    root = app.getroot()
+    root.set("package", PACKAGE)
+    root.set(f"{_ANDROID}versionCode", "1")
+    root.set(f"{_ANDROID}versionName", "0.1.0")
+    sdk = {"minSdkVersion": str(MIN_SDK), "targetSdkVersion": str(TARGET_SDK)}
+    uses = ElementTree.Element(
+        "uses-sdk", {f"{_ANDROID}{name}": value for name, value in sdk.items()}
+    )
+    root[:0] = [uses, *library.getroot()]
+    path = folder / "AndroidManifest.xml"
+    app.write(path, encoding="utf-8", xml_declaration=True)
+    return path
+
+
+def unpack_aar(aar: Path, folder: Path) -> list[Path]:
+    """Lay an AAR's libraries for phones into ``folder``/lib, and return its jars; a jar is its own."""
+    if aar.suffix == ".jar":
+        return [aar]
+    jars: list[Path] = []
+    with zipfile.ZipFile(aar) as archive:
+        for name in archive.namelist():
+            head, _, rest = name.partition("/")
+            if head == "jni" and rest.partition("/")[0] in ABIS and name.endswith(".so"):
+                target = folder / "apk" / "lib" / rest
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+            elif name == "classes.jar" or (head == "libs" and name.endswith(".jar")):
+                jars.append(folder / f"{aar.stem}-{Path(name).name}")
+                jars[-1].write_bytes(archive.read(name))
+    return jars
+
+
+def debug_key() -> Path:
+    """The key that signs an APK here: made once; Android updates an app only under the same key."""
+    path = KEPT / "debug.keystore"
+    if not path.exists():
+        words = ["-genkeypair", "-keystore", str(path), "-storepass", "android"]
+        words += ["-alias", "debug"]
+        words += ["-keyalg", "RSA", "-keysize", "2048", "-validity", "10000"]
+        _run("keytool", *words, "-dname", "CN=Sedge debug")
+    return path
+
+
+def apk(core: Path, library: Path, aars: Sequence[Path], out: Path) -> Path:
+    """The app, signed with the debug key."""
+    dexer, classes = framework()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "apk").mkdir()
+        (folder / "generated").mkdir()
+        resources = ["-M", str(manifest(folder)), "-S", str(HERE / "app/src/main/res")]
+        resources += ["-I", str(classes)]
+        _run("aapt", "package", "-f", "-m", "-J", folder / "generated", *resources)
+        generated = sorted((folder / "generated").rglob("*.java"))
+        path = [classes, core, library]
+        app = compile_java([*sources("app"), *generated], path, folder / "app")
+        jars = [core, library, jar(app, folder / "app.jar")]
+        jars += [found for aar in aars for found in unpack_aar(aar, folder)]
+        plain = desugared(jars, folder / "plain.jar")
+        dex = ["--dex", f"--min-sdk-version={DEX_SDK}", f"--output={folder / 'apk/classes.dex'}"]
+        main = "com.android.dx.command.Main"
+        _run("java", "-cp", dexer, main, *dex, plain)
+        unaligned = folder / "unaligned.apk"
+        _run("aapt", "package", "-f", *resources, "-F", unaligned, folder / "apk")
+        target = out / "sedge.apk"
+        _run("zipalign", "-f", "-p", "4", unaligned, target)
+    key = ["--ks", str(debug_key()), "--ks-pass", "pass:android"]
+    _run("apksigner", "sign", *key, "--v4-signing-enabled", "false", target)
+    return target
+
+
+def jni(libraries: Path, out: Path) -> Path:
+    """The JNI library in ``out``, with copies of sedge-executorch's in ``libraries`` beside it."""
+    java = Path(shutil.which("javac") or "").resolve().parents[1] / "include"
+    out.mkdir(parents=True, exist_ok=True)
+    for path in libraries.glob("*.so"):
+        shutil.copy(path, out)
+    words = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-s", "-fvisibility=hidden"]
+    words += ["-Wall", "-Wextra", "-Werror", f"-I{java}", f"-I{java / 'linux'}"]
+    source = HERE / "jvm/src/main/cpp/sedge_executorch_jni.cpp"
+    link = [f"-L{out}", "-lsedge_executorch", f"-Wl,-rpath-link,{out}", "-Wl,-rpath,$ORIGIN"]
+    _run(*words, source, "-o", out / JNI_LIBRARY, *link)
+    return out / JNI_LIBRARY
+
+
+def jvm_jar(core: Path, out: Path) -> Path:
+    """The ExecuTorch backend for a JVM; it needs the JNI library."""
+    with tempfile.TemporaryDirectory() as temporary:
+        return jar(
+            compile_java(sources("jvm"), [core], Path(temporary)), out / "sedge-executorch.jar"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Build, and print what was made."""
+    parser = argparse.ArgumentParser(description="Builds the Android client.")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "android")
+    parser.add_argument("--aar", type=Path, action="append", default=[])
+    parser.add_argument(
+        "--jni", type=Path, help="a folder with sedge-executorch's libraries: the backend for JVMs"
+    )
+    parsed = parser.parse_args(arguments)
+    if lacking := missing(TOOLS if parsed.jni is None else {**TOOLS, **JNI_TOOLS}):
+        parser.error(f"these packages are missing: {lacking}")
+    out: Path = parsed.out
+    out.mkdir(parents=True, exist_ok=True)
+    core = core_jar(out)
+    library = library_jar(core, out)
+    made = [core, library, apk(core, library, parsed.aar, out)]
+    if parsed.jni is not None:
+        made += [jvm_jar(core, out), jni(parsed.jni, out)]
+    for path in made:
+        print(f"{path}  {path.stat().st_size / 1e3:.1f} kB")
+
+
+if __name__ == "__main__":
+    main()

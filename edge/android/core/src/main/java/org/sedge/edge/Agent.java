@@ -1,0 +1,330 @@
+package org.sedge.edge;
+
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.codec.Compression;
+import org.sedge.edge.host.BlobFolder;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.Link;
+import org.sedge.edge.host.MqttConnection;
+import org.sedge.edge.rounds.Abilities;
+import org.sedge.edge.rounds.AgentCore;
+import org.sedge.edge.rounds.Effects;
+import org.sedge.edge.training.Job;
+import org.sedge.edge.training.JobRunner;
+import org.sedge.edge.training.JobStopped;
+import org.sedge.edge.training.Outcome;
+import org.sedge.edge.training.Programs;
+import org.sedge.edge.wire.DeviceKeys;
+import org.sedge.edge.wire.Messages.Hello;
+import org.sedge.edge.wire.Struct;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.nio.channels.FileLock;
+import java.nio.channels.OverlappingFileLockException;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import java.util.logging.Level;
+import java.util.logging.Logger;
+
+/**
+ * A device of a fleet, for an app: joins, trains when it is asked, sends its updates.
+ *
+ * <p>One thread runs it; a second one reads the link, and a third one trains. Their results come to the first as tasks,
+ * so that nothing here needs a lock. One agent is run once.
+ */
+public final class Agent {
+    public static final String VERSION = "0.1.0";
+
+    private static final Logger LOG = Logger.getLogger("org.sedge.edge");
+    private static final double TEST_FRACTION = 0.2;
+    /** After its welcome a device waits so long for an order before it has nothing to do. */
+    private static final double SETTLE_S = 5;
+
+    private final AgentListener listener;
+    private final File stateFolder;
+    private final AgentCore core;
+    private final JobRunner runner;
+    private final Link link;
+    private final RandomAccessFile lockFile;
+    private final SecureRandom random = new SecureRandom();
+    /** Few, as each may hold a chunk: a link that is faster than the disk waits. */
+    private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
+    private volatile boolean stopping;
+    private volatile boolean idle;
+    private final BooleanSupplier isStopping = new BooleanSupplier() {
+        @Override
+        public boolean getAsBoolean() {
+            return stopping;
+        }
+    };
+    private double quietSince = Double.NaN;
+    private Thread worker;
+
+    /**
+     * Opens the device's state in a folder of its own.
+     *
+     * @param backends what may run a bundle's programs; the first one that it has programs for does
+     * @throws SedgeException for examples that cannot be split into a training and a test part, and for a folder that
+     *     cannot be used, holds damaged state, or is in use by another agent
+     */
+    public Agent(AgentConfig config, File stateFolder, List<Backend> backends, Examples examples,
+            AgentListener listener) throws SedgeException {
+        this.listener = listener;
+        this.stateFolder = stateFolder;
+        DeviceKeys keys = new DeviceKeys(config.secret);
+        Examples[] parts = examples.split(TEST_FRACTION, 0);
+        File programs = new File(stateFolder, "programs");
+        Disk.makeFolder(programs);
+        lockFile = locked(new File(stateFolder, "lock"));
+        boolean opened = false;
+        try {
+            BlobFolder blobs = new BlobFolder(stateFolder);
+            runner = new JobRunner(blobs, new Programs(programs, backends), parts[0], parts[1]);
+            core = new AgentCore(config.fleet, config.device, keys, hello(backends, parts), blobs,
+                    new Journal(new File(stateFolder, "journal")), random, System.currentTimeMillis() / 1000,
+                    new Shell(), listener);
+            opened = true;
+        } finally {
+            if (!opened) {
+                close();
+            }
+        }
+        link = new Link(config, keys.password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
+    }
+
+    private static Struct hello(List<Backend> backends, Examples[] parts) {
+        List<String> zstd = Compression.zstdAvailable() ? Collections.singletonList("zstd") : Collections.emptyList();
+        List<String> names = new ArrayList<>();
+        for (Backend backend : backends) {
+            names.add(backend.name());
+        }
+        return Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "java " + VERSION)
+                .with(Hello.BACKENDS, names).with(Hello.COMPRESSIONS, zstd).with(Hello.CODECS, Abilities.CODECS)
+                .with(Hello.NUM_TRAIN, (long) parts[0].count()).with(Hello.NUM_TEST, (long) parts[1].count())
+                .with(Hello.MEMORY_MB, Runtime.getRuntime().maxMemory() / 1_000_000);
+    }
+
+    private static RandomAccessFile locked(File file) throws StorageError {
+        try {
+            RandomAccessFile open = new RandomAccessFile(file, "rw");
+            FileLock lock = null;
+            try {
+                lock = open.getChannel().tryLock();
+            } finally {
+                if (lock == null) {
+                    open.close();
+                }
+            }
+            if (lock != null) {
+                return open;
+            }
+        } catch (OverlappingFileLockException inThisProcess) {
+            throw new StorageError("lock " + file + ": another agent of this process has it", inThisProcess);
+        } catch (IOException error) {
+            throw new StorageError("lock " + file + ": " + error, error);
+        }
+        throw new StorageError("lock " + file + ": another agent has it", null);
+    }
+
+    /** Works until {@link #stop}. */
+    public void run() throws SedgeException {
+        work(Double.POSITIVE_INFINITY, false);
+    }
+
+    /**
+     * Works until there is nothing to do, {@link #stop}, or the end of the time.
+     *
+     * @return whether there is nothing left to do
+     */
+    public boolean runUntilIdle(long maxMillis) throws SedgeException {
+        work(Link.now() + maxMillis / 1000.0, true);
+        return idle;
+    }
+
+    /** Ends {@link #run} from another thread: a training stops at its next step, and goes on from there next time. */
+    public void stop() {
+        stopping = true;
+        tasks.offer(new Runnable() { // wakes it
+            @Override
+            public void run() { }
+        });
+    }
+
+    /** Whether the coordinator has welcomed the device, and there has been neither order nor update for a while. */
+    public boolean idle() {
+        return idle;
+    }
+
+    private void work(double deadline, boolean untilIdle) throws SedgeException {
+        try {
+            while (!stopping && Link.now() < deadline && !(untilIdle && idle)) {
+                double now = Link.now();
+                link.keep();
+                core.poll(now);
+                noteIdle(now);
+                double due = Math.min(Math.min(deadline, now + 1), Double.isNaN(core.timer()) ? now + 1 : core.timer());
+                next(Math.max(due - Link.now(), 0));
+            }
+            stopping = true;
+            while (worker != null) { // it ends at its next step
+                next(1);
+            }
+            core.goodbye();
+        } finally {
+            stopping = true;
+            link.close();
+            close();
+        }
+    }
+
+    private void close() throws StorageError {
+        try {
+            lockFile.close();
+        } catch (IOException error) {
+            throw new StorageError("lock in " + stateFolder + ": " + error, error);
+        }
+    }
+
+    /** Does the tasks that are there, or waits for one so long. */
+    private void next(double seconds) {
+        try {
+            Runnable task = tasks.poll((long) (seconds * 1000) + 1, TimeUnit.MILLISECONDS);
+            for (int done = 0; task != null && done < 64; done++) {
+                task.run();
+                task = tasks.poll();
+            }
+            if (task != null) {
+                task.run();
+            }
+        } catch (InterruptedException error) { // the thread's owner wants its end
+            stopping = true;
+        }
+    }
+
+    private void noteIdle(double now) {
+        boolean quiet = core.welcomed() && core.idle() && worker == null;
+        quietSince = !quiet ? Double.NaN : Double.isNaN(quietSince) ? now : quietSince;
+        idle = quiet && now - quietSince >= SETTLE_S;
+    }
+
+    /** What the link tells the core. */
+    private final class Ends implements Link.Owner {
+        @Override
+        public byte[] will() {
+            return core.will();
+        }
+
+        @Override
+        public void connected() {
+            core.connected(Link.now(), MqttConnection.MAX_PACKET);
+        }
+
+        @Override
+        public void received(String topic, byte[] payload) {
+            core.receive(topic, payload, Link.now());
+        }
+
+        @Override
+        public void disconnected(String reason) {
+            core.disconnected();
+            listener.disconnected(reason);
+        }
+    }
+
+    /** Does what the core asks. */
+    private final class Shell implements Effects {
+        @Override
+        public void send(String topic, byte[] payload) {
+            link.send(topic, payload);
+        }
+
+        @Override
+        public void subscribe(String topic) {
+            link.subscribe(topic);
+        }
+
+        @Override
+        public void unsubscribe(String topic) {
+            link.unsubscribe(topic);
+        }
+
+        @Override
+        public void note(Level level, String text) {
+            LOG.log(level, text);
+        }
+
+        @Override
+        public void start(final Job job) {
+            if (stopping) { // the order is still on disk
+                core.interrupted(job.checkpoint);
+                return;
+            }
+            worker = new Thread("sedge-training") {
+                @Override
+                public void run() {
+                    boolean handed = false;
+                    for (Runnable ended = ended(job); !handed;) {
+                        try {
+                            tasks.put(ended);
+                            handed = true;
+                        } catch (InterruptedException error) { // nobody's wish: its result is wanted
+                            LOG.log(Level.WARNING, "the thread of a training was interrupted", error);
+                        }
+                    }
+                }
+            };
+            worker.setDaemon(true);
+            worker.start();
+        }
+
+        /** Does the job; what tells the core of its end. */
+        private Runnable ended(Job job) {
+            try {
+                return new Ended(runner.run(job, isStopping), null, null);
+            } catch (JobStopped stop) {
+                return new Ended(null, stop, null);
+            } catch (SedgeException error) {
+                return new Ended(null, null, error);
+            } catch (RuntimeException | LinkageError error) { // of a backend, whose faults must not end the app
+                LOG.log(Level.SEVERE, "a job failed", error);
+                return new Ended(null, null, new CodecError("a backend failed: " + error, error));
+            }
+        }
+    }
+
+    /** The end of a job: one of the three is there. */
+    private final class Ended implements Runnable {
+        private final Outcome outcome;
+        private final JobStopped stop;
+        private final SedgeException error;
+
+        Ended(Outcome outcome, JobStopped stop, SedgeException error) {
+            this.outcome = outcome;
+            this.stop = stop;
+            this.error = error;
+        }
+
+        @Override
+        public void run() {
+            worker = null;
+            if (outcome != null) {
+                core.finished(outcome, Link.now());
+            } else if (stop != null) {
+                core.interrupted(stop.checkpoint);
+            } else {
+                core.failed(error, Link.now());
+            }
+        }
+    }
+}

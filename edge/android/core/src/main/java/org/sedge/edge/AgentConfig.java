@@ -1,0 +1,100 @@
+package org.sedge.edge;
+
+import java.io.ByteArrayInputStream;
+import java.io.InputStream;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.nio.charset.StandardCharsets;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateException;
+import java.security.cert.CertificateFactory;
+import java.util.Collection;
+import java.util.regex.Pattern;
+
+/** Who a device is, and where its broker is (protocol/spec/enrolment.md). */
+public final class AgentConfig {
+    private static final Pattern ID = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");
+
+    public final String device;
+    public final String fleet;
+    /** {@code mqtt://host[:port]} or {@code mqtts://host[:port]}. */
+    public final String url;
+    /** The 32 bytes that device and coordinator share. */
+    public final byte[] secret;
+    /** The certificate authority of the broker, PEM; null: the system's authorities. */
+    public final String caPem;
+    /** Host, port and TLS of {@link #url}. */
+    public final String host;
+    public final int port;
+    public final boolean tls;
+
+    /** Throws {@code ConfigError} for a value that cannot be used. */
+    public AgentConfig(String device, String fleet, String url, byte[] secret, String caPem)
+            throws SedgeException {
+        this.device = id("device", device);
+        this.fleet = id("fleet", fleet);
+        if (secret == null || secret.length != 32) {
+            throw new SedgeException.ConfigError("secret: expected 32 bytes, 64 hex digits");
+        }
+        this.url = url;
+        this.secret = secret.clone();
+        this.caPem = caPem;
+        URI parts = parsed(url);
+        tls = "mqtts".equals(parts.getScheme());
+        host = parts.getHost();
+        port = parts.getPort() > 0 ? parts.getPort() : tls ? 8883 : 1883;
+        certificates();
+        if (caPem != null && !tls) {
+            throw new SedgeException.ConfigError("ca: found one with " + url + ", expected an mqtts:// url");
+        }
+    }
+
+    /** The configuration in a join text, as {@code sedge-cloud device add --join} prints it. */
+    public static AgentConfig fromJoinText(String text) throws SedgeException {
+        return JoinText.parse(text);
+    }
+
+    /** The certificates of {@link #caPem}; null: the system's count. Throws {@code ConfigError} for a text without any. */
+    public Collection<? extends Certificate> certificates() throws SedgeException {
+        if (caPem == null) {
+            return null;
+        }
+        try {
+            InputStream pem = new ByteArrayInputStream(caPem.getBytes(StandardCharsets.US_ASCII));
+            Collection<? extends Certificate> found = CertificateFactory.getInstance("X.509").generateCertificates(pem);
+            if (!found.isEmpty()) {
+                return found;
+            }
+        } catch (CertificateException error) {
+            throw new SedgeException.ConfigError("ca: " + error.getMessage() + ", expected certificates as PEM");
+        }
+        throw new SedgeException.ConfigError("ca: found no certificate, expected some as PEM");
+    }
+
+    private static String id(String key, String value) throws SedgeException {
+        if (value == null || !ID.matcher(value).matches()) {
+            String found = value == null ? "nothing" : "'" + value + "'";
+            throw new SedgeException.ConfigError(
+                    key + ": found " + found + ", expected 1 to 48 of a-z, 0-9 and '-', not starting with '-'");
+        }
+        return value;
+    }
+
+    private static URI parsed(String url) throws SedgeException {
+        String expected = "url: expected mqtt://host[:port] or mqtts://host[:port]";
+        try {
+            URI parts = new URI(url == null ? "" : url);
+            boolean known = "mqtt".equals(parts.getScheme()) || "mqtts".equals(parts.getScheme());
+            boolean bare = parts.getUserInfo() == null && parts.getQuery() == null && parts.getFragment() == null;
+            boolean rooted = parts.getPath() == null || parts.getPath().isEmpty() || parts.getPath().equals("/");
+            if (known && bare && rooted && parts.getHost() != null && parts.getPort() != 0
+                    && parts.getPort() < 65536) {
+                return parts;
+            }
+        } catch (URISyntaxException error) {
+            // Not quoted: the text may hold a password.
+            throw new SedgeException.ConfigError(expected);
+        }
+        throw new SedgeException.ConfigError(expected);
+    }
+}

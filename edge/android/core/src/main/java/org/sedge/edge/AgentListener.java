@@ -1,0 +1,25 @@
+package org.sedge.edge;
+
+/** What a person wants to see of an agent. Called on the agent's thread; must return soon. */
+public interface AgentListener {
+    /** The coordinator has answered; the device is a member of the fleet. */
+    void joined(String fleet, String device);
+
+    /** The link is gone; the agent tries again by itself. */
+    void disconnected(String reason);
+
+    /** A round's training begins. */
+    void training(String run, int round);
+
+    /**
+     * A round's update has its receipt.
+     *
+     * @param before accuracy in [0, 1] on this device's own examples, with the model that was received; NaN: unknown
+     * @param after the same after training
+     * @param bytesUp bytes that the round sent; {@code bytesDown}: that it received
+     */
+    void finished(String run, int round, double before, double after, long bytesUp, long bytesDown);
+
+    /** An order was declined, or an update rejected, with the reason that the coordinator's operator sees too. */
+    void declined(String run, int round, String reason);
+}

@@ -1,0 +1,17 @@
+package org.sedge.edge.backends;
+
+import java.io.File;
+
+/** A runtime that executes a bundle's programs, as {@code backends/} of the Python agent. */
+public interface Backend {
+    /** The name that HELLO announces and the bundle's manifest files programs under: "executorch", "onnxruntime". */
+    String name();
+
+    /**
+     * Loads one program.
+     *
+     * @param file the program file of the bundle, already verified by its digest
+     * @param method the method within the file (ExecuTorch), or null where a file holds one program (ONNX)
+     */
+    Program load(File file, String method) throws BackendException;
+}

@@ -1,0 +1,165 @@
+package org.sedge.edge.codec;
+
+import org.sedge.edge.SedgeException.CodecError;
+
+/** Values as byte planes in one of six precisions, in the order of their codes (spec/coded-vector.md, Values). */
+public enum Coding {
+    FP32(0, 4),
+    FP16(0, 2),
+    BF16(0, 2),
+    INT8(64, 3),
+    INT4(32, 3),
+    SIGN(64, 3);
+
+    /** Values that share a scale; 0 where there is none. */
+    private final int block;
+    final int planes;
+
+    Coding(int block, int planes) {
+        this.block = block;
+        this.planes = planes;
+    }
+
+    /** Whether the exponent ends in the plane below the highest, so that this one can be sorted by it. */
+    boolean orders() {
+        return this == FP32 || this == BF16;
+    }
+
+    /** The length of a plane of so many values. */
+    int planeBytes(int plane, int count) {
+        if (plane > 0 && block > 0) {
+            return (count + block - 1) / block;
+        }
+        return this == INT4 ? (count + 1) / 2 : this == SIGN ? (count + 7) / 8 : count;
+    }
+
+    /** The values as the receiver decodes them. Throws {@code CodecError} where one would not be finite. */
+    public float[] decoded(float[] values) throws CodecError {
+        return fromPlanes(toPlanes(values), values.length);
+    }
+
+    byte[][] toPlanes(float[] values) throws CodecError {
+        byte[][] made = new byte[planes][];
+        for (int plane = 0; plane < planes; plane++) {
+            made[plane] = new byte[planeBytes(plane, values.length)];
+        }
+        for (int i = 0; i < values.length; i++) {
+            if (Float.isNaN(values[i]) || Float.isInfinite(values[i])) {
+                throw new CodecError("value[" + i + "]: " + values[i] + " is not finite");
+            }
+            if (block == 0) {
+                int bits = Float.floatToRawIntBits(values[i]);
+                put(made, 0, i, this == FP32 ? bits : this == FP16 ? toHalf(values[i]) : nearestBf16(bits));
+            }
+        }
+        for (int from = 0; block > 0 && from < values.length; from += block) {
+            quantise(values, from, Math.min(from + block, values.length), made);
+        }
+        return made;
+    }
+
+    /** The values in planes of the right lengths. Throws {@code CodecError} for a code, scale or value that is none. */
+    float[] fromPlanes(byte[][] coded, int count) throws CodecError {
+        float[] values = new float[count];
+        for (int i = 0; i < count; i++) {
+            if (this == FP32) {
+                values[i] = Float.intBitsToFloat(joined(coded, 0, i));
+            } else if (this == FP16) {
+                values[i] = fromHalf(joined(coded, 0, i));
+            } else if (this == BF16) {
+                values[i] = Float.intBitsToFloat(joined(coded, 0, i) << 16);
+            } else {
+                int scale = joined(coded, 1, i / block);
+                if (scale > 0x7fff) {
+                    throw new CodecError("scale[" + i / block + "]: negative");
+                }
+                values[i] = code(coded[0], i) * Float.intBitsToFloat(scale << 16);
+            }
+            if (Float.isNaN(values[i]) || Float.isInfinite(values[i])) {
+                throw new CodecError("value[" + i + "]: " + values[i] + " is not finite");
+            }
+        }
+        int used = this == INT4 ? count % 2 * 4 : this == SIGN ? count % 8 : 0;
+        if (used > 0 && (coded[0][coded[0].length - 1] & 0xff) >> used != 0) {
+            throw new CodecError("value: bits past the last code");
+        }
+        return values;
+    }
+
+    private int code(byte[] plane, int i) throws CodecError {
+        if (this == SIGN) {
+            return (plane[i >> 3] >> (i & 7) & 1) == 1 ? -1 : 1;
+        }
+        int code = this == INT8 ? plane[i] : plane[i >> 1] << ((i & 1) == 0 ? 28 : 24) >> 28;
+        if (code == (this == INT8 ? -128 : -8)) {
+            throw new CodecError("value[" + i + "]: code " + code + " is not used");
+        }
+        return code;
+    }
+
+    private void quantise(float[] values, int from, int to, byte[][] made) {
+        float largest = 0;
+        double sum = 0;
+        for (int i = from; i < to; i++) {
+            largest = Math.max(largest, Math.abs(values[i]));
+            sum += Math.abs(values[i]);
+        }
+        int most = this == INT8 ? 127 : 7;
+        // Rounded up, so that no code is above the most; the mean of magnitudes to the nearest.
+        int scaleBits = this == SIGN ? nearestBf16(Float.floatToRawIntBits((float) (sum / (to - from))))
+                : Float.floatToRawIntBits(largest / most) + 0xffff >>> 16;
+        put(made, 1, from / block, scaleBits);
+        float scale = Float.intBitsToFloat(scaleBits << 16);
+        for (int i = from; i < to; i++) {
+            if (this == SIGN) {
+                made[0][i >> 3] |= (byte) (Float.floatToRawIntBits(values[i]) >>> 31 << (i & 7));
+                continue;
+            }
+            int code = (int) Math.rint(values[i] / (scale > 0 ? scale : 1f));
+            if (this == INT8) {
+                made[0][i] = (byte) code;
+            } else {
+                made[0][i >> 1] |= (byte) ((code & 15) << (i & 1) * 4);
+            }
+        }
+    }
+
+    private static void put(byte[][] made, int first, int place, int bits) {
+        for (int plane = first; plane < made.length; plane++) {
+            made[plane][place] = (byte) (bits >>> 8 * (plane - first));
+        }
+    }
+
+    private static int joined(byte[][] coded, int first, int place) {
+        int bits = 0;
+        for (int plane = coded.length - 1; plane >= first; plane--) {
+            bits = bits << 8 | coded[plane][place] & 0xff;
+        }
+        return bits;
+    }
+
+    private static int nearestBf16(int bits) {
+        return bits + 0x7fff + (bits >>> 16 & 1) >>> 16;
+    }
+
+    /** The nearest binary16's bits, ties to even. */
+    private static int toHalf(float value) {
+        int sign = Float.floatToRawIntBits(value) >>> 16 & 0x8000;
+        float magnitude = Math.abs(value);
+        if (magnitude >= 65520f) {
+            return sign | 0x7c00;
+        }
+        int exponent = Math.max(Math.getExponent(magnitude), -14);
+        // A unit in the last place is 2^(exponent - 10): the quotient is exact, and rint rounds ties to even.
+        int units = (int) Math.rint((double) magnitude / Math.scalb(1.0, exponent - 10));
+        return sign | (exponent + 14 << 10) + units;
+    }
+
+    private static float fromHalf(int bits) {
+        int exponent = bits >> 10 & 31;
+        int mantissa = bits & 0x3ff;
+        float magnitude = exponent == 31 ? (mantissa == 0 ? Float.POSITIVE_INFINITY : Float.NaN)
+                : (float) Math.scalb((double) (exponent == 0 ? mantissa : mantissa | 0x400), Math.max(exponent, 1) - 25);
+        return (bits & 0x8000) == 0 ? magnitude : -magnitude;
+    }
+}

@@ -1,0 +1,168 @@
+package org.sedge.edge.host;
+
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.rounds.Blobs;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Manifest;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.security.MessageDigest;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.Set;
+
+/**
+ * Blobs as files: {@code blobs/HASH}, visible only when whole, checked and flushed, and {@code parts/HASH}, with what
+ * has arrived of one. Chunks are written without flushing: after a power cut the digests tell what is there.
+ */
+public final class BlobFolder implements Blobs {
+    /** Space that blobs leave free, for the journal and for the rest of the system. */
+    private static final long MIN_FREE_BYTES = 16 << 20;
+
+    private final File blobs;
+    private final File parts;
+
+    public BlobFolder(File root) throws StorageError {
+        blobs = new File(root, "blobs");
+        parts = new File(root, "parts");
+        Disk.makeFolder(blobs);
+        Disk.makeFolder(parts);
+    }
+
+    @Override
+    public boolean has(byte[] sha256) {
+        return file(blobs, sha256).isFile();
+    }
+
+    @Override
+    public byte[] read(byte[] sha256) throws StorageError {
+        File file = file(blobs, sha256);
+        byte[] data = Disk.read(file);
+        if (!Arrays.equals(Digests.sha256(data), sha256)) {
+            remove(file);
+            throw new StorageError("read blob " + file + ": " + data.length + " bytes do not have its sha256", null);
+        }
+        return data;
+    }
+
+    @Override
+    public byte[] readSpan(byte[] sha256, int offset, int length) throws StorageError {
+        File file = file(blobs, sha256);
+        byte[] data = new byte[length];
+        try (RandomAccessFile in = new RandomAccessFile(file, "r")) {
+            in.seek(offset);
+            in.readFully(data);
+            return data;
+        } catch (IOException error) {
+            throw Disk.failed("read blob", file, error);
+        }
+    }
+
+    @Override
+    public byte[] write(byte[] data) throws StorageError {
+        byte[] sha256 = Digests.sha256(data);
+        if (!has(sha256)) {
+            requireRoom(data.length);
+            Disk.write(file(blobs, sha256), data);
+        }
+        return sha256;
+    }
+
+    @Override
+    public void settle() {
+        Disk.syncFolder(blobs);
+    }
+
+    @Override
+    public BitSet openPart(Manifest manifest) throws StorageError {
+        File part = file(parts, manifest.sha256);
+        BitSet held = new BitSet();
+        if (!part.exists()) {
+            requireRoom(manifest.size);
+            return held;
+        }
+        try (RandomAccessFile in = new RandomAccessFile(part, "r")) {
+            for (int i = 0; i < manifest.count && manifest.offset(i) + manifest.length(i) <= in.length(); i++) {
+                byte[] data = new byte[manifest.length(i)];
+                in.seek(manifest.offset(i));
+                in.readFully(data);
+                held.set(i, manifest.matches(i, data));
+            }
+            return held;
+        } catch (IOException error) {
+            throw Disk.failed("read part", part, error);
+        }
+    }
+
+    @Override
+    public void writePart(Manifest manifest, int index, byte[] data) throws StorageError {
+        File part = file(parts, manifest.sha256);
+        requireRoom(data.length);
+        try (RandomAccessFile out = new RandomAccessFile(part, "rw")) {
+            out.seek(manifest.offset(index));
+            out.write(data);
+        } catch (IOException error) {
+            throw Disk.failed("write part", part, error);
+        }
+    }
+
+    @Override
+    public boolean finishPart(Manifest manifest) throws StorageError {
+        File part = file(parts, manifest.sha256);
+        try (RandomAccessFile in = new RandomAccessFile(part, "rw")) {
+            in.getFD().sync();
+            MessageDigest digest = Digests.sha256();
+            byte[] buffer = new byte[1 << 16];
+            for (int count = in.read(buffer); count > 0; count = in.read(buffer)) {
+                digest.update(buffer, 0, count);
+            }
+            if (in.length() != manifest.size || !Arrays.equals(digest.digest(), manifest.sha256)) {
+                remove(part);
+                return false;
+            }
+        } catch (IOException error) {
+            throw Disk.failed("finish part", part, error);
+        }
+        if (!part.renameTo(file(blobs, manifest.sha256))) {
+            throw Disk.failed("rename part", part, new IOException("the system refused"));
+        }
+        return true;
+    }
+
+    @Override
+    public void collect(Set<String> keep) throws StorageError {
+        for (File folder : new File[] {blobs, parts}) {
+            File[] files = folder.listFiles();
+            if (files == null) {
+                throw Disk.failed("list", folder, new IOException("the system refused"));
+            }
+            for (File file : files) {
+                boolean whole = folder == parts && new File(blobs, file.getName()).exists();
+                if (!keep.contains(file.getName()) || whole) {
+                    remove(file);
+                }
+            }
+        }
+    }
+
+    private void requireRoom(long length) throws StorageError {
+        long free = blobs.getUsableSpace();
+        if (free - length < MIN_FREE_BYTES) {
+            throw new StorageError("disk full: " + blobs + " needs " + length + " bytes, " + free + " are free, "
+                    + MIN_FREE_BYTES + " must stay free", null);
+        }
+    }
+
+    private static void remove(File file) throws StorageError {
+        if (!file.delete() && file.exists()) {
+            throw Disk.failed("remove", file, new IOException("the system refused"));
+        }
+    }
+
+    private static File file(File folder, byte[] sha256) {
+        return new File(folder, Hex.encode(sha256));
+    }
+}

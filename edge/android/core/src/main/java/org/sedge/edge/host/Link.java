@@ -1,0 +1,191 @@
+package org.sedge.edge.host;
+
+import org.sedge.edge.AgentConfig;
+import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.Hex;
+
+import java.util.Random;
+import java.util.concurrent.BlockingQueue;
+import java.util.logging.Logger;
+
+/**
+ * The link to the broker: one connection after the other (WIRE.md, 1.2, 1.7 and 1.9).
+ *
+ * <p>Everything runs on the owner's thread: what happens on a connection comes to it as a task.
+ */
+public final class Link {
+    private static final Logger LOG = Logger.getLogger("org.sedge.edge");
+    private static final double RECONNECT_MAX_S = 300;
+    /** A connection that brings nothing for so long after we spoke is given up; doubled each time, up to the most. */
+    private static final double DEAF_S = 60;
+    private static final double DEAF_MAX_S = 3600;
+
+    /** Whom the link serves. */
+    public interface Owner {
+        /** The will of a new connection. */
+        byte[] will();
+
+        void connected();
+
+        void received(String topic, byte[] payload);
+
+        void disconnected(String reason);
+    }
+
+    private final AgentConfig config;
+    private final String password;
+    private final String upTopic;
+    private final String downTopic;
+    private final Owner owner;
+    private final Random random;
+    private final BlockingQueue<Runnable> tasks;
+    private MqttConnection connection;
+    private String clientId;
+    private boolean up;
+    private boolean heard;
+    private double retryAt;
+    private int failures;
+    private double pingAt;
+    private double deafAt = Double.NaN;
+    private double patience = DEAF_S;
+
+    public Link(AgentConfig config, String password, String upTopic, String downTopic, Owner owner, Random random,
+            BlockingQueue<Runnable> tasks) {
+        this.config = config;
+        this.password = password;
+        this.upTopic = upTopic;
+        this.downTopic = downTopic;
+        this.owner = owner;
+        this.random = random;
+        this.tasks = tasks;
+        clientId = newClientId();
+    }
+
+    /** Seconds of a clock that never goes back. */
+    public static double now() {
+        return System.nanoTime() / 1e9;
+    }
+
+    /** Connects where it is time to, keeps alive, and gives up a connection that brings nothing; once a second. */
+    public void keep() {
+        double now = now();
+        if (connection == null && now >= retryAt) {
+            Events events = new Events();
+            events.mine = MqttConnection.open(config, clientId, password, upTopic, owner.will(), downTopic, events);
+            connection = events.mine;
+            heard = false;
+        } else if (up && now >= deafAt) {
+            patience = Math.min(2 * patience, DEAF_MAX_S);
+            clientId = newClientId();
+            heard = true; // the next try may come soon: the broker could be reached
+            connection.hangUp();
+            lost(config.url + ": heard nothing for long, though we spoke");
+        } else if (up && now >= pingAt) {
+            connection.ping();
+            pingAt = now + MqttConnection.KEEPALIVE_S;
+        }
+    }
+
+    /** Sends one message; without a connection it is dropped, as any message may be. */
+    public void send(String topic, byte[] payload) {
+        if (up) {
+            if (Double.isNaN(deafAt) && !heard) {
+                deafAt = now() + patience;
+            }
+            connection.send(topic, payload);
+        }
+    }
+
+    public void subscribe(String topic) {
+        if (up) {
+            connection.subscribe(topic);
+        }
+    }
+
+    public void unsubscribe(String topic) {
+        if (up) {
+            connection.unsubscribe(topic);
+        }
+    }
+
+    /** Ends the connection in order, so that the will is not sent. */
+    public void close() {
+        if (up) {
+            connection.close();
+        } else if (connection != null) {
+            connection.hangUp();
+        }
+        connection = null;
+        up = false;
+    }
+
+    private String newClientId() {
+        byte[] bits = new byte[16];
+        random.nextBytes(bits);
+        return config.device + "-" + Hex.encode(bits);
+    }
+
+    private void lost(String reason) {
+        connection = null;
+        up = false;
+        deafAt = Double.NaN;
+        failures = heard ? 0 : failures + 1;
+        double delay = Backoff.jittered(Math.min(RECONNECT_MAX_S, Math.pow(2, Math.min(failures, 9))), random);
+        retryAt = now() + delay;
+        LOG.warning(reason + "; next try in " + Math.round(delay) + " s");
+        owner.disconnected(reason);
+    }
+
+    /** Hands what happens on a connection to the owner's thread. */
+    private final class Events implements MqttConnection.Events {
+        private MqttConnection mine;
+
+        /** Something that happened, of no interest once there is another connection. */
+        private abstract class Event implements Runnable {
+            abstract void happen();
+
+            @Override
+            public void run() {
+                if (mine == connection) {
+                    happen();
+                }
+            }
+        }
+
+        @Override
+        public void up() throws InterruptedException {
+            tasks.put(new Event() {
+                @Override
+                void happen() {
+                    up = true;
+                    pingAt = now() + MqttConnection.KEEPALIVE_S;
+                    LOG.info("connected to " + config.url);
+                    owner.connected();
+                }
+            });
+        }
+
+        @Override
+        public void received(final String topic, final byte[] payload) throws InterruptedException {
+            tasks.put(new Event() {
+                @Override
+                void happen() {
+                    heard = true;
+                    deafAt = Double.NaN;
+                    patience = DEAF_S;
+                    owner.received(topic, payload);
+                }
+            });
+        }
+
+        @Override
+        public void down(final String reason) throws InterruptedException {
+            tasks.put(new Event() {
+                @Override
+                void happen() {
+                    lost(reason);
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,272 @@
+package org.sedge.edge.host;
+
+import org.sedge.edge.AgentConfig;
+import org.sedge.edge.SedgeException;
+
+import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.util.Arrays;
+
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocket;
+import javax.net.ssl.TrustManagerFactory;
+
+/**
+ * One connection to the broker in MQTT 3.1.1, as far as the protocol has it: a clean session, a will, QoS 0.
+ *
+ * <p>That is ten kinds of packets. The one Java client that Debian has brings three further libraries for the rest, and
+ * has had no release since 2019.
+ */
+public final class MqttConnection {
+    /** The largest packet that brokers of this protocol take (WIRE.md, 1.8). */
+    public static final int MAX_PACKET = 266304;
+    public static final int KEEPALIVE_S = 30;
+    private static final int CONNECT_TIMEOUT_MS = 10_000;
+    /** A broker that sends neither a message nor an answer to a ping for so long is gone. */
+    private static final int SILENCE_MS = 4 * KEEPALIVE_S * 1000;
+    private static final int CLOSE_MS = 2000;
+    private static final int CONNECT = 0x10;
+    private static final int CONNACK = 2;
+    private static final int PUBLISH = 3;
+    private static final int SUBSCRIBE = 0x82;
+    private static final int SUBACK = 9;
+    private static final int UNSUBSCRIBE = 0xa2;
+    private static final int PING = 0xc0;
+    private static final int DISCONNECT = 0xe0;
+
+    /** What happens on a connection; called on a thread of its own. */
+    public interface Events {
+        /** The broker has accepted it. */
+        void up() throws InterruptedException;
+
+        void received(String topic, byte[] payload) throws InterruptedException;
+
+        /** It is over, for this reason; the last call. */
+        void down(String reason) throws InterruptedException;
+    }
+
+    private final AgentConfig config;
+    private final Events events;
+    private final Socket bare = new Socket();
+    private Socket socket = bare;
+    private int packetId;
+    private Thread thread;
+
+    private MqttConnection(AgentConfig config, Events events) {
+        this.config = config;
+        this.events = events;
+    }
+
+    /** Begins to connect, and subscribes to one topic. */
+    public static MqttConnection open(AgentConfig config, String clientId, String password, String willTopic,
+            byte[] will, String subscription, Events events) {
+        MqttConnection connection = new MqttConnection(config, events);
+        connection.thread = new Thread("sedge-mqtt") {
+            @Override
+            public void run() {
+                String reason;
+                try {
+                    connection.dial();
+                    connection.write(CONNECT, connection.connect(clientId, password, willTopic, will));
+                    connection.read(subscription);
+                    reason = "the broker closed the connection";
+                } catch (IOException | GeneralSecurityException | SedgeException | RuntimeException error) {
+                    reason = error.toString();
+                } catch (InterruptedException closed) {
+                    reason = "closed";
+                }
+                connection.hangUp();
+                try {
+                    events.down(config.url + ": " + reason);
+                } catch (InterruptedException closed) {
+                    interrupt(); // nobody waits for it any more
+                }
+            }
+        };
+        connection.thread.setDaemon(true);
+        connection.thread.start();
+        return connection;
+    }
+
+    /** Sends one message; it is dropped where the link is down or the packet too large, as any message may be. */
+    public void send(String topic, byte[] payload) {
+        byte[] name = topic.getBytes(StandardCharsets.UTF_8);
+        if (payload.length + name.length + 64 <= MAX_PACKET) {
+            attempt(PUBLISH << 4, name, payload, false);
+        }
+    }
+
+    public void subscribe(String topic) {
+        attempt(SUBSCRIBE, topic.getBytes(StandardCharsets.UTF_8), new byte[1], true);
+    }
+
+    public void unsubscribe(String topic) {
+        attempt(UNSUBSCRIBE, topic.getBytes(StandardCharsets.UTF_8), new byte[0], true);
+    }
+
+    /** Keeps the connection alive. */
+    public void ping() {
+        try {
+            write(PING, new byte[0]);
+        } catch (IOException error) {
+            hangUp();
+        }
+    }
+
+    /** Closes in order, so that the will is not sent; what was sent before has arrived. */
+    public void close() {
+        try {
+            write(DISCONNECT, new byte[0]);
+            thread.join(CLOSE_MS); // until the broker has read it all, and hangs up
+        } catch (IOException error) {
+            hangUp();
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+        hangUp();
+    }
+
+    /** Ends the connection at once; the broker sends the will. */
+    public void hangUp() {
+        try {
+            bare.close();
+            socket.close();
+        } catch (IOException error) {
+            return; // it is closed all the same
+        }
+        if (Thread.currentThread() != thread) {
+            thread.interrupt();
+        }
+    }
+
+    private void attempt(int head, byte[] name, byte[] rest, boolean hasId) {
+        try {
+            ByteArrayOutputStream body = new ByteArrayOutputStream();
+            DataOutputStream out = new DataOutputStream(body);
+            if (hasId) {
+                packetId = packetId % 65535 + 1;
+                out.writeShort(packetId);
+            }
+            out.writeShort(name.length);
+            out.write(name);
+            out.write(rest);
+            write(head, body.toByteArray());
+        } catch (IOException error) {
+            hangUp(); // the reading thread says so
+        }
+    }
+
+    private synchronized void write(int head, byte[] body) throws IOException {
+        ByteArrayOutputStream packet = new ByteArrayOutputStream(body.length + 5);
+        packet.write(head);
+        int left = body.length;
+        for (; left > 127; left >>>= 7) {
+            packet.write(left & 127 | 128);
+        }
+        packet.write(left);
+        packet.write(body);
+        socket.getOutputStream().write(packet.toByteArray());
+    }
+
+    private void dial() throws IOException, GeneralSecurityException, SedgeException {
+        bare.connect(new InetSocketAddress(config.host, config.port), CONNECT_TIMEOUT_MS);
+        bare.setTcpNoDelay(true);
+        bare.setSoTimeout(CONNECT_TIMEOUT_MS);
+        if (config.tls) {
+            SSLSocket secured = (SSLSocket) context().getSocketFactory()
+                    .createSocket(bare, config.host, config.port, true);
+            SSLParameters parameters = secured.getSSLParameters();
+            parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the certificate must name the host
+            secured.setSSLParameters(parameters);
+            secured.startHandshake();
+            socket = secured;
+        }
+    }
+
+    private SSLContext context() throws GeneralSecurityException, IOException, SedgeException {
+        SSLContext context = SSLContext.getInstance("TLS");
+        if (config.caPem == null) {
+            context.init(null, null, null);
+            return context;
+        }
+        KeyStore authorities = KeyStore.getInstance(KeyStore.getDefaultType());
+        authorities.load(null, null);
+        for (Certificate found : config.certificates()) {
+            authorities.setCertificateEntry("authority-" + authorities.size(), found);
+        }
+        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(authorities);
+        context.init(null, trust.getTrustManagers(), null);
+        return context;
+    }
+
+    private byte[] connect(String clientId, String password, String willTopic, byte[] will) throws IOException {
+        ByteArrayOutputStream body = new ByteArrayOutputStream();
+        DataOutputStream out = new DataOutputStream(body);
+        out.writeUTF("MQTT");
+        out.writeByte(4); // MQTT 3.1.1
+        out.writeByte(0xc6); // user name, password, will at QoS 0, clean session
+        out.writeShort(KEEPALIVE_S);
+        out.writeUTF(clientId);
+        out.writeUTF(willTopic);
+        out.writeShort(will.length);
+        out.write(will);
+        out.writeUTF(config.device);
+        out.writeUTF(password);
+        return body.toByteArray();
+    }
+
+    /** Reads packets until the connection ends. */
+    private void read(String subscription) throws IOException, InterruptedException {
+        DataInputStream in = new DataInputStream(new BufferedInputStream(socket.getInputStream(), 1 << 16));
+        for (int head = in.read(); head >= 0; head = in.read()) {
+            int length = 0;
+            int shift = 0;
+            int part;
+            do {
+                part = in.readUnsignedByte();
+                length |= (part & 127) << shift;
+                shift += 7;
+            } while (part > 127 && shift < 28);
+            if (part > 127 || length > MAX_PACKET) {
+                throw new IOException("a packet of " + length + " bytes, the limit is " + MAX_PACKET);
+            }
+            byte[] body = new byte[length];
+            in.readFully(body);
+            int kind = head >> 4;
+            if (kind == CONNACK) {
+                if (length != 2 || body[1] != 0) {
+                    throw new IOException("the broker refused '" + config.device + "', code "
+                            + (length == 2 ? body[1] : -1));
+                }
+                socket.setSoTimeout(SILENCE_MS);
+                subscribe(subscription);
+                events.up();
+            } else if (kind == SUBACK && length > 2 && body[2] < 0) {
+                throw new IOException("the broker refused a subscription");
+            } else if (kind == PUBLISH) {
+                published(head, body);
+            }
+        }
+    }
+
+    private void published(int head, byte[] body) throws IOException, InterruptedException {
+        int name = body.length < 2 ? body.length : (body[0] & 0xff) << 8 | body[1] & 0xff;
+        int from = 2 + name + ((head & 6) == 0 ? 0 : 2); // a packet id, where the broker chose another QoS
+        if (from > body.length) {
+            throw new IOException("a message that ends within its topic");
+        }
+        String topic = new String(body, 2, name, StandardCharsets.UTF_8);
+        events.received(topic, Arrays.copyOfRange(body, from, body.length));
+    }
+}

@@ -1,0 +1,404 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.AgentListener;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.BodyError;
+import org.sedge.edge.SedgeException.BrokenSteps;
+import org.sedge.edge.SedgeException.RemoteError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.SedgeException.TooManyRuns;
+import org.sedge.edge.SedgeException.TooManyStarts;
+import org.sedge.edge.rounds.State.Pending;
+import org.sedge.edge.training.Outcome;
+import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.DeviceKeys;
+import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Messages.Cancel;
+import org.sedge.edge.wire.Messages.Committed;
+import org.sedge.edge.wire.Messages.Hello;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Refusal;
+import org.sedge.edge.wire.Messages.Reject;
+import org.sedge.edge.wire.Messages.Welcome;
+import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Topics;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.Random;
+import java.util.Set;
+import java.util.logging.Level;
+
+/**
+ * A device's side of every round: messages in, effects out, over a durable store. Single-threaded.
+ *
+ * <pre>
+ * order    accepted, and committed before anything else happens
+ *   -> fetching   the blobs it names that are not on disk yet
+ *   -> working    one job at a time; its start is committed
+ *   -> outbox     the outcome committed: own model, residual, and the update to send
+ *   -> uploading  offered again after every reconnection
+ *   -> receipt    only then is the update deleted
+ * </pre>
+ *
+ * <p>Every arrow is one commit, so a crash repeats at most the step that it interrupted. {@code now} is in seconds of a
+ * clock that never goes back.
+ */
+public final class AgentCore {
+    static final double DISK_RETRY_S = 30;
+    private static final double MAX_JOB_BACKOFF_S = 1800;
+    /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
+    private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
+
+    private final String down;
+    private final Blobs blobs;
+    private final StateStore store;
+    private final Peer peer;
+    private final Handshake handshake;
+    private final Fetches fetches;
+    private final Outbox outbox;
+    private final Declines declines;
+    private final Traffic effects;
+    private final AgentListener listener;
+    private boolean connected;
+    private Struct working;
+    private double diskRetryAt = Double.NaN;
+    private double jobRetryAt = Double.NaN;
+    private double jobBackoffS;
+    private Set<String> collected;
+
+    /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right. */
+    public AgentCore(String fleet, String device, DeviceKeys keys, Struct hello, Blobs blobs, DurableBytes journal,
+            Random random, long clockS, Effects effects, AgentListener listener) throws StorageError {
+        this.blobs = blobs;
+        this.listener = listener;
+        this.effects = new Traffic(effects);
+        store = new StateStore(journal, blobs);
+        store.start(clockS, keys.fingerprint());
+        down = Topics.down(fleet, device);
+        peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR),
+                hello.get(Hello.VERSIONS));
+        handshake = new Handshake(hello, peer, random);
+        fetches = new Fetches(fleet, blobs, peer, random);
+        outbox = new Outbox(store, blobs, peer, random);
+        declines = new Declines(peer, this.effects, listener);
+    }
+
+    /** Whether the coordinator has welcomed this connection's hello. */
+    public boolean welcomed() {
+        return connected && handshake.welcomed();
+    }
+
+    /** Whether there is neither an order nor an update left. */
+    public boolean idle() {
+        return store.get(State.ORDERS).isEmpty() && store.get(State.OUTBOX).isEmpty();
+    }
+
+    /** Where the will is published. */
+    public String upTopic() {
+        return peer.topic;
+    }
+
+    /** The topic of all that comes to this device alone. */
+    public String downTopic() {
+        return down;
+    }
+
+    /** The payload of a new connection's MQTT will; begins a session. */
+    public byte[] will() {
+        return handshake.will();
+    }
+
+    /** Says that we leave on purpose. */
+    public void goodbye() {
+        effects.send(peer.topic, handshake.goodbye());
+    }
+
+    /** The link is up. */
+    public void connected(double now, int maxPacketBytes) {
+        connected = true;
+        handshake.begin(now);
+        outbox.connected(now, maxPacketBytes - PACKET_OVERHEAD);
+        fetches.connected(now, effects);
+        poll(now);
+    }
+
+    /** The link is down; jobs go on without it. */
+    public void disconnected() {
+        connected = false;
+        fetches.disconnected();
+        outbox.disconnected();
+    }
+
+    /** When {@link #poll} is next due; NaN: not before something happens. */
+    public double timer() {
+        double due = Backoff.earlier(outbox.timer(), connected ? handshake.timer() : Double.NaN);
+        return Backoff.earlier(due, Double.isNaN(diskRetryAt) ? Backoff.earlier(fetches.timer(), jobRetryAt) : diskRetryAt);
+    }
+
+    /** Does what is due now. A full disk stops new work, but not uploads, which make room. */
+    public void poll(double now) {
+        if (connected) {
+            handshake.poll(now, effects);
+        }
+        outbox.poll(now, effects);
+        if (now < diskRetryAt) {
+            return;
+        }
+        diskRetryAt = Double.NaN;
+        try {
+            collect();
+            fetches.sync(store.get(State.ORDERS).values(), now, effects);
+        } catch (StorageError error) { // a download without room must not stop a job that needs none
+            waitForDisk(error, now);
+        }
+        try {
+            nextJob(now);
+        } catch (StorageError error) {
+            waitForDisk(error, now);
+        }
+        fetches.poll(now, effects);
+    }
+
+    /** Handles a message from the broker. Malformed bytes change nothing. */
+    public void receive(String topic, byte[] payload, double now) {
+        effects.received(payload);
+        try {
+            if (!topic.equals(down)) {
+                chunk(Frame.open(payload, topic, null, Collections.singletonList(1L)), now);
+                return;
+            }
+            Peer.Opened opened = peer.open(payload, topic);
+            if (opened == null) {
+                return;
+            }
+            if (opened.message == null) {
+                chunk(opened.frame, now);
+                return;
+            }
+            store.heardCoordinator(opened.frame.incarnation);
+            boolean overtaken = opened.frame.seq < peer.window.top();
+            if (opened.frame.kind == Kind.ORDER && (overtaken || !handshake.everWelcomed())) {
+                // What overtook it may have been its receipt; and before the first welcome nothing tells.
+                effects.note(Level.INFO, "dropped an overtaken order; it may come again");
+                return;
+            }
+            message(opened.frame, opened.message, now);
+            poll(now);
+        } catch (RemoteError error) {
+            effects.note(Level.WARNING, "dropped a frame on " + topic + ": " + error.getMessage());
+            if (error instanceof BodyError && handshake.everWelcomed()) {
+                declines.unreadable((BodyError) error);
+            }
+        } catch (StorageError error) {
+            if (!(now < diskRetryAt)) { // one line for all the chunks in flight
+                waitForDisk(error, now);
+            }
+        }
+    }
+
+    /** The current job is done: commits its outcome, then offers the update, late where a newer order has come. */
+    public void finished(Outcome outcome, double now) {
+        Struct order = working;
+        working = null;
+        collected = null;
+        try {
+            if (store.stillWants(order)) {
+                store.finish(order, outcome);
+            }
+        } catch (StorageError error) { // the order stays, and is done again
+            backOff(error, now);
+            return;
+        }
+        jobBackoffS = 0;
+        poll(now);
+    }
+
+    /** The current job failed: declines its order, unless the disk may yet recover. */
+    public void failed(SedgeException error, double now) {
+        Struct order = working;
+        working = null;
+        collected = null;
+        if (error instanceof StorageError) {
+            backOff((StorageError) error, now);
+            return;
+        }
+        effects.note(Level.SEVERE, where(order) + ": " + error.getMessage());
+        Struct current = store.get(State.ORDERS).get(order.get(Order.RUN));
+        try {
+            if (current != null && StateStore.same(current, order)) {
+                if (error instanceof BrokenSteps) { // the whole model may still do
+                    store.strikeSteps(current);
+                } else {
+                    store.drop(order.get(Order.RUN));
+                    declines.send(order.get(Order.RUN), order.get(Order.ROUND), error);
+                }
+            }
+        } catch (StorageError disk) {
+            waitForDisk(disk, now);
+            return;
+        }
+        poll(now);
+    }
+
+    /** The current job was stopped on purpose; its order stays, to go on from this blob, or anew without one. */
+    public void interrupted(byte[] checkpoint) {
+        Struct order = working;
+        working = null;
+        collected = null;
+        try {
+            store.interrupt(order, checkpoint);
+        } catch (StorageError error) {
+            effects.note(Level.SEVERE, error.getMessage());
+        }
+    }
+
+    private void message(Frame frame, Struct message, double now) throws RemoteError, StorageError {
+        switch (frame.kind) {
+            case WELCOME:
+                peer.agree(message.get(Welcome.VERSIONS));
+                if (handshake.welcome(message, now, effects)) {
+                    String[] levels = down.split("/");
+                    listener.joined(levels[2], levels[4]);
+                }
+                break;
+            case ORDER:
+                order(message);
+                break;
+            case CANCEL:
+                cancel(message);
+                break;
+            case HAVE:
+                outbox.have(frame.transfer, message, now);
+                break;
+            case BUSY:
+                outbox.busy(frame.transfer, message, now);
+                break;
+            case COMMITTED:
+                receipt(message.get(Committed.RUN), message.get(Committed.ROUND), message.get(Committed.SHA256), null);
+                break;
+            case REJECT:
+                receipt(message.get(Reject.RUN), message.get(Reject.ROUND), message.get(Reject.SHA256),
+                        message.get(Reject.REASON) + " " + message.get(Reject.DETAIL));
+                break;
+            case REFUSED:
+                effects.note(Level.SEVERE, "the coordinator refuses: " + message.get(Refusal.REASON) + " "
+                        + message.get(Refusal.DETAIL));
+                break;
+            default: // a kind that a device never gets
+        }
+    }
+
+    private void order(Struct order) throws StorageError {
+        String run = order.get(Order.RUN);
+        long round = order.get(Order.ROUND);
+        Struct current = store.get(State.ORDERS).get(run);
+        if (store.pending(run, round) != null || (current != null && current.get(Order.ROUND) == round)) {
+            return; // a repeat; the upload's own retries answer it
+        }
+        String unknown = Abilities.lacking(order);
+        if (unknown != null) {
+            declines.send(run, round, new BodyError(
+                    unknown + ": an extension that this device has not announced", new byte[0]));
+        } else if (store.attemptsExhausted(order)) { // our decline was lost
+            refuse(order);
+        } else {
+            try {
+                String evicted = store.accept(order);
+                if (evicted != null) {
+                    effects.note(Level.WARNING, "deleted run " + evicted + ", which seems to be over");
+                }
+                effects.began(run);
+                effects.note(Level.INFO, where(order) + ": " + order.get(Order.TASK));
+            } catch (TooManyRuns error) {
+                declines.send(run, round, error);
+            }
+        }
+    }
+
+    private void cancel(Struct message) throws StorageError {
+        Struct order = store.get(State.ORDERS).get(message.get(Cancel.RUN));
+        long round = message.get(Cancel.ROUND);
+        if (order != null && (round == 0 || round == order.get(Order.ROUND))) {
+            store.drop(order.get(Order.RUN));
+            effects.note(Level.INFO, where(order) + ": cancelled: " + message.get(Cancel.REASON));
+        }
+    }
+
+    /** @param rejected why it was rejected; null where it was not */
+    private void receipt(String run, long round, byte[] sha256, String rejected) throws StorageError {
+        Struct waiting = store.pending(run, round);
+        if (waiting == null || !Arrays.equals(waiting.get(Pending.BLOB), sha256)) {
+            return;
+        }
+        store.removeUpdate(waiting);
+        jobRetryAt = Double.NaN; // the freed bytes may be the room that a job lacked
+        if (rejected == null) {
+            long[] bytes = effects.since(run);
+            listener.finished(run, (int) round, waiting.get(Pending.BEFORE), waiting.get(Pending.AFTER), bytes[0],
+                    bytes[1]);
+        } else {
+            listener.declined(run, (int) round, rejected);
+        }
+    }
+
+    private void chunk(Frame frame, double now) throws StorageError, RemoteError {
+        if (fetches.chunk(frame, now, effects)) {
+            poll(now);
+        }
+    }
+
+    private void collect() throws StorageError {
+        // A job may be writing blobs that the state does not name yet.
+        Set<String> needed = store.needed();
+        if (working == null && !needed.equals(collected)) {
+            blobs.collect(needed);
+            collected = needed;
+        }
+    }
+
+    /** Begins the oldest order whose blobs are all here. */
+    private void nextJob(double now) throws StorageError {
+        if (working != null || now < jobRetryAt) {
+            return;
+        }
+        jobRetryAt = Double.NaN;
+        for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
+            if (store.attemptsExhausted(order)) {
+                refuse(order);
+            } else if (fetches.missing(order).isEmpty()) {
+                store.begin(order);
+                working = order;
+                listener.training(order.get(Order.RUN), order.get(Order.ROUND).intValue());
+                effects.start(Resuming.job(order, store, blobs, effects));
+                return;
+            }
+        }
+    }
+
+    /** Refuses an order that keeps killing the agent, so that the other runs can go on. */
+    private void refuse(Struct order) throws StorageError {
+        store.refuse(order.get(Order.RUN));
+        declines.send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyStarts(where(order)
+                + ": the agent was killed in every attempt, expected one to finish; is there enough memory?"));
+    }
+
+    /** The disk refused a job's input or outcome: the work was in vain, so each retry waits twice as long. */
+    private void backOff(StorageError error, double now) {
+        jobBackoffS = Math.min(Math.max(DISK_RETRY_S, 2 * jobBackoffS), MAX_JOB_BACKOFF_S);
+        jobRetryAt = now + jobBackoffS;
+        waitForDisk(error, now);
+    }
+
+    private void waitForDisk(StorageError error, double now) {
+        diskRetryAt = now + DISK_RETRY_S;
+        effects.note(Level.SEVERE, error.getMessage());
+    }
+
+    private static String where(Struct order) {
+        return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
+    }
+}

@@ -1,0 +1,46 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.AgentListener;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.BodyError;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Messages.Decline;
+import org.sedge.edge.wire.Messages.OrderName;
+import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Struct;
+
+import java.util.logging.Level;
+
+/** Tells the coordinator, and the device's owner, what the device cannot do. */
+final class Declines {
+    private static final int MAX_DETAIL = 1000;
+
+    private final Peer peer;
+    private final Effects effects;
+    private final AgentListener listener;
+
+    Declines(Peer peer, Effects effects, AgentListener listener) {
+        this.peer = peer;
+        this.effects = effects;
+        this.listener = listener;
+    }
+
+    void send(String run, long round, SedgeException error) {
+        String detail = String.valueOf(error.getMessage());
+        int length = Math.min(MAX_DETAIL, detail.codePointCount(0, detail.length()));
+        detail = detail.substring(0, detail.offsetByCodePoints(0, length));
+        effects.send(peer.topic, peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, run)
+                .with(Decline.ROUND, round).with(Decline.REASON, error.reason()).with(Decline.DETAIL, detail), null));
+        listener.declined(run, (int) round, error.reason() + ": " + detail);
+    }
+
+    /** Declines an order with a value that is not known; dropped in silence it would come again for ever. */
+    void unreadable(BodyError error) {
+        try {
+            Struct name = OrderName.SCHEMA.decode(error.order);
+            send(name.get(OrderName.RUN), name.get(OrderName.ROUND), error);
+        } catch (IllegalArgumentException unnamed) { // or no order
+            effects.note(Level.WARNING, "a message that cannot be answered");
+        }
+    }
+}

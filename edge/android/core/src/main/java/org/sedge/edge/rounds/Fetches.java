@@ -1,0 +1,191 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.FrameError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.Fetch;
+import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Get;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Topics;
+
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.Collection;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.Set;
+import java.util.logging.Level;
+
+/** The downloads: the blobs that the orders need and the disk does not hold. Keys are transfer ids in hex. */
+final class Fetches {
+    private final String fleet;
+    private final Blobs blobs;
+    private final Peer peer;
+    private final Random random;
+    private final Map<String, Fetch> active = new LinkedHashMap<>();
+    private final Map<String, Struct> wanted = new LinkedHashMap<>();
+    private final Set<String> listening = new HashSet<>();
+    private final Map<String, Double> retryAt = new LinkedHashMap<>();
+    private boolean connected;
+
+    Fetches(String fleet, Blobs blobs, Peer peer, Random random) {
+        this.fleet = fleet;
+        this.blobs = blobs;
+        this.peer = peer;
+        this.random = random;
+    }
+
+    void connected(double now, Effects effects) {
+        connected = true;
+        listening.clear();
+        for (Fetch fetch : active.values()) {
+            fetch.connected(now);
+        }
+        listen(effects);
+    }
+
+    void disconnected() {
+        connected = false;
+        for (Fetch fetch : active.values()) {
+            fetch.disconnected();
+        }
+    }
+
+    /** The blobs that an order needs and that are not here. */
+    List<Manifest> missing(Struct order) {
+        List<Manifest> found = new ArrayList<>();
+        for (Manifest manifest : GlobalModel.needed(order, blobs)) {
+            if (!blobs.has(manifest.sha256)) {
+                found.add(manifest);
+            }
+        }
+        return found;
+    }
+
+    /** Fetches exactly what these orders need; without room, tries again later. */
+    void sync(Collection<Struct> orders, double now, Effects effects) throws StorageError {
+        Map<String, Manifest> manifests = new LinkedHashMap<>();
+        wanted.clear();
+        for (Struct order : orders) {
+            for (Manifest manifest : missing(order)) {
+                manifests.put(Hex.encode(manifest.transfer), manifest);
+                wanted.putIfAbsent(Hex.encode(manifest.transfer), order);
+            }
+        }
+        active.keySet().retainAll(manifests.keySet());
+        retryAt.keySet().retainAll(manifests.keySet());
+        for (String transfer : new ArrayList<>(retryAt.keySet())) {
+            if (retryAt.get(transfer) <= now) {
+                retryAt.remove(transfer);
+            }
+        }
+        for (Map.Entry<String, Manifest> entry : manifests.entrySet()) {
+            if (!active.containsKey(entry.getKey()) && !retryAt.containsKey(entry.getKey())) {
+                begin(entry.getKey(), entry.getValue(), now, effects);
+            }
+        }
+        for (String transfer : new ArrayList<>(active.keySet())) {
+            if (active.get(transfer).complete()) { // a crash or a full disk came after the last chunk
+                complete(transfer, now, effects);
+            }
+        }
+        listen(effects);
+    }
+
+    private void begin(String transfer, Manifest manifest, double now, Effects effects) {
+        try {
+            Fetch fetch = new Fetch(manifest, blobs.openPart(manifest), random);
+            active.put(transfer, fetch);
+            if (connected) {
+                fetch.connected(now);
+            }
+        } catch (StorageError error) { // one without room must not stop those of other orders
+            retryAt.put(transfer, now + AgentCore.DISK_RETRY_S);
+            effects.note(Level.SEVERE, error.getMessage());
+        }
+    }
+
+    /** Stores a chunk. Whether its blob is being fetched; throws {@code FrameError} for one that is not the blob's. */
+    boolean chunk(Frame frame, double now, Effects effects) throws StorageError, FrameError {
+        String transfer = Hex.encode(frame.transfer);
+        Fetch fetch = active.get(transfer);
+        if (fetch == null) {
+            return false;
+        }
+        if (fetch.chunk(frame.index, frame.body, now)) {
+            try {
+                blobs.writePart(fetch.manifest, (int) frame.index, frame.body);
+            } catch (StorageError error) {
+                fetch.have.clear((int) frame.index);
+                throw error;
+            }
+        }
+        if (fetch.complete()) {
+            complete(transfer, now, effects);
+            listen(effects);
+        }
+        return true;
+    }
+
+    /** Sends the requests that are due, each in the name of the first order that needs the blob. */
+    void poll(double now, Effects effects) {
+        for (Map.Entry<String, Fetch> entry : active.entrySet()) {
+            Fetch fetch = entry.getValue();
+            BitSet asked = listening.contains(entry.getKey()) ? fetch.poll(now) : null;
+            if (asked != null) {
+                Struct order = wanted.get(entry.getKey());
+                Struct get = Get.SCHEMA.empty().with(Get.RUN, order.get(Order.RUN))
+                        .with(Get.ROUND, order.get(Order.ROUND))
+                        .with(Get.MISSING, Manifest.toBitmap(asked, fetch.manifest.count));
+                effects.send(peer.topic, peer.seal(Kind.GET, get, fetch.manifest.transfer));
+            }
+        }
+    }
+
+    double timer() {
+        double due = Double.NaN;
+        for (double at : retryAt.values()) {
+            due = Backoff.earlier(due, at);
+        }
+        for (Fetch fetch : active.values()) {
+            due = Backoff.earlier(due, fetch.timer());
+        }
+        return due;
+    }
+
+    /** Makes the blob of its chunks; where its hash is wrong, begins anew later: disk or manifest is at fault. */
+    private void complete(String transfer, double now, Effects effects) throws StorageError {
+        if (!blobs.finishPart(active.get(transfer).manifest)) {
+            retryAt.put(transfer, now + AgentCore.DISK_RETRY_S);
+            effects.note(Level.WARNING, "transfer " + transfer + ": its chunks do not have its sha256; fetched anew");
+        }
+        active.remove(transfer);
+    }
+
+    /** The difference is worked out anew each time, so that an error in between loses no subscription. */
+    private void listen(Effects effects) {
+        if (!connected) {
+            return;
+        }
+        for (String transfer : new ArrayList<>(listening)) {
+            if (!active.containsKey(transfer)) {
+                listening.remove(transfer);
+                effects.unsubscribe(Topics.blob(fleet, Hex.decode(transfer)));
+            }
+        }
+        for (String transfer : active.keySet()) {
+            if (listening.add(transfer)) {
+                effects.subscribe(Topics.blob(fleet, Hex.decode(transfer)));
+            }
+        }
+    }
+}

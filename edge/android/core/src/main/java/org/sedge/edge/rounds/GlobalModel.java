@@ -1,0 +1,108 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.BrokenSteps;
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.codec.SparseVector;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Step;
+import org.sedge.edge.wire.Struct;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+
+/** The order's global model: here already, made by steps from an older one, or fetched whole (WIRE.md, 8.1 and 8.2). */
+public final class GlobalModel {
+    private GlobalModel() {}
+
+    /** The steps from the newest version that is here: none for the model itself; null without any version. */
+    private static List<Struct> stepsLeft(Struct order, Blobs blobs) {
+        if (blobs.has(order.get(Order.MODEL_HASH))) {
+            return Collections.emptyList();
+        }
+        List<Struct> steps = order.get(Order.STEPS);
+        for (int first = steps.size() - 1; first >= 0; first--) {
+            if (blobs.has(steps.get(first).get(Step.BASE_HASH))) {
+                return steps.subList(first, steps.size());
+            }
+        }
+        return null;
+    }
+
+    /** The blobs that an order needs, given which versions are here. */
+    static List<Manifest> needed(Struct order, Blobs blobs) {
+        List<Manifest> found = new ArrayList<>();
+        found.add(order.get(Order.BUNDLE));
+        List<Struct> left = stepsLeft(order, blobs);
+        if (left == null) {
+            found.add(order.get(Order.MODEL));
+        } else {
+            for (Struct step : left) {
+                found.add(step.get(Step.BLOB));
+            }
+        }
+        found.addAll(ownBlobs(order));
+        return found;
+    }
+
+    /** The patch and the correction, where they are blobs. */
+    static List<Manifest> ownBlobs(Struct order) {
+        List<Manifest> found = new ArrayList<>(
+                Arrays.asList(order.get(Order.PATCH_BLOB), order.get(Order.CORRECTION)));
+        found.removeAll(Collections.singleton(null));
+        return found;
+    }
+
+    /** The order's global model (n,), which is kept from now on. */
+    public static float[] read(Struct order, Blobs blobs, int size) throws StorageError, CodecError {
+        byte[] hash = order.get(Order.MODEL_HASH);
+        List<Struct> left = stepsLeft(order, blobs);
+        if (left != null && left.isEmpty()) {
+            return vector(blobs, hash, size);
+        }
+        float[] theta = new float[size];
+        if (left == null) {
+            SparseVector.decode(blobs.read(order.get(Order.MODEL).sha256), size).writeTo(theta);
+        } else {
+            try {
+                theta = vector(blobs, left.get(0).get(Step.BASE_HASH), size);
+                for (Struct step : left) {
+                    SparseVector.decode(blobs.read(step.get(Step.BLOB).sha256), size).addTo(theta);
+                }
+            } catch (CodecError error) {
+                throw new BrokenSteps(error.getMessage());
+            }
+        }
+        byte[] data = bytes(theta);
+        if (!Arrays.equals(Digests.sha256(data), hash)) {
+            throw left == null ? new CodecError("model_hash does not match the model")
+                    : new BrokenSteps("model_hash does not match the last of " + left.size() + " steps");
+        }
+        blobs.write(data);
+        return theta;
+    }
+
+    /** A vector (n,) that is kept as a blob. */
+    public static float[] vector(Blobs blobs, byte[] name, int size) throws StorageError, CodecError {
+        byte[] data = blobs.read(name);
+        if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
+            throw new CodecError("vector of " + data.length + " bytes, expected " + 4L * size);
+        }
+        float[] theta = new float[size];
+        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(theta);
+        return theta;
+    }
+
+    /** The bytes that {@link #vector} reads. */
+    public static byte[] bytes(float[] theta) {
+        ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
+        out.asFloatBuffer().put(theta);
+        return out.array();
+    }
+}

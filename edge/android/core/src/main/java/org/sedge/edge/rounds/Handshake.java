@@ -1,0 +1,98 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Messages.Goodbye;
+import org.sedge.edge.wire.Messages.Hello;
+import org.sedge.edge.wire.Messages.Welcome;
+import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Struct;
+
+import java.util.Arrays;
+import java.util.Random;
+import java.util.logging.Level;
+
+/** The hello of each connection, repeated until the coordinator welcomes it. */
+final class Handshake {
+    /** A coordinator that receives hellos answers one well before so many, which take some 20 seconds. */
+    private static final int WARN_AFTER_HELLOS = 6;
+
+    private final Struct hello;
+    private final Peer peer;
+    private final Random random;
+    private byte[] nonce = new byte[16];
+    private double due = Double.NaN;
+    private int attempt;
+    private boolean everWelcomed;
+
+    Handshake(Struct hello, Peer peer, Random random) {
+        this.hello = hello;
+        this.peer = peer;
+        this.random = random;
+    }
+
+    /** Whether any hello since the start was welcomed. */
+    boolean everWelcomed() {
+        return everWelcomed;
+    }
+
+    /** Whether this connection's hello has been welcomed. */
+    boolean welcomed() {
+        return Double.isNaN(due);
+    }
+
+    /** The goodbye that the broker publishes when it loses us; begins a session. */
+    byte[] will() {
+        nonce = new byte[16];
+        random.nextBytes(nonce);
+        peer.awaited = nonce;
+        return goodbye();
+    }
+
+    byte[] goodbye() {
+        return peer.seal(Kind.GOODBYE, Goodbye.SCHEMA.empty().with(Goodbye.NONCE, nonce), null);
+    }
+
+    /** Says hello: the link is up, or a coordinator has started and knows nobody. */
+    void begin(double now) {
+        due = now;
+        attempt = 0;
+    }
+
+    double timer() {
+        return due;
+    }
+
+    void poll(double now, Effects effects) {
+        if (!(now >= due)) {
+            return;
+        }
+        due = now + Backoff.SILENCE_S + Backoff.after(attempt, random);
+        attempt++;
+        effects.send(peer.topic, peer.seal(Kind.HELLO, hello.with(Hello.NONCE, nonce), null));
+        if (attempt == WARN_AFTER_HELLOS) {
+            effects.note(Level.WARNING, "no coordinator answers on " + peer.topic
+                    + ": is one running, and does the broker know this connection as this device?");
+        }
+    }
+
+    /** Handles the answer, or the welcome with which a coordinator announces its start. True: newly welcomed. */
+    boolean welcome(Struct message, double now, Effects effects) {
+        byte[] answered = message.get(Welcome.NONCE);
+        if (Arrays.equals(answered, new byte[16])) {
+            begin(now);
+            return false;
+        }
+        if (!Arrays.equals(answered, nonce)) { // a late answer, or to a second process under our name
+            return false;
+        }
+        boolean first = !welcomed();
+        due = Double.NaN;
+        everWelcomed = true;
+        peer.awaited = null;
+        if (first) {
+            effects.note(Level.INFO, "welcomed by coordinator " + message.get(Welcome.VERSION));
+        }
+        return first;
+    }
+}

@@ -1,0 +1,194 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.FrameError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.rounds.State.Pending;
+import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Busy;
+import org.sedge.edge.wire.Messages.Have;
+import org.sedge.edge.wire.Messages.Offer;
+import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Upload;
+
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Random;
+import java.util.Set;
+import java.util.logging.Level;
+
+/** The uploads: every pending update is offered until its receipt; of each run, one sends its chunks. */
+final class Outbox {
+    private final StateStore store;
+    private final Blobs blobs;
+    private final Peer peer;
+    private final Random random;
+    private final Map<String, Upload> uploads = new LinkedHashMap<>(); // by the update's hash in hex
+    private final Map<String, Double> retryAt = new HashMap<>();
+    private boolean connected;
+    private int chunkBytes;
+
+    Outbox(StateStore store, Blobs blobs, Peer peer, Random random) {
+        this.store = store;
+        this.blobs = blobs;
+        this.peer = peer;
+        this.random = random;
+        chunkBytes = store.get(State.CHUNK_BYTES).intValue();
+    }
+
+    /** The link is up, with room for chunks of {@code room} bytes: offer everything. */
+    void connected(double now, int room) {
+        connected = true;
+        chunkBytes = store.get(State.CHUNK_BYTES).intValue();
+        while (chunkBytes > Math.max(room, Manifest.MIN_CHUNK_BYTES)) {
+            chunkBytes /= 2;
+        }
+        for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
+            Upload upload = all.next();
+            upload.connected(now);
+            if (upload.manifest.chunkBytes > chunkBytes) {
+                all.remove();
+            }
+        }
+    }
+
+    void disconnected() {
+        connected = false;
+        for (Upload upload : uploads.values()) {
+            upload.disconnected();
+        }
+    }
+
+    void have(byte[] transfer, Struct message, double now) throws FrameError {
+        for (Upload upload : uploads.values()) {
+            if (Arrays.equals(upload.manifest.transfer, transfer)) {
+                upload.receive(message.get(Have.NUMBER), message.get(Have.BITMAP),
+                        message.get(Have.CREDIT).intValue(), now);
+            }
+        }
+    }
+
+    void busy(byte[] transfer, Struct message, double now) {
+        for (Upload upload : uploads.values()) {
+            if (Arrays.equals(upload.manifest.transfer, transfer)) {
+                upload.busy(message.get(Busy.RETRY_MS) / 1000.0, now);
+            }
+        }
+    }
+
+    /** Sends what is due. An update that the disk cannot read must not hold back the others. */
+    void poll(double now, Effects effects) {
+        Set<String> names = new HashSet<>();
+        for (Struct waiting : store.get(State.OUTBOX)) {
+            names.add(name(waiting));
+        }
+        uploads.keySet().retainAll(names);
+        retryAt.keySet().retainAll(names);
+        Map<String, Struct> sending = sending();
+        for (Struct waiting : store.get(State.OUTBOX)) {
+            if (now < retryAt.getOrDefault(name(waiting), now)) {
+                continue;
+            }
+            retryAt.remove(name(waiting));
+            try {
+                push(waiting, now, sending.get(waiting.get(Pending.RUN)) == waiting, effects);
+            } catch (StorageError error) {
+                waitForDisk(waiting, error, now, effects);
+            }
+        }
+    }
+
+    double timer() {
+        double due = Double.NaN;
+        for (Map.Entry<String, Upload> entry : uploads.entrySet()) {
+            double at = retryAt.containsKey(entry.getKey()) ? Double.NaN : entry.getValue().timer();
+            due = Backoff.earlier(due, at);
+        }
+        for (double at : retryAt.values()) {
+            due = Backoff.earlier(due, at);
+        }
+        return due;
+    }
+
+    private static String name(Struct waiting) {
+        return Hex.encode(waiting.get(Pending.BLOB));
+    }
+
+    /** Of each run the update that sends: one already begun, or else the newest. */
+    private Map<String, Struct> sending() {
+        Map<String, Struct> found = new HashMap<>();
+        for (Struct waiting : store.get(State.OUTBOX)) {
+            Struct best = found.get(waiting.get(Pending.RUN));
+            if (!retryAt.containsKey(name(waiting)) && (best == null || rank(waiting) >= rank(best))) {
+                found.put(waiting.get(Pending.RUN), waiting);
+            }
+        }
+        return found;
+    }
+
+    private long rank(Struct waiting) {
+        Upload upload = uploads.get(name(waiting));
+        return waiting.get(Pending.ROUND) + (upload != null && upload.begun() ? 1L << 32 : 0);
+    }
+
+    private void push(Struct waiting, double now, boolean sends, Effects effects) throws StorageError {
+        Upload upload = uploads.get(name(waiting));
+        if (upload != null && upload.wantsSmallerChunks()) {
+            store.setChunkBytes(upload.manifest.chunkBytes / 2);
+            chunkBytes = upload.manifest.chunkBytes / 2;
+            upload = null;
+        }
+        if (upload == null) {
+            upload = new Upload(Manifest.describe(blobs.read(waiting.get(Pending.BLOB)), chunkBytes), random);
+            uploads.put(name(waiting), upload);
+            if (connected) {
+                upload.connected(now);
+            }
+        }
+        if (!sends && !(now >= upload.timer())) {
+            return;
+        }
+        for (int index : upload.poll(now)) {
+            effects.send(peer.topic, index == Upload.OFFER ? offer(waiting, upload) : chunk(upload.manifest, index));
+        }
+    }
+
+    private byte[] offer(Struct waiting, Upload upload) throws StorageError {
+        byte[] data = upload.inline() ? blobs.read(waiting.get(Pending.BLOB)) : new byte[0];
+        Struct offer = Offer.SCHEMA.empty().with(Offer.RUN, waiting.get(Pending.RUN))
+                .with(Offer.ROUND, waiting.get(Pending.ROUND)).with(Offer.MANIFEST, upload.manifest)
+                .with(Offer.NUMBER, upload.number()).with(Offer.DATA, data);
+        return peer.seal(Kind.OFFER, offer, upload.manifest.transfer);
+    }
+
+    private byte[] chunk(Manifest manifest, int index) throws StorageError {
+        byte[] data = blobs.readSpan(manifest.sha256, manifest.offset(index), manifest.length(index));
+        if (!manifest.matches(index, data)) {
+            blobs.read(manifest.sha256); // damaged: the check of the whole says so, and sets it aside
+        }
+        return peer.chunk(manifest.transfer, index, data);
+    }
+
+    /** Tries again later; forgets an update that is gone for good, which would block its round for ever. */
+    private void waitForDisk(Struct waiting, StorageError error, double now, Effects effects) {
+        effects.note(Level.SEVERE, error.getMessage());
+        try {
+            if (!blobs.has(waiting.get(Pending.BLOB))) {
+                store.removeUpdate(waiting);
+                effects.note(Level.SEVERE, "run " + waiting.get(Pending.RUN) + ", round " + waiting.get(Pending.ROUND)
+                        + ": the update is lost; the order is done again if the coordinator repeats it");
+                return;
+            }
+        } catch (StorageError again) {
+            effects.note(Level.SEVERE, again.getMessage());
+        }
+        retryAt.put(name(waiting), now + AgentCore.DISK_RETRY_S);
+    }
+}

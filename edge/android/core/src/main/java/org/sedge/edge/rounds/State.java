@@ -1,0 +1,73 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Type;
+
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+
+/** Everything of a device that must survive, committed as one. */
+public final class State {
+    /** What the device keeps of one run: names of blobs. {@code BASE} is the global model of its last order. */
+    public static final class Run {
+        public static final Schema SCHEMA = Schema.sparse();
+        public static final Field<byte[]> BUNDLE = SCHEMA.required("bundle", Type.HASH);
+        public static final Field<byte[]> BASE = SCHEMA.required("base", Type.HASH);
+        /** The device's last trained model. */
+        public static final Field<byte[]> MODEL = SCHEMA.optional("model", Type.orNil(Type.HASH), null);
+        /** What its updates have left out so far. */
+        public static final Field<byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
+    }
+
+    /** An update without a receipt, and the accuracies to tell a person with it. */
+    public static final class Pending {
+        public static final Schema SCHEMA = Schema.whole();
+        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<byte[]> BLOB = SCHEMA.required("blob", Type.HASH);
+        public static final Field<Double> BEFORE = SCHEMA.required("before", Type.number(0, false, 1));
+        public static final Field<Double> AFTER = SCHEMA.required("after", Type.number(0, false, 1));
+    }
+
+    /** In how many starts of the agent an order was begun and not finished. */
+    public static final class Attempt {
+        public static final Schema SCHEMA = Schema.whole();
+        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
+        public static final Field<Long> STARTS = SCHEMA.required("starts", Type.COUNT);
+        public static final Field<Long> INCARNATION = SCHEMA.required("incarnation", Type.COUNT);
+    }
+
+    /** Where an order's job was stopped on purpose. */
+    public static final class Stopped {
+        public static final Schema SCHEMA = Schema.whole();
+        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<byte[]> CHECKPOINT = SCHEMA.required("checkpoint", Type.HASH);
+    }
+
+    public static final Schema SCHEMA = Schema.whole();
+    public static final Field<Long> INCARNATION = SCHEMA.optional("incarnation", Type.COUNT, 0L);
+    public static final Field<Long> COORDINATOR = SCHEMA.optional("coordinator", Type.COUNT, 0L);
+    /** The fingerprint of the keys that both start counts belong to. */
+    public static final Field<byte[]> KEY = SCHEMA.optional("key", Type.bytes(0, 16), new byte[0]);
+    public static final Field<Long> CHUNK_BYTES = SCHEMA.optional("chunk_bytes", Type.integer(4096, 1 << 18), 65536L);
+    public static final Field<Map<String, Struct>> RUNS =
+            SCHEMA.optional("runs", Type.map(Run.SCHEMA), Collections.emptyMap());
+    public static final Field<Map<String, Struct>> ORDERS =
+            SCHEMA.optional("orders", Type.map(Order.SCHEMA), Collections.emptyMap());
+    public static final Field<List<Struct>> OUTBOX =
+            SCHEMA.optional("outbox", Type.list(Pending.SCHEMA, 0, 1 << 20), Collections.emptyList());
+    /** The runs of the last orders, oldest first. */
+    public static final Field<List<String>> RECENT =
+            SCHEMA.optional("recent", Type.list(Type.ID, 0, StateStore.MAX_RUNS), Collections.emptyList());
+    public static final Field<Map<String, Struct>> ATTEMPTS =
+            SCHEMA.optional("attempts", Type.map(Attempt.SCHEMA), Collections.emptyMap());
+    public static final Field<Map<String, Struct>> STOPPED =
+            SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA), Collections.emptyMap());
+
+    private State() {}
+}

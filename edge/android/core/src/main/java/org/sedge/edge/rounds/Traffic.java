@@ -1,0 +1,59 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.training.Job;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.logging.Level;
+
+/** The shell's effects, and how many bytes went up and came down since a run's order came, to tell a person. */
+final class Traffic implements Effects {
+    private final Effects shell;
+    private final Map<String, long[]> began = new HashMap<>();
+    private long up;
+    private long down;
+
+    Traffic(Effects shell) {
+        this.shell = shell;
+    }
+
+    void received(byte[] payload) {
+        down += payload.length;
+    }
+
+    void began(String run) {
+        began.put(run, new long[] {up, down});
+    }
+
+    /** Bytes up and down since then, or since the start of the process. */
+    long[] since(String run) {
+        long[] then = began.containsKey(run) ? began.get(run) : new long[2];
+        return new long[] {up - then[0], down - then[1]};
+    }
+
+    @Override
+    public void send(String topic, byte[] payload) {
+        up += payload.length;
+        shell.send(topic, payload);
+    }
+
+    @Override
+    public void subscribe(String topic) {
+        shell.subscribe(topic);
+    }
+
+    @Override
+    public void unsubscribe(String topic) {
+        shell.unsubscribe(topic);
+    }
+
+    @Override
+    public void start(Job job) {
+        shell.start(job);
+    }
+
+    @Override
+    public void note(Level level, String text) {
+        shell.note(level, text);
+    }
+}

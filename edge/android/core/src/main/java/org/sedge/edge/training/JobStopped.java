@@ -1,0 +1,12 @@
+package org.sedge.edge.training;
+
+/** A job was stopped on purpose. It can go on from the blob {@link #checkpoint}, where there is one. */
+@SuppressWarnings("serial")
+public final class JobStopped extends Exception {
+    public final transient byte[] checkpoint;
+
+    JobStopped(String text, byte[] checkpoint) {
+        super(text, null, false, false);
+        this.checkpoint = checkpoint;
+    }
+}

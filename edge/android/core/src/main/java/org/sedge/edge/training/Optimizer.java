@@ -1,0 +1,99 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.wire.Messages.Training;
+import org.sedge.edge.wire.Struct;
+
+/**
+ * How a gradient moves a model: SGD and Adam in binary32, operation by operation as spec/training.md (T5) and
+ * spec/extensions.md (X13) have them. State begins at 0 with every training.
+ */
+final class Optimizer {
+    /** torch.nn.utils.clip_grad_norm_ adds this to the norm. */
+    private static final double CLIP_EPSILON = 1e-6;
+
+    /** The velocity of SGD; mean and square of Adam. */
+    final float[][] vectors;
+    long steps;
+    private final String name;
+    private final boolean nesterov;
+    private final double rate;
+    private final double momentum;
+    private final double beta1;
+    private final double beta2;
+    private final double epsilon;
+    private final double decay;
+    private final double clipNorm;
+
+    Optimizer(Struct training, int size) {
+        name = training.get(Training.OPTIMIZER);
+        nesterov = training.get(Training.NESTEROV);
+        rate = training.get(Training.LEARNING_RATE);
+        momentum = training.get(Training.MOMENTUM);
+        beta1 = training.get(Training.BETA1);
+        beta2 = training.get(Training.BETA2);
+        epsilon = training.get(Training.EPSILON);
+        decay = training.get(Training.WEIGHT_DECAY);
+        clipNorm = training.get(Training.CLIP_NORM);
+        vectors = new float[name.equals("sgd") ? 1 : 2][size];
+    }
+
+    /** Moves theta (n,) in place by a gradient (n,), which is overwritten. */
+    void step(float[] theta, float[] gradient) {
+        steps++;
+        if (clipNorm > 0) {
+            clip(gradient);
+        }
+        boolean decoupled = name.equals("adamw");
+        float shrink = (float) (1 - rate * decay);
+        for (int i = 0; decay > 0 && i < theta.length; i++) {
+            if (decoupled) {
+                theta[i] *= shrink;
+            } else {
+                gradient[i] += (float) decay * theta[i];
+            }
+        }
+        if (name.equals("sgd")) {
+            sgd(theta, gradient);
+        } else {
+            adam(theta, gradient);
+        }
+    }
+
+    private void clip(float[] gradient) {
+        double squares = 0;
+        for (float g : gradient) {
+            squares += g * g;
+        }
+        float factor = (float) Math.min(clipNorm / (Math.sqrt(squares) + CLIP_EPSILON), 1);
+        for (int i = 0; i < gradient.length; i++) {
+            gradient[i] *= factor;
+        }
+    }
+
+    private void sgd(float[] theta, float[] gradient) {
+        float lr = (float) rate;
+        float kept = (float) momentum;
+        float[] velocity = vectors[0];
+        for (int i = 0; i < theta.length; i++) {
+            velocity[i] = velocity[i] * kept + gradient[i];
+            theta[i] -= nesterov ? (gradient[i] + kept * velocity[i]) * lr : velocity[i] * lr;
+        }
+    }
+
+    private void adam(float[] theta, float[] gradient) {
+        float[] mean = vectors[0];
+        float[] square = vectors[1];
+        float toMean = (float) (1 - beta1);
+        float kept = (float) beta2;
+        float toSquare = (float) (1 - beta2);
+        float scale = (float) Math.sqrt(1 - Math.pow(beta2, steps));
+        float lr = (float) (rate / (1 - Math.pow(beta1, steps)));
+        float least = (float) epsilon;
+        for (int i = 0; i < theta.length; i++) {
+            float g = gradient[i];
+            mean[i] += toMean * (g - mean[i]);
+            square[i] = square[i] * kept + g * g * toSquare;
+            theta[i] -= mean[i] / ((float) Math.sqrt(square[i]) / scale + least) * lr;
+        }
+    }
+}

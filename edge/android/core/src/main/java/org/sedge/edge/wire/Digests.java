@@ -1,0 +1,40 @@
+package org.sedge.edge.wire;
+
+import java.security.GeneralSecurityException;
+import java.security.MessageDigest;
+
+import javax.crypto.Mac;
+import javax.crypto.spec.SecretKeySpec;
+
+/** SHA-256 and HMAC-SHA256, which every Java platform has. */
+public final class Digests {
+    private Digests() {}
+
+    /** A new SHA-256. */
+    public static MessageDigest sha256() {
+        try {
+            return MessageDigest.getInstance("SHA-256");
+        } catch (GeneralSecurityException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** The SHA-256 of some bytes. */
+    public static byte[] sha256(byte[] data) {
+        return sha256().digest(data);
+    }
+
+    /** The HMAC-SHA256 of parts, one after the other. */
+    public static byte[] hmac(byte[] key, byte[]... parts) {
+        try {
+            Mac mac = Mac.getInstance("HmacSHA256");
+            mac.init(new SecretKeySpec(key, "HmacSHA256"));
+            for (byte[] part : parts) {
+                mac.update(part);
+            }
+            return mac.doFinal();
+        } catch (GeneralSecurityException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+}

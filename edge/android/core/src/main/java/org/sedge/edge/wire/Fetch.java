@@ -1,0 +1,87 @@
+package org.sedge.edge.wire;
+
+import org.sedge.edge.SedgeException.FrameError;
+
+import java.util.BitSet;
+import java.util.Random;
+
+/** The receiving end of a download: asks for what is missing, and again after every silence (WIRE.md, 8.3). */
+public final class Fetch {
+    public final Manifest manifest;
+    /** The chunks that are on disk. */
+    public final BitSet have;
+    private final Random random;
+    private BitSet asked = new BitSet();
+    private int attempt;
+    private double due = Double.NaN;
+    private boolean heard;
+    private double waitingSince = Double.NaN;
+    private double patience = Backoff.SILENCE_S;
+
+    public Fetch(Manifest manifest, BitSet have, Random random) {
+        this.manifest = manifest;
+        this.have = have;
+        this.random = random;
+    }
+
+    /** Whether every chunk is there. */
+    public boolean complete() {
+        return have.cardinality() == manifest.count;
+    }
+
+    /** The link is up (again): ask at once. */
+    public void connected(double now) {
+        attempt = 0;
+        due = now;
+        asked.clear();
+        heard = false;
+        waitingSince = Double.NaN;
+        patience = Backoff.SILENCE_S;
+    }
+
+    /** The link is down. */
+    public void disconnected() {
+        due = Double.NaN;
+    }
+
+    /** Whether this chunk is good and new. Throws {@code FrameError} for a bad one, and changes nothing. */
+    public boolean chunk(long index, byte[] data, double now) throws FrameError {
+        manifest.check(index, data);
+        boolean fresh = !have.get((int) index);
+        have.set((int) index);
+        if (!Double.isNaN(due)) {
+            double took = Double.isNaN(waitingSince) ? 0 : now - waitingSince;
+            patience = Math.min(Backoff.MAX_S, Math.max(Backoff.SILENCE_S, Math.max(4 * took, patience / 2)));
+            waitingSince = now;
+            heard = true;
+            attempt = 0;
+            BitSet left = (BitSet) asked.clone();
+            left.andNot(have);
+            due = !asked.isEmpty() && left.isEmpty() ? now : now + patience;
+        }
+        return fresh;
+    }
+
+    /** The chunks to ask for, if it is time to ask; otherwise null. */
+    public BitSet poll(double now) {
+        if (!(now >= due) || complete()) {
+            return null;
+        }
+        asked = (BitSet) have.clone();
+        asked.flip(0, manifest.count);
+        if (!heard) {
+            asked.clear(asked.nextSetBit(0) + 1, manifest.count);
+        }
+        if (Double.isNaN(waitingSince)) {
+            waitingSince = now;
+        }
+        due = now + patience + Backoff.after(attempt, random);
+        attempt++;
+        return asked;
+    }
+
+    /** When {@link #poll} is next due; NaN: not before something happens. */
+    public double timer() {
+        return complete() ? Double.NaN : due;
+    }
+}

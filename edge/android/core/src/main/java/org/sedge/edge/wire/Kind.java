@@ -1,0 +1,39 @@
+package org.sedge.edge.wire;
+
+/** The kinds of frames (WIRE.md, section 4), in the order of their numbers, which begin at 1. */
+public enum Kind {
+    HELLO(Messages.Hello.SCHEMA, true),
+    WELCOME(Messages.Welcome.SCHEMA, true),
+    ORDER(Messages.Order.SCHEMA, false),
+    CANCEL(Messages.Cancel.SCHEMA, false),
+    GOODBYE(Messages.Goodbye.SCHEMA, true),
+    OFFER(Messages.Offer.SCHEMA, false),
+    HAVE(Messages.Have.SCHEMA, false),
+    CHUNK(null, true),
+    COMMITTED(Messages.Committed.SCHEMA, false),
+    REJECT(Messages.Reject.SCHEMA, false),
+    BUSY(Messages.Busy.SCHEMA, false),
+    GET(Messages.Get.SCHEMA, false),
+    DECLINE(Messages.Decline.SCHEMA, false),
+    REFUSED(Messages.Refusal.SCHEMA, true);
+
+    /** The body's schema; null for a chunk. */
+    public final Schema schema;
+    /** Whether it is read and written as in version 1 for ever (3.4). */
+    final boolean frozen;
+
+    Kind(Schema schema, boolean frozen) {
+        this.schema = schema;
+        this.frozen = frozen;
+    }
+
+    /** The number in the header. */
+    public int number() {
+        return ordinal() + 1;
+    }
+
+    /** The kind of a number; null where there is none. */
+    public static Kind of(int number) {
+        return number >= 1 && number <= values().length ? values()[number - 1] : null;
+    }
+}

@@ -1,0 +1,123 @@
+package org.sedge.edge.wire;
+
+import org.sedge.edge.SedgeException.FrameError;
+import org.sedge.edge.wire.Schema.Field;
+
+import java.util.Arrays;
+import java.util.BitSet;
+
+/** A blob's size and hash, and a digest of every chunk (WIRE.md, section 6). */
+public final class Manifest implements MsgPack.Packed {
+    public static final int DIGEST_BYTES = 16;
+    public static final int MIN_CHUNK_BYTES = 1 << 12;
+    public static final int MAX_CHUNK_BYTES = 1 << 18;
+    public static final int MAX_CHUNKS = 4096;
+
+    private static final Schema SCHEMA = Schema.whole();
+    private static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+    private static final Field<Long> SIZE = SCHEMA.required("size", Type.integer(1, (long) MAX_CHUNKS * MAX_CHUNK_BYTES));
+    private static final Field<Long> CHUNK_BYTES =
+            SCHEMA.required("chunk_bytes", Type.integer(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES));
+    private static final Field<byte[]> DIGESTS = SCHEMA.required("digests", Type.bytes(16, MAX_CHUNKS * DIGEST_BYTES));
+
+    /** Reads a manifest, and checks it against itself. */
+    public static final Type<Manifest> TYPE = new Type<Manifest>() {
+        @Override
+        public Manifest read(Object value) {
+            return new Manifest(SCHEMA.read(value));
+        }
+    };
+
+    public final byte[] sha256;
+    public final int size;
+    public final int chunkBytes;
+    /** Number of chunks. */
+    public final int count;
+    /** The transfer id, 16 bytes: a hash of the manifest itself. */
+    public final byte[] transfer;
+    private final Struct packed;
+    private final byte[] digests;
+
+    private Manifest(Struct packed) {
+        this.packed = packed;
+        sha256 = packed.get(SHA256);
+        size = packed.get(SIZE).intValue();
+        chunkBytes = packed.get(CHUNK_BYTES).intValue();
+        digests = packed.get(DIGESTS);
+        count = (size + chunkBytes - 1) / chunkBytes;
+        if (Integer.bitCount(chunkBytes) != 1) {
+            throw new IllegalArgumentException("chunk_bytes " + chunkBytes + " is not a power of two");
+        }
+        if (digests.length != count * DIGEST_BYTES) {
+            throw new IllegalArgumentException(digests.length + " digest bytes for " + count + " chunks");
+        }
+        transfer = Arrays.copyOf(Digests.sha256(packed.encode()), 16);
+    }
+
+    /** The manifest of a blob that is not empty; chunks are larger where 4096 of {@code chunkBytes} would not hold it. */
+    public static Manifest describe(byte[] blob, int chunkBytes) {
+        int chunk = chunkBytes;
+        while (blob.length > (long) MAX_CHUNKS * chunk) {
+            chunk *= 2;
+        }
+        int count = (blob.length + chunk - 1) / chunk;
+        byte[] digests = new byte[count * DIGEST_BYTES];
+        for (int i = 0; i < count; i++) {
+            byte[] part = Arrays.copyOfRange(blob, i * chunk, Math.min((i + 1) * chunk, blob.length));
+            System.arraycopy(Digests.sha256(part), 0, digests, i * DIGEST_BYTES, DIGEST_BYTES);
+        }
+        return new Manifest(SCHEMA.empty().with(SHA256, Digests.sha256(blob)).with(SIZE, (long) blob.length)
+                .with(CHUNK_BYTES, (long) chunk).with(DIGESTS, digests));
+    }
+
+    @Override
+    public Struct packed() {
+        return packed;
+    }
+
+    /** Where a chunk begins. */
+    public int offset(int index) {
+        return index * chunkBytes;
+    }
+
+    /** How long a chunk is. */
+    public int length(int index) {
+        return Math.min(chunkBytes, size - offset(index));
+    }
+
+    /** Whether the bytes are this chunk's. */
+    public boolean matches(int index, byte[] data) {
+        byte[] digest = Arrays.copyOf(Digests.sha256(data), DIGEST_BYTES);
+        return Arrays.equals(digest, Arrays.copyOfRange(digests, index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES));
+    }
+
+    /** Throws {@code FrameError} unless the bytes are this chunk's. */
+    public void check(long index, byte[] data) throws FrameError {
+        if (index >= count) {
+            throw new FrameError("chunk " + index + " of a blob of " + count + " chunks");
+        }
+        if (data.length != length((int) index)) {
+            throw new FrameError("chunk " + index + ": " + data.length + " bytes, expected " + length((int) index));
+        }
+        if (!matches((int) index, data)) {
+            throw new FrameError("chunk " + index + ": the digest does not match");
+        }
+    }
+
+    /** The bitmap of so many chunks. */
+    public static byte[] toBitmap(BitSet chunks, int count) {
+        return Arrays.copyOf(chunks.toByteArray(), (count + 7) / 8);
+    }
+
+    /** The chunks of a bitmap. Throws {@code FrameError} for a wrong length or bits past the end. */
+    public static BitSet fromBitmap(byte[] bitmap, int count) throws FrameError {
+        BitSet chunks = BitSet.valueOf(bitmap);
+        if (bitmap.length != (count + 7) / 8) {
+            throw new FrameError("bitmap of " + bitmap.length + " bytes for " + count + " chunks");
+        }
+        if (chunks.length() > count) {
+            throw new FrameError("bitmap has bits past its " + count + " chunks");
+        }
+        return chunks;
+    }
+}

@@ -1,0 +1,88 @@
+package org.sedge.edge.wire;
+
+import org.sedge.edge.SedgeException.FrameError;
+import org.sedge.edge.wire.Messages.Welcome;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+
+/** The device's end of its control channel: seals what it sends, opens and checks what it receives. */
+public final class Peer {
+    /** A frame with its message, which a chunk lacks. */
+    public static final class Opened {
+        public final Frame frame;
+        public final Struct message;
+
+        Opened(Frame frame, Struct message) {
+            this.frame = frame;
+            this.message = message;
+        }
+    }
+
+    public final String topic;
+    public final ReplayWindow window;
+    /** The connection's nonce until a welcome has answered it, then null. */
+    public byte[] awaited;
+    private final DeviceKeys keys;
+    private final long incarnation;
+    private final List<Long> versions;
+    private long seq;
+    private long version;
+
+    /** With this side's start count, and the newest of the coordinator's that was heard. */
+    public Peer(String topic, DeviceKeys keys, long incarnation, long heard, List<Long> versions) {
+        this.topic = topic;
+        this.keys = keys;
+        this.incarnation = incarnation;
+        this.versions = versions;
+        window = new ReplayWindow(heard);
+        version = Collections.min(versions);
+    }
+
+    /** A control frame's bytes. */
+    public byte[] seal(Kind kind, Struct message, byte[] transfer) {
+        seq++;
+        return new Frame(kind, message.encode(), incarnation, seq, transfer, 0).seal(topic, keys.up, (int) version);
+    }
+
+    /** A chunk's frame: idempotent, and so without a number. */
+    public byte[] chunk(byte[] transfer, int index, byte[] data) {
+        return new Frame(Kind.CHUNK, data, incarnation, 0, transfer, index).seal(topic, keys.up, 1);
+    }
+
+    /** Speak the highest version that the coordinator speaks as well. */
+    public void agree(List<Long> theirs) throws FrameError {
+        List<Long> common = new ArrayList<>(versions);
+        common.retainAll(theirs);
+        if (common.isEmpty()) {
+            throw new FrameError("protocol versions " + theirs + ", this side speaks " + versions);
+        }
+        version = Collections.max(common);
+    }
+
+    /** The frame and its message; null for a replay. Throws {@code FrameError} for anything that is not our peer's. */
+    public Opened open(byte[] payload, String from) throws FrameError {
+        Frame frame = Frame.open(payload, from, keys.down, versions);
+        if (frame.kind == Kind.CHUNK) {
+            return new Opened(frame, null);
+        }
+        if (frame.kind != Kind.GOODBYE && !window.accept(frame.incarnation, frame.seq)) {
+            if (!answers(frame)) {
+                return null;
+            }
+            window.restart(frame.incarnation, frame.seq);
+        }
+        return new Opened(frame, frame.message());
+    }
+
+    /**
+     * Whether a frame of an older start is the awaited welcome. Its nonce is random and new, so it is no replay: the
+     * newer count was forged, or the coordinator has lost its own.
+     */
+    private boolean answers(Frame frame) throws FrameError {
+        return frame.kind == Kind.WELCOME && awaited != null && frame.incarnation < window.incarnation()
+                && Arrays.equals(frame.message().get(Welcome.NONCE), awaited);
+    }
+}

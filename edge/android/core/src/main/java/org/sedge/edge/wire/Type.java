@@ -1,0 +1,169 @@
+package org.sedge.edge.wire;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+
+/**
+ * What a field may hold.
+ *
+ * <p>Nowhere in the core is a lambda: Android's own runtime has none, and the dexer of Debian makes none of them.
+ */
+public abstract class Type<T> {
+    private static final Pattern ID_PATTERN = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");
+
+    public static final Type<String> ID = new Type<String>() {
+        @Override
+        public String read(Object value) {
+            if (!(value instanceof String) || !ID_PATTERN.matcher((String) value).matches()) {
+                throw wrong(value, "an id");
+            }
+            return (String) value;
+        }
+    };
+    public static final Type<Boolean> BOOL = new Type<Boolean>() {
+        @Override
+        public Boolean read(Object value) {
+            if (!(value instanceof Boolean)) {
+                throw wrong(value, "a bool");
+            }
+            return (Boolean) value;
+        }
+    };
+    public static final Type<byte[]> HASH = bytes(32, 32);
+    public static final Type<byte[]> NONCE = bytes(16, 16);
+    public static final Type<Long> COUNT = integer(0, 1L << 40);
+    public static final Type<Long> ROUND = integer(1, 1L << 31);
+
+    /** The value of what MessagePack has decoded. Throws {@code IllegalArgumentException} that says what is wrong. */
+    public abstract T read(Object value);
+
+    /** Bytes of a length within these limits. */
+    public static Type<byte[]> bytes(final int least, final int most) {
+        return new Type<byte[]>() {
+            @Override
+            public byte[] read(Object value) {
+                int length = value instanceof byte[] ? ((byte[]) value).length : -1;
+                if (length < least || length > most) {
+                    throw wrong(value, least + " to " + most + " bytes");
+                }
+                return (byte[]) value;
+            }
+        };
+    }
+
+    /** Text of at most so many code points. */
+    public static Type<String> text(final int most) {
+        return new Type<String>() {
+            @Override
+            public String read(Object value) {
+                String text = value instanceof String ? (String) value : null;
+                if (text == null || text.codePointCount(0, text.length()) > most) {
+                    throw wrong(value, "text of at most " + most + " characters");
+                }
+                return text;
+            }
+        };
+    }
+
+    /** An integer within these limits. */
+    public static Type<Long> integer(final long least, final long most) {
+        return new Type<Long>() {
+            @Override
+            public Long read(Object value) {
+                if (!(value instanceof Long) || (Long) value < least || (Long) value > most) {
+                    throw wrong(value, "an integer from " + least + " to " + most);
+                }
+                return (Long) value;
+            }
+        };
+    }
+
+    /** A finite number from {@code least}, or above it where it is {@code open}, to {@code most}. */
+    public static Type<Double> number(final double least, final boolean open, final double most) {
+        return new Type<Double>() {
+            @Override
+            public Double read(Object value) {
+                boolean known = value instanceof Double || value instanceof Long;
+                double found = known ? ((Number) value).doubleValue() : Double.NaN;
+                if (!(found >= least && found <= most) || (open && found == least)) {
+                    throw wrong(value, "a number " + (open ? "above " : "from ") + least + " to " + most);
+                }
+                return found;
+            }
+        };
+    }
+
+    /** One of these words. */
+    public static Type<String> oneOf(final String... words) {
+        return new Type<String>() {
+            @Override
+            public String read(Object value) {
+                if (!Arrays.asList(words).contains(value)) {
+                    throw wrong(value, "one of " + Arrays.toString(words));
+                }
+                return (String) value;
+            }
+        };
+    }
+
+    /** From {@code least} to {@code most} items of a type. */
+    public static <T> Type<List<T>> list(final Type<T> item, final int least, final int most) {
+        return new Type<List<T>>() {
+            @Override
+            public List<T> read(Object value) {
+                int size = value instanceof List ? ((List<?>) value).size() : -1;
+                if (size < least || size > most) {
+                    throw wrong(value, "a list of " + least + " to " + most);
+                }
+                List<T> found = new ArrayList<>(size);
+                for (Object one : (List<?>) value) {
+                    found.add(item.read(one));
+                }
+                return Collections.unmodifiableList(found);
+            }
+        };
+    }
+
+    /** A map from texts to items of a type. */
+    public static <T> Type<Map<String, T>> map(final Type<T> item) {
+        return new Type<Map<String, T>>() {
+            @Override
+            public Map<String, T> read(Object value) {
+                Map<String, T> found = new LinkedHashMap<>();
+                for (Map.Entry<?, ?> entry : asMap(value).entrySet()) {
+                    found.put((String) entry.getKey(), item.read(entry.getValue()));
+                }
+                return Collections.unmodifiableMap(found);
+            }
+        };
+    }
+
+    /** A type, or nil. */
+    public static <T> Type<T> orNil(final Type<T> type) {
+        return new Type<T>() {
+            @Override
+            public T read(Object value) {
+                return value == null ? null : type.read(value);
+            }
+        };
+    }
+
+    static Map<?, ?> asMap(Object value) {
+        if (!(value instanceof Map)) {
+            throw wrong(value, "a map");
+        }
+        return (Map<?, ?>) value;
+    }
+
+    private static IllegalArgumentException wrong(Object value, String expected) {
+        boolean plain = value == null || value instanceof Number || value instanceof Boolean;
+        String found = plain ? String.valueOf(value) : value instanceof String && ((String) value).length() < 80
+                ? "'" + value + "'" : "a " + value.getClass().getSimpleName();
+        return new IllegalArgumentException("found " + found + ", expected " + expected);
+    }
+}

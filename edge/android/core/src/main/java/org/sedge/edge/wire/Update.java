@@ -1,0 +1,43 @@
+package org.sedge.edge.wire;
+
+import org.sedge.edge.SedgeException.CodecError;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Arrays;
+
+/** The blob that a device sends at the end of a round: a report and the coded delta (WIRE.md, section 9). */
+public final class Update {
+    private static final int MAX_REPORT_BYTES = 4096;
+
+    public final Struct report;
+    public final byte[] payload;
+
+    public Update(Struct report, byte[] payload) {
+        this.report = report;
+        this.payload = payload;
+    }
+
+    /** The blob. */
+    public byte[] encode() {
+        byte[] head = report.encode();
+        return ByteBuffer.allocate(4 + head.length + payload.length).order(ByteOrder.LITTLE_ENDIAN)
+                .putInt(head.length).put(head).put(payload).array();
+    }
+
+    /** The report and the payload of a blob, which is still coded. */
+    public static Update decode(byte[] blob) throws CodecError {
+        long length = blob.length < 4 ? -1
+                : ByteBuffer.wrap(blob).order(ByteOrder.LITTLE_ENDIAN).getInt() & 0xffffffffL;
+        if (length < 0 || length > MAX_REPORT_BYTES || 4 + length > blob.length) {
+            throw new CodecError("update of " + blob.length + " bytes with a head of " + length);
+        }
+        int end = 4 + (int) length;
+        try {
+            Struct report = Messages.Report.SCHEMA.decode(Arrays.copyOfRange(blob, 4, end));
+            return new Update(report, Arrays.copyOfRange(blob, end, blob.length));
+        } catch (IllegalArgumentException error) {
+            throw new CodecError("update: " + error.getMessage(), error);
+        }
+    }
+}

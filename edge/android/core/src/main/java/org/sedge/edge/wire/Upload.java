@@ -1,0 +1,141 @@
+package org.sedge.edge.wire;
+
+import org.sedge.edge.SedgeException.FrameError;
+
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.List;
+import java.util.Random;
+
+/** The sending end of one blob (WIRE.md, section 7). */
+public final class Upload {
+    /** In {@link #poll}'s answer: the offer, in place of a chunk's number. */
+    public static final int OFFER = -1;
+
+    public final Manifest manifest;
+    private final Random random;
+    private final BitSet have = new BitSet();
+    private final List<long[]> inFlight = new ArrayList<>(); // chunk, number of the offer before it
+    private long number;
+    private int fruitless;
+    private double due = Double.NaN;
+    private int attempt;
+    private boolean answered = true;
+    private boolean tried;
+    private boolean progress;
+    private int credit;
+
+    public Upload(Manifest manifest, Random random) {
+        this.manifest = manifest;
+        this.random = random;
+    }
+
+    /** The number of the newest offer. */
+    public long number() {
+        return number;
+    }
+
+    /** Whether two connections in a row lost every chunk: whole ones do not get through. */
+    public boolean wantsSmallerChunks() {
+        return fruitless >= 2 && manifest.chunkBytes > Manifest.MIN_CHUNK_BYTES;
+    }
+
+    /** Whether the receiver is known to have a part of it. */
+    public boolean begun() {
+        return !have.isEmpty();
+    }
+
+    /** Whether the newest offer carries the whole blob: the first one does where the blob is small. */
+    public boolean inline() {
+        return number == 1 && manifest.size <= Math.min(Messages.MAX_INLINE_BYTES, manifest.chunkBytes);
+    }
+
+    /** The link is up (again): offer at once. */
+    public void connected(double now) {
+        if (progress) {
+            fruitless = 0;
+        } else if (tried) {
+            fruitless++;
+        }
+        tried = false;
+        progress = false;
+        attempt = 0;
+        credit = 0;
+        due = now;
+    }
+
+    /** The link is down: what is in flight is lost. */
+    public void disconnected() {
+        due = Double.NaN;
+        credit = 0;
+        inFlight.clear();
+    }
+
+    /** The receiver says what it has, in answer to an offer or, with 0, unasked. */
+    public void receive(long answers, byte[] bitmap, int newCredit, double now) throws FrameError {
+        BitSet received = Manifest.fromBitmap(bitmap, manifest.count);
+        if (Double.isNaN(due) || answers > number) { // an answer to an earlier start
+            return;
+        }
+        BitSet fresh = (BitSet) received.clone();
+        fresh.andNot(have);
+        if (!fresh.isEmpty()) {
+            progress = true;
+            attempt = 0;
+        }
+        if (answers == number && !answered) {
+            answered = true;
+            have.clear();
+        }
+        have.or(received);
+        int settled = -1;
+        for (int place = 0; place < inFlight.size(); place++) {
+            if (received.get((int) inFlight.get(place)[0]) || inFlight.get(place)[1] < answers) {
+                settled = place;
+            }
+        }
+        inFlight.subList(0, settled + 1).clear();
+        credit = newCredit;
+        due = now + Backoff.SILENCE_S;
+    }
+
+    /** The receiver cannot take it now. */
+    public void busy(double retryS, double now) {
+        if (!Double.isNaN(due)) {
+            credit = 0;
+            due = now + retryS;
+        }
+    }
+
+    /** What to send now: {@link #OFFER} or numbers of chunks. */
+    public List<Integer> poll(double now) {
+        List<Integer> sends = new ArrayList<>();
+        if (Double.isNaN(due)) {
+            return sends;
+        }
+        if (now >= due) {
+            due = now + Backoff.SILENCE_S + Backoff.after(attempt, random);
+            attempt++;
+            number++;
+            credit = 0;
+            answered = false;
+            sends.add(OFFER);
+            return sends;
+        }
+        BitSet skip = (BitSet) have.clone();
+        for (long[] sent : inFlight) {
+            skip.set((int) sent[0]);
+        }
+        for (int i = skip.nextClearBit(0); i < manifest.count && inFlight.size() < credit; i = skip.nextClearBit(i + 1)) {
+            inFlight.add(new long[] {i, number});
+            sends.add(i);
+            tried = true;
+        }
+        return sends;
+    }
+
+    /** When {@link #poll} is next due; NaN: not before the link is up. */
+    public double timer() {
+        return due;
+    }
+}

@@ -1,0 +1,165 @@
+package org.sedge.edge;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+import org.sedge.edge.SedgeException.ConfigError;
+import org.sedge.edge.SedgeException.DataError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.backends.ClassMeans;
+import org.sedge.edge.host.BlobFolder;
+import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.Npz;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Manifest;
+
+import java.io.File;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collections;
+
+/** What an app touches: join texts, examples, the state folder, and what is wrong with them. */
+public class AgentTest {
+    private static final String SECRET = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+    /** A certificate of no authority. */
+    private static final String PEM = String.join("\n",
+            "-----BEGIN CERTIFICATE-----",
+            "MIIBbzCCARWgAwIBAgIUVRhGEVuK2Ecifjq11DKOid/rExIwCgYIKoZIzj0EAwIw",
+            "DDEKMAgGA1UEAwwBdDAgFw0yNjExMjQwMDEwMTBaGA8yMTI2MTAzMTAwMTAxMFow",
+            "DDEKMAgGA1UEAwwBdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABFPCexQZGn/6",
+            "wHWSWswVklpEiW2IUNoTVOjfKtMipKffEv6TewUms8NE4mA25Ny8qt0ojyMWcZVJ",
+            "FNgrh5zAthajUzBRMB0GA1UdDgQWBBT0bvz4DysXxKbqATS00M/i8waK+DAfBgNV",
+            "HSMEGDAWgBT0bvz4DysXxKbqATS00M/i8waK+DAPBgNVHRMBAf8EBTADAQH/MAoG",
+            "CCqGSM49BAMCA0gAMEUCICyWYUfZOabPnGqhATkVwfSHdHQP23+5uGUqtVlY589W",
+            "AiEAuUfWtWafJR6z4qxF+FMEUwyZPaJFq2ogs8MjAr507yM=",
+            "-----END CERTIFICATE-----") + "\n";
+
+    @Rule
+    public final TemporaryFolder folder = new TemporaryFolder();
+
+    private static String joinText(String json) {
+        return "sedge:" + Base64.getUrlEncoder().withoutPadding().encodeToString(json.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static String json(String... pairs) {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < pairs.length; i += 2) {
+            text.append(i > 0 ? "," : "").append('"').append(pairs[i]).append("\":\"").append(pairs[i + 1]).append('"');
+        }
+        return "{" + text + "}";
+    }
+
+    @Test
+    public void joinTextsAreRead() throws SedgeException {
+        AgentConfig plain = JoinText.parse(" " + joinText(json(
+                "device", "pi-1", "fleet", "home", "url", "mqtt://example.org", "secret", SECRET)) + "\n");
+        assertEquals(Arrays.asList("pi-1", "home", "example.org", 1883, false),
+                Arrays.asList(plain.device, plain.fleet, plain.host, plain.port, plain.tls));
+        assertArrayEquals(Hex.decode(SECRET), plain.secret);
+        assertNull(plain.caPem);
+        AgentConfig secured = AgentConfig.fromJoinText(joinText(json("device", "pi-1", "fleet", "home", "url",
+                "mqtts://[::1]:1234", "secret", SECRET, "ca", PEM.replace("\n", "\\n"), "later", "ignored")));
+        assertEquals(Arrays.asList("[::1]", 1234, true, PEM),
+                Arrays.asList(secured.host, secured.port, secured.tls, secured.caPem));
+    }
+
+    @Test
+    public void anyOtherTextIsOneErrorWithoutTheSecret() {
+        String good = joinText(json("device", "d", "fleet", "f", "url", "mqtt://h", "secret", SECRET));
+        for (String text : new String[] {
+            null, "", "sedge:", "https://x", "sedge:%%%", good.substring(0, good.length() - 9), good.substring(1),
+            joinText("[]"), joinText("{}"), joinText(json("device", "d", "fleet", "f", "url", "mqtt://h")),
+            joinText(json("device", "D", "fleet", "f", "url", "mqtt://h", "secret", SECRET)),
+            joinText(json("device", "d", "fleet", "f", "url", "http://h", "secret", SECRET)),
+            joinText(json("device", "d", "fleet", "f", "url", "mqtt://u:p@h", "secret", SECRET)),
+            joinText(json("device", "d", "fleet", "f", "url", "mqtt://h", "secret", SECRET.substring(2))),
+            joinText(json("device", "d", "fleet", "f", "url", "mqtt://h", "secret", SECRET, "ca", PEM.replace("\n", "\\n"))),
+            joinText(json("device", "d", "fleet", "f", "url", "mqtts://h", "secret", SECRET, "ca", "no certificate")),
+        }) {
+            String said = assertThrows(text, ConfigError.class, () -> JoinText.parse(text)).getMessage();
+            assertTrue(said, said.startsWith("join text: "));
+            assertTrue(said, !said.contains(SECRET.substring(2, 20)) && !said.contains("u:p"));
+        }
+    }
+
+    @Test
+    public void examplesAreCheckedAndSplitAsThePythonAgentDoes() throws SedgeException {
+        long[] labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+        Examples[] parts = new Examples(new float[20], new long[] {2}, labels).split(0.2, 1);
+        // Seed 1, N = 10 begins with 8 4 (protocol/spec/training.md).
+        assertArrayEquals(new long[] {4, 8}, parts[1].labels);
+        assertArrayEquals(new long[] {0, 1, 2, 3, 5, 6, 7, 9}, parts[0].labels);
+        assertThrows(DataError.class, () -> new Examples(new float[5], new long[] {2}, new long[2]));
+        assertThrows(DataError.class, () -> new Examples(new float[0], new long[] {0}, new long[0]));
+        assertThrows(DataError.class, () -> new Examples(new float[2], new long[] {2}, new long[1]).split(0.2, 0));
+        File file = new File(folder.getRoot(), "no.npz");
+        assertTrue(assertThrows(DataError.class, () -> Npz.read(file)).getMessage().contains("no.npz"));
+    }
+
+    private Agent agent(File state) throws SedgeException {
+        AgentConfig config = new AgentConfig("d", "f", "mqtt://127.0.0.1:1", Hex.decode(SECRET), null);
+        Examples examples = new Examples(new float[4], new long[0], new long[4]);
+        return new Agent(config, state, Collections.singletonList(new ClassMeans()), examples, null);
+    }
+
+    @Test
+    public void aStateFolderHasOneAgent() throws Exception {
+        File state = new File(folder.getRoot(), "state");
+        Agent first = agent(state);
+        assertTrue(assertThrows(StorageError.class, () -> agent(state)).getMessage().contains("lock"));
+        first.stop();
+        first.run();
+        agent(state).runUntilIdle(0);
+    }
+
+    @Test
+    public void aDamagedJournalIsNamedAndKept() throws Exception {
+        File state = new File(folder.getRoot(), "state");
+        agent(state).runUntilIdle(0);
+        File journal = new File(state, "journal");
+        byte[] good = Files.readAllBytes(journal.toPath());
+        for (int length : new int[] {0, 7, 40, good.length - 1}) {
+            byte[] cut = Arrays.copyOf(good, length);
+            Files.write(journal.toPath(), cut);
+            String said = assertThrows(StorageError.class, () -> agent(state)).getMessage();
+            assertTrue(said, said.contains(journal.getPath()) && said.contains("damaged"));
+            assertArrayEquals(cut, Files.readAllBytes(journal.toPath()));
+        }
+        Files.write(journal.toPath(), good);
+        agent(state).runUntilIdle(0);
+    }
+
+    @Test
+    public void filesHoldBlobsAndPartsAsTheMemoryOfTheSimulationDoes() throws Exception {
+        BlobFolder blobs = new BlobFolder(folder.getRoot());
+        byte[] data = new byte[10_000];
+        Arrays.fill(data, 4096, 8192, (byte) 1);
+        Manifest manifest = Manifest.describe(data, 4096);
+        assertEquals(0, blobs.openPart(manifest).cardinality());
+        for (int i : new int[] {2, 0}) {
+            int from = manifest.offset(i);
+            blobs.writePart(manifest, i, Arrays.copyOfRange(data, from, from + manifest.length(i)));
+        }
+        assertEquals("{0, 2}", new BlobFolder(folder.getRoot()).openPart(manifest).toString());
+        assertTrue(!blobs.finishPart(manifest));
+        assertEquals(0, blobs.openPart(manifest).cardinality());
+        byte[] name = blobs.write(data);
+        assertArrayEquals(Arrays.copyOfRange(data, 4000, 5000), blobs.readSpan(name, 4000, 1000));
+        Files.write(new File(folder.getRoot(), "blobs/" + Hex.encode(name)).toPath(), new byte[1]);
+        assertThrows(StorageError.class, () -> blobs.read(name));
+        assertTrue(!blobs.has(name));
+        blobs.write(data);
+        blobs.collect(Collections.emptySet());
+        assertTrue(!blobs.has(name));
+        assertNull(new Journal(new File(folder.getRoot(), "none")).load());
+    }
+}

@@ -1,0 +1,448 @@
+package org.sedge.edge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.Test;
+import org.sedge.edge.SedgeException.RemoteError;
+import org.sedge.edge.codec.Coding;
+import org.sedge.edge.codec.Compression;
+import org.sedge.edge.codec.Selection;
+import org.sedge.edge.codec.SparseVector;
+import org.sedge.edge.training.Batches;
+import org.sedge.edge.training.Pcg64;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.DeviceKeys;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Fetch;
+import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Json;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.MsgPack;
+import org.sedge.edge.wire.OnnxProgram;
+import org.sedge.edge.wire.ReplayWindow;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Update;
+import org.sedge.edge.wire.Upload;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+
+/** The vectors that every implementation is tested against (tests/vectors), decoded, encoded and refused. */
+public class VectorsTest {
+    private static final Map<?, ?> SPARSE = vectors("sparse");
+    private static final Map<?, ?> FRAMES = vectors("frames");
+    private static final Map<?, ?> SPEC = vectors("spec");
+    private static final List<Long> VERSIONS = Collections.singletonList(1L);
+
+    /** A case that has to hold; {@code Exception}s other than the product's own fail it. */
+    private interface Case {
+        void run(Map<?, ?> given) throws Exception;
+    }
+
+    private static Map<?, ?> vectors(String name) {
+        try {
+            byte[] text = Files.readAllBytes(Paths.get(System.getProperty("sedge.vectors"), name + ".json"));
+            return (Map<?, ?>) Json.parse(new String(text, StandardCharsets.UTF_8));
+        } catch (java.io.IOException error) {
+            throw new AssertionError(error);
+        }
+    }
+
+    /** Runs every case, and names all that do not hold. */
+    private static void all(Map<?, ?> file, String group, Case check) {
+        List<String> failed = new ArrayList<>();
+        List<?> cases = (List<?>) file.get(group);
+        assertTrue(group, cases.size() > 0);
+        for (Object one : cases) {
+            Map<?, ?> given = (Map<?, ?>) one;
+            try {
+                check.run(given);
+            } catch (Exception | AssertionError error) {
+                Object name = given.containsKey("name") ? given.get("name") : given.get("rule");
+                failed.add(group + " '" + name + "': " + error);
+            }
+        }
+        assertEquals(Collections.emptyList(), failed);
+    }
+
+    private static void refuses(Case check, Map<?, ?> given) throws Exception {
+        try {
+            check.run(given);
+        } catch (RemoteError expected) {
+            return;
+        }
+        throw new AssertionError("was taken");
+    }
+
+    private static byte[] bytes(Map<?, ?> given, String key) {
+        return given.get(key) == null ? null : Hex.decode((String) given.get(key));
+    }
+
+    private static int integer(Map<?, ?> given, String key) {
+        return ((Long) given.get(key)).intValue();
+    }
+
+    private static float[] floats(byte[] data) {
+        float[] found = new float[data.length / 4];
+        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
+        return found;
+    }
+
+    private static String hex(float[] values) {
+        ByteBuffer out = ByteBuffer.allocate(4 * values.length).order(ByteOrder.LITTLE_ENDIAN);
+        out.asFloatBuffer().put(values);
+        return Hex.encode(out.array());
+    }
+
+    private static int[] ints(Object list) {
+        return list == null ? null : ((List<?>) list).stream().mapToInt(i -> ((Long) i).intValue()).toArray();
+    }
+
+    /** Changes, which need the context of an extension that this client does not announce. */
+    private static boolean needsContext(byte[] coded) {
+        return coded.length > 1 && (coded[1] & 15) == 4;
+    }
+
+    private static SparseVector decoded(Map<?, ?> given) throws RemoteError {
+        return SparseVector.decode(bytes(given, "coded"), integer(given, "size"));
+    }
+
+    private static void decodes(Map<?, ?> given) throws Exception {
+        if (needsContext(bytes(given, "coded"))) {
+            refuses(VectorsTest::decoded, given);
+            return;
+        }
+        SparseVector found = decoded(given);
+        assertEquals(given.get("decoded"), hex(found.values));
+        assertEquals(Arrays.toString(ints(given.get("indices"))), Arrays.toString(found.indices));
+    }
+
+    private static void encodes(Map<?, ?> given) throws Exception {
+        int[] indices = ints(given.get("indices"));
+        SparseVector vector = new SparseVector(integer(given, "size"), indices, floats(bytes(given, "values")));
+        Coding coding = Coding.valueOf(((String) given.get("coding")).toUpperCase());
+        Compression compression = Compression.valueOf(((String) given.get("compression")).toUpperCase());
+        byte[] coded = vector.encode(coding, compression);
+        if (compression == Compression.NONE && !needsContext(bytes(given, "coded"))) {
+            assertEquals(given.get("coded"), Hex.encode(coded));
+        }
+        SparseVector found = SparseVector.decode(coded, vector.size);
+        assertEquals(given.get("decoded"), hex(found.values));
+        assertEquals(Arrays.toString(indices), Arrays.toString(found.indices));
+        assertEquals(given.get("decoded"), hex(coding.decoded(vector.values)));
+    }
+
+    @Test
+    public void codedVectors() {
+        assertTrue("zstd-jni loads", Compression.zstdAvailable());
+        all(SPARSE, "accepted", VectorsTest::decodes);
+        all(SPARSE, "readable", VectorsTest::decodes);
+        all(SPARSE, "accepted", VectorsTest::encodes);
+        all(SPARSE, "refused", given -> refuses(VectorsTest::decoded, given));
+    }
+
+    @Test
+    public void keys() {
+        all(FRAMES, "keys", given -> {
+            DeviceKeys keys = new DeviceKeys(bytes(given, "secret"));
+            assertEquals(given.get("up"), Hex.encode(keys.up));
+            assertEquals(given.get("down"), Hex.encode(keys.down));
+            assertEquals(given.get("password"), keys.password);
+        });
+    }
+
+    @Test
+    public void manifestsAndBitmaps() {
+        all(FRAMES, "manifests", given -> {
+            byte[] blob = new byte[integer(given, "size")];
+            for (int i = 0; i < blob.length; i++) {
+                blob[i] = (byte) (31 * i + (i >> 8));
+            }
+            Manifest made = Manifest.describe(blob, integer(given, "chunk_bytes"));
+            Manifest read = Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed")));
+            for (Manifest manifest : Arrays.asList(made, read)) {
+                assertEquals(given.get("packed"), Hex.encode(MsgPack.pack(manifest)));
+                assertEquals(given.get("transfer"), Hex.encode(manifest.transfer));
+            }
+        });
+        all(FRAMES, "refused_manifests", given -> {
+            try {
+                Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed")));
+            } catch (IllegalArgumentException expected) {
+                return;
+            }
+            throw new AssertionError("was taken");
+        });
+        all(FRAMES, "bitmaps", given -> {
+            BitSet found = Manifest.fromBitmap(bytes(given, "bitmap"), integer(given, "count"));
+            assertEquals(Arrays.toString(ints(given.get("indices"))), Arrays.toString(found.stream().toArray()));
+            assertEquals(given.get("bitmap"), Hex.encode(Manifest.toBitmap(found, integer(given, "count"))));
+        });
+        all(FRAMES, "refused_bitmaps", given -> refuses(
+                one -> Manifest.fromBitmap(bytes(one, "bitmap"), integer(one, "count")), given));
+    }
+
+    private static Frame opened(Map<?, ?> given) throws RemoteError {
+        return Frame.open(bytes(given, "sealed"), (String) given.get("topic"), bytes(given, "key"), VERSIONS);
+    }
+
+    private static void opens(Map<?, ?> given) throws Exception {
+        Frame frame = opened(given);
+        assertEquals(integer(given, "kind"), frame.kind.number());
+        assertEquals(given.get("incarnation"), frame.incarnation);
+        assertEquals(given.get("seq"), frame.seq);
+        assertEquals(given.get("transfer"), Hex.encode(frame.transfer));
+        assertEquals(given.get("index"), frame.index);
+        assertEquals(given.get("body"), Hex.encode(frame.body));
+        if (given.containsKey("message")) {
+            Struct message = frame.message();
+            assertEquals(message, message(frame.kind, given.get("message")));
+        }
+    }
+
+    private static Struct message(Kind kind, Object json) {
+        return kind.schema.read(MsgPack.unpack(MsgPack.pack(native_(json))));
+    }
+
+    /** JSON back to bytes, where it says so. */
+    private static Object native_(Object json) {
+        if (json instanceof Map) {
+            if (((Map<?, ?>) json).keySet().equals(Collections.singleton("hex"))) {
+                return Hex.decode((String) ((Map<?, ?>) json).get("hex"));
+            }
+            Map<String, Object> found = new java.util.LinkedHashMap<>();
+            ((Map<?, ?>) json).forEach((key, value) -> found.put((String) key, native_(value)));
+            return found;
+        }
+        if (json instanceof List) {
+            List<Object> found = new ArrayList<>();
+            ((List<?>) json).forEach(value -> found.add(native_(value)));
+            return found;
+        }
+        return json;
+    }
+
+    @Test
+    public void frames() {
+        all(FRAMES, "frames", VectorsTest::opens);
+        all(FRAMES, "readable", VectorsTest::opens);
+        all(FRAMES, "frames", given -> {
+            Kind kind = Kind.of(integer(given, "kind"));
+            // An ORDER, which no device sends, has its map in a longer form than needed.
+            boolean ours = given.containsKey("message") && kind != Kind.ORDER;
+            byte[] body = ours ? message(kind, given.get("message")).encode() : bytes(given, "body");
+            assertEquals(given.get("body"), Hex.encode(body));
+            Frame frame = new Frame(kind, body, (Long) given.get("incarnation"), (Long) given.get("seq"),
+                    bytes(given, "transfer"), (Long) given.get("index"));
+            assertEquals(given.get("sealed"),
+                    Hex.encode(frame.seal((String) given.get("topic"), bytes(given, "key"), 1)));
+        });
+        all(FRAMES, "refused_frames", given -> refuses(VectorsTest::opened, given));
+        all(FRAMES, "refused_bodies", given -> refuses(one -> new Frame(
+                Kind.of(integer(one, "kind")), bytes(one, "body"), 1, 1, null, 0).message(), given));
+    }
+
+    @Test
+    public void updates() {
+        all(FRAMES, "updates", given -> {
+            Update update = Update.decode(bytes(given, "blob"));
+            assertEquals(given.get("payload"), Hex.encode(update.payload));
+            assertEquals(given.get("blob"), Hex.encode(update.encode()));
+        });
+    }
+
+    @Test
+    public void replay() {
+        all(SPEC, "replay", given -> {
+            ReplayWindow window = new ReplayWindow(0);
+            List<Object> verdicts = new ArrayList<>();
+            for (Object frame : (List<?>) given.get("frames")) {
+                verdicts.add(window.accept((Long) ((List<?>) frame).get(0), (Long) ((List<?>) frame).get(1)));
+            }
+            assertEquals(given.get("accepted"), verdicts);
+        });
+    }
+
+    @Test
+    public void shufflesAndBatches() {
+        all(SPEC, "shuffles", given -> {
+            Pcg64 random = new Pcg64((Long) given.get("seed"));
+            for (Object epoch : (List<?>) given.get("epochs")) {
+                int[] found = random.permutation(integer(given, "examples"));
+                assertEquals(Arrays.toString(ints(epoch)), Arrays.toString(found));
+            }
+        });
+        all(SPEC, "batches", given -> {
+            Batches batches = new Batches(integer(given, "examples"), integer(given, "batch_size"),
+                    (String) given.get("last_batch"), !(Boolean) given.get("uses_batch_statistics"),
+                    (Long) given.get("seed"));
+            List<Object> found = new ArrayList<>();
+            for (long epoch = 0; epoch < 2; epoch++) {
+                for (Batches.Batch batch : batches.epoch()) {
+                    List<Object> rows = new ArrayList<>();
+                    List<Object> weights = new ArrayList<>();
+                    for (int i = 0; i < batch.rows.length; i++) {
+                        rows.add((long) batch.rows[i]);
+                        weights.add(i < batch.used ? 1.0 : 0.0);
+                    }
+                    found.add(Arrays.asList(epoch, rows, weights));
+                }
+            }
+            assertEquals(given.get("batches"), found);
+        });
+    }
+
+    @Test
+    public void noiseSkips() {
+        Pcg64 one = new Pcg64(7);
+        Pcg64 other = new Pcg64(7);
+        for (int i = 0; i < 1000; i++) {
+            one.next64();
+        }
+        other.skip(1000);
+        assertEquals(one.next64(), other.next64());
+    }
+
+    @Test
+    public void errorFeedback() {
+        all(SPEC, "error_feedback", given -> {
+            String values = (String) given.get("values");
+            Coding coding = Coding.valueOf(values.toUpperCase());
+            float[] owed = new float[integer(given, "size")];
+            for (Object one : (List<?>) given.get("rounds")) {
+                Map<?, ?> round = (Map<?, ?>) one;
+                float[] delta = floats(bytes(round, "change"));
+                for (int i = 0; i < owed.length; i++) {
+                    delta[i] += owed[i];
+                }
+                SparseVector chosen = Selection.select(delta, ((Number) given.get("fraction")).doubleValue(),
+                        ((Number) given.get("threshold")).doubleValue(), coding == Coding.BF16);
+                assertEquals(round.get("coded"), Hex.encode(chosen.encode(coding, Compression.NONE)));
+                float[] sent = coding.decoded(chosen.values);
+                for (int i = 0; i < sent.length; i++) {
+                    delta[chosen.at(i)] -= sent[i];
+                }
+                owed = delta;
+                assertEquals(round.get("owed"), hex(owed));
+            }
+        });
+    }
+
+    @Test
+    public void versions() {
+        all(SPEC, "versions", given -> {
+            float[] theta = floats(bytes(given, "base"));
+            SparseVector.decode(bytes(given, "step"), theta.length).addTo(theta);
+            assertEquals(given.get("model"), hex(theta));
+            assertEquals(given.get("model_hash"), Hex.encode(Digests.sha256(Hex.decode(hex(theta)))));
+        });
+    }
+
+    @Test
+    public void bundlesAndPrograms() {
+        all(SPEC, "bundles", given -> {
+            if ((Boolean) given.get("accepted")) {
+                assertEquals(7, Bundle.unpack(bytes(given, "blob")).layout.size);
+            } else {
+                refuses(one -> Bundle.unpack(bytes(one, "blob")), given);
+            }
+        });
+        all(SPEC, "programs", given -> {
+            if ((Boolean) given.get("accepted")) {
+                OnnxProgram.check(bytes(given, "program"));
+            } else {
+                refuses(one -> OnnxProgram.check(bytes(one, "program")), given);
+            }
+        });
+    }
+
+    @Test
+    public void uploads() {
+        all(SPEC, "uploads", given -> {
+            int chunks = integer(given, "chunks");
+            Manifest manifest = Manifest.describe(new byte[4096 * (chunks - 1) + 10], 4096);
+            Upload upload = new Upload(manifest, new Random(0));
+            double now = 0;
+            for (Object one : (List<?>) given.get("events")) {
+                Map<?, ?> event = (Map<?, ?>) one;
+                switch ((String) event.get("event")) {
+                    case "connected":
+                        upload.connected(now);
+                        break;
+                    case "disconnected":
+                        upload.disconnected();
+                        break;
+                    case "have":
+                        upload.receive((Long) event.get("number"), bitmap(event.get("held"), chunks),
+                                integer(event, "credit"), now);
+                        break;
+                    case "busy":
+                        upload.busy(1, now);
+                        break;
+                    default:
+                        now = upload.timer();
+                }
+                List<Object> sent = new ArrayList<>();
+                for (int what : upload.poll(now)) {
+                    Map<String, Object> offer = new java.util.LinkedHashMap<>();
+                    offer.put("offer", upload.number());
+                    offer.put("data", upload.inline());
+                    sent.add(what == Upload.OFFER ? offer : (Object) (long) what);
+                }
+                assertEquals(event.get("sends"), sent);
+            }
+        });
+    }
+
+    private static byte[] bitmap(Object held, int count) {
+        BitSet bits = new BitSet();
+        for (int i : ints(held)) {
+            bits.set(i);
+        }
+        return Manifest.toBitmap(bits, count);
+    }
+
+    @Test
+    public void downloads() {
+        byte[] blob = new byte[256 * 56];
+        for (int i = 0; i < blob.length; i++) {
+            blob[i] = (byte) i;
+        }
+        Manifest manifest = Manifest.describe(blob, 4096);
+        all(SPEC, "downloads", given -> {
+            BitSet held = Manifest.fromBitmap(bitmap(given.get("held"), manifest.count), manifest.count);
+            Fetch fetch = new Fetch(manifest, held, new Random(0));
+            double now = 0;
+            for (Object one : (List<?>) given.get("events")) {
+                Map<?, ?> event = (Map<?, ?>) one;
+                if (event.get("event") instanceof Long) {
+                    int index = integer(event, "event");
+                    int from = manifest.offset(index);
+                    fetch.chunk(index, Arrays.copyOfRange(blob, from, from + manifest.length(index)), now);
+                } else if (event.get("event").equals("connected")) {
+                    fetch.connected(now);
+                } else if (event.get("event").equals("disconnected")) {
+                    fetch.disconnected();
+                } else {
+                    now = fetch.timer();
+                }
+                BitSet asked = fetch.poll(now);
+                assertEquals(Arrays.toString(ints(event.get("gets"))),
+                        asked == null ? "null" : Arrays.toString(asked.stream().toArray()));
+            }
+        });
+    }
+}

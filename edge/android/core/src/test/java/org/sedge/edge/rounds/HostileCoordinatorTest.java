@@ -1,0 +1,174 @@
+package org.sedge.edge.rounds;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.Before;
+import org.junit.Test;
+import org.sedge.edge.AgentListener;
+import org.sedge.edge.training.Job;
+import org.sedge.edge.wire.DeviceKeys;
+import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Json;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Messages.Decline;
+import org.sedge.edge.wire.Messages.Hello;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.UpdateSelection;
+import org.sedge.edge.wire.Messages.Welcome;
+import org.sedge.edge.wire.Messages.Work;
+import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Topics;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.logging.Level;
+
+/** Whatever a coordinator with the right key says, the device goes on. */
+public class HostileCoordinatorTest {
+    private static final DeviceKeys KEYS = new DeviceKeys(new byte[32]);
+    private static final String DOWN = Topics.down("test", "pi-1");
+
+    private final MemoryDisk disk = new MemoryDisk();
+    private final List<Frame> sent = new ArrayList<>();
+    private final Shell shell = new Shell();
+    private AgentCore core;
+    private long seq;
+    private byte[] nonce;
+
+    private final class Shell implements Effects, AgentListener {
+        @Override
+        public void send(String topic, byte[] payload) {
+            try {
+                sent.add(Frame.open(payload, topic, KEYS.up, Collections.singletonList(1L)));
+            } catch (org.sedge.edge.SedgeException error) {
+                throw new AssertionError(error);
+            }
+        }
+
+        @Override
+        public void subscribe(String topic) { }
+
+        @Override
+        public void unsubscribe(String topic) { }
+
+        @Override
+        public void start(Job job) { }
+
+        @Override
+        public void note(Level level, String text) { }
+
+        @Override
+        public void joined(String fleet, String device) { }
+
+        @Override
+        public void disconnected(String reason) { }
+
+        @Override
+        public void training(String run, int round) { }
+
+        @Override
+        public void finished(String run, int round, double before, double after, long up, long down) { }
+
+        @Override
+        public void declined(String run, int round, String reason) { }
+    }
+
+    private void begin(Random random) throws Exception {
+        Struct hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
+        core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, shell, shell);
+    }
+
+    @Before
+    public void welcomed() throws Exception {
+        begin(new Random(1));
+        core.will();
+        core.connected(0, 400_000);
+        nonce = sent.get(0).message().get(Hello.NONCE);
+        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil").encode());
+        assertTrue(core.welcomed());
+        sent.clear();
+    }
+
+    private void say(Kind kind, byte[] body) {
+        core.receive(DOWN, new Frame(kind, body, 1, ++seq, null, 0).seal(DOWN, KEYS.down, 1), 1);
+    }
+
+    private static Struct order() {
+        Manifest manifest = Manifest.describe(new byte[9000], 4096);
+        return Order.SCHEMA.empty().with(Order.RUN, "run").with(Order.ROUND, 1L).with(Order.TASK, "train")
+                .with(Order.BUNDLE, manifest).with(Order.MODEL, manifest).with(Order.MODEL_HASH, new byte[32]);
+    }
+
+    @Test
+    public void anOrderWithAnExtensionThatWasNotAnnouncedIsDeclinedAndLeavesTheOneThatIsKept() throws Exception {
+        say(Kind.ORDER, order().encode());
+        Struct work = Work.SCHEMA.empty().with(Work.SELECT, UpdateSelection.SCHEMA.empty());
+        byte[] before = disk.load();
+        sent.clear();
+        say(Kind.ORDER, order().with(Order.ROUND, 2L).with(Order.WORK, work).encode());
+        assertEquals(Kind.DECLINE, sent.get(0).kind);
+        Struct decline = sent.get(0).message();
+        assertEquals("BodyError", decline.get(Decline.REASON));
+        assertEquals(2L, (long) decline.get(Decline.ROUND));
+        assertTrue(decline.get(Decline.DETAIL).startsWith("select: "));
+        assertArrayEquals(before, disk.load());
+    }
+
+    @Test
+    public void aForgedStartCountEndsWithTheNextConnection() {
+        core.receive(DOWN, new Frame(Kind.CANCEL, new byte[0], 0xfffffff0L, 1, null, 0).seal(DOWN, KEYS.down, 1), 1);
+        say(Kind.ORDER, order().encode());
+        assertTrue("older than what was forged", core.idle());
+        core.disconnected();
+        core.will();
+        sent.clear();
+        core.connected(2, 400_000);
+        try {
+            nonce = sent.get(0).message().get(Hello.NONCE);
+        } catch (org.sedge.edge.SedgeException error) {
+            throw new AssertionError(error);
+        }
+        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode());
+        say(Kind.ORDER, order().encode());
+        assertTrue(!core.idle());
+    }
+
+    /** The shared vectors' frames to devices, with some bytes changed, under good MACs and bad ones. */
+    @Test
+    public void noBytesEndTheDevice() throws Exception {
+        byte[] text = Files.readAllBytes(Paths.get(System.getProperty("sedge.vectors"), "frames.json"));
+        Map<?, ?> vectors = (Map<?, ?>) Json.parse(new String(text, StandardCharsets.UTF_8));
+        List<Object> cases = new ArrayList<>((List<?>) vectors.get("frames"));
+        cases.addAll((List<?>) vectors.get("refused_bodies"));
+        Random random = new Random(3);
+        for (int i = 0; i < 5_000; i++) {
+            Map<?, ?> chosen = (Map<?, ?>) cases.get(random.nextInt(cases.size()));
+            byte[] body = Hex.decode((String) chosen.get("body"));
+            for (int changes = random.nextInt(4); changes > 0 && body.length > 0; changes--) {
+                body[random.nextInt(body.length)] = (byte) random.nextInt(256);
+            }
+            Kind kind = Kind.of(((Long) chosen.get("kind")).intValue());
+            Schema schema = kind.schema;
+            assertTrue(schema != null || kind == Kind.CHUNK);
+            byte[] sealed = new Frame(kind, body, 1 + random.nextInt(3), ++seq, null, random.nextInt(5))
+                    .seal(DOWN, KEYS.down, 1);
+            if (random.nextInt(4) == 0) {
+                sealed[random.nextInt(sealed.length)] ^= (byte) (1 << random.nextInt(8));
+            }
+            core.receive(random.nextInt(9) == 0 ? Topics.blob("test", new byte[16]) : DOWN, sealed, i);
+            core.poll(i);
+        }
+        begin(new Random(1)); // and what it has kept is read again
+    }
+}

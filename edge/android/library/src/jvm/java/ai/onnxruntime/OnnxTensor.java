@@ -1,0 +1,38 @@
+package ai.onnxruntime;
+
+import java.nio.Buffer;
+import java.nio.FloatBuffer;
+import java.nio.LongBuffer;
+
+/** The AAR's class of this name. It keeps a direct buffer as it is, and gives a copy. */
+public class OnnxTensor implements OnnxValue {
+    final Buffer data;
+    private final long[] shape;
+
+    OnnxTensor(Buffer data, long... shape) {
+        this.data = data;
+        this.shape = shape;
+        OrtEnvironment.open++;
+    }
+
+    public static OnnxTensor createTensor(OrtEnvironment environment, FloatBuffer data, long[] shape) {
+        return new OnnxTensor(data, shape);
+    }
+
+    public static OnnxTensor createTensor(OrtEnvironment environment, LongBuffer data, long[] shape) {
+        return new OnnxTensor(data, shape);
+    }
+
+    public TensorInfo getInfo() {
+        return new TensorInfo(shape);
+    }
+
+    public FloatBuffer getFloatBuffer() {
+        return FloatBuffer.wrap(((FloatBuffer) data).array().clone());
+    }
+
+    @Override
+    public void close() {
+        OrtEnvironment.open--;
+    }
+}

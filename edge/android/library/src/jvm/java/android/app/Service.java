@@ -1,0 +1,18 @@
+package android.app;
+
+import android.content.Context;
+
+/** Refuses the foreground every second time, as Android may from API 31 on. */
+public class Service extends Context {
+    private boolean refuses = true;
+
+    public final void startForeground(int id, Notification notification) {
+        refuses = !refuses;
+        if (refuses) {
+            throw new IllegalStateException("startForeground() not allowed");
+        }
+        System.out.println("foreground: " + notification.text);
+    }
+
+    public final void stopForeground(boolean remove) {}
+}

@@ -1,0 +1,18 @@
+package android.app.job;
+
+import android.app.Service;
+
+import java.util.concurrent.Semaphore;
+
+/** Counts the jobs that have finished. */
+public abstract class JobService extends Service {
+    public final Semaphore finished = new Semaphore(0);
+
+    public abstract boolean onStartJob(JobParameters job);
+
+    public abstract boolean onStopJob(JobParameters job);
+
+    public final void jobFinished(JobParameters job, boolean reschedule) {
+        finished.release();
+    }
+}

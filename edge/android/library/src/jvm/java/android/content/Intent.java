@@ -1,0 +1,4 @@
+package android.content;
+
+/** An app without a screen has none. */
+public class Intent {}

@@ -1,0 +1,34 @@
+package org.sedge.android;
+
+import org.sedge.edge.backends.Backend;
+import org.sedge.executorch.AndroidExecutorch;
+import org.sedge.onnxruntime.OnnxRuntime;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** The runtimes for models that an app was built with. */
+public final class Backends {
+    private Backends() {}
+
+    /** Those whose classes are there: ExecuTorch, which needs less memory, before ONNX Runtime. */
+    public static List<Backend> installed() {
+        List<Backend> found = new ArrayList<Backend>();
+        if (has("org.pytorch.executorch.Module")) {
+            found.add(new AndroidExecutorch());
+        }
+        if (has("ai.onnxruntime.OrtEnvironment")) {
+            found.add(new OnnxRuntime());
+        }
+        return found;
+    }
+
+    private static boolean has(String name) {
+        try {
+            Class.forName(name, false, Backends.class.getClassLoader());
+            return true;
+        } catch (ClassNotFoundException error) {
+            return false;
+        }
+    }
+}

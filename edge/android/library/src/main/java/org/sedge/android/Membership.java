@@ -1,0 +1,69 @@
+package org.sedge.android;
+
+import android.content.Context;
+
+import org.sedge.edge.AgentConfig;
+import org.sedge.edge.SedgeException;
+
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.StandardCopyOption;
+
+/**
+ * The fleet that this phone is a device of.
+ *
+ * <p>The secret and the agent's state lie in the app's private folder, where no other app reads them and no backup
+ * copies them: a restored state would count its frames from an old number, and the coordinator would drop them.
+ */
+public final class Membership {
+    private Membership() {}
+
+    /**
+     * Stores a join text; the device takes part from the next job on.
+     *
+     * @throws SedgeException if it is no join text; the membership is then what it was before
+     */
+    public static AgentConfig join(Context context, String text) throws SedgeException, IOException {
+        AgentConfig config = AgentConfig.fromJoinText(text);
+        File place = file(context);
+        File fresh = new File(place.getPath() + ".new");
+        try (FileOutputStream out = new FileOutputStream(fresh)) {
+            out.write(text.trim().getBytes(StandardCharsets.US_ASCII));
+            out.getFD().sync();
+        }
+        Files.move(fresh.toPath(), place.toPath(), StandardCopyOption.ATOMIC_MOVE);
+        return config;
+    }
+
+    /** The stored configuration, or null where this phone has not joined. */
+    public static AgentConfig config(Context context) throws SedgeException, IOException {
+        File place = file(context);
+        if (!place.exists()) {
+            return null;
+        }
+        return AgentConfig.fromJoinText(new String(Files.readAllBytes(place.toPath()), StandardCharsets.US_ASCII));
+    }
+
+    /** Where the agent keeps its state: one folder for each fleet and device, so that joining another loses nothing. */
+    static File state(Context context, AgentConfig config) {
+        return new File(folder(context), "state-" + config.fleet + "." + config.device);
+    }
+
+    /** What this phone has done in the fleet, for a status screen. */
+    public static RoundLog log(Context context) {
+        return new RoundLog(new File(folder(context), "rounds"));
+    }
+
+    private static File file(Context context) {
+        return new File(folder(context), "join");
+    }
+
+    private static File folder(Context context) {
+        File folder = new File(context.getNoBackupFilesDir(), "sedge");
+        folder.mkdirs();
+        return folder;
+    }
+}

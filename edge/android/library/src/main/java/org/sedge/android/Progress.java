@@ -1,0 +1,62 @@
+package org.sedge.android;
+
+import org.sedge.edge.AgentListener;
+
+/** Writes what an agent does into the log, and shows the notification while it trains. */
+final class Progress implements AgentListener {
+    private final RoundLog log;
+    private final TrainingNotice notice;
+    private String trouble = "";
+    private boolean joined;
+
+    Progress(RoundLog log, TrainingNotice notice) {
+        this.log = log;
+        this.notice = notice;
+    }
+
+    @Override
+    public void joined(String fleet, String device) {
+        joined = true;
+        trouble = "";
+        log.say("Connected to the fleet " + fleet + " as " + device + ".");
+    }
+
+    @Override
+    public void disconnected(String reason) {
+        trouble = reason;
+        log.say("Not connected: " + reason);
+    }
+
+    @Override
+    public void training(String run, int round) {
+        notice.show("Round " + round + " of " + run);
+        log.say("Training: round " + round + " of " + run + " …");
+    }
+
+    @Override
+    public void finished(String run, int round, double before, double after, long bytesUp, long bytesDown) {
+        notice.close();
+        log.add(new RoundLog.Round(
+                System.currentTimeMillis(), run, round, before, after, bytesUp, bytesDown, ""));
+        log.say("Round " + round + " of " + run + " is done.");
+    }
+
+    @Override
+    public void declined(String run, int round, String reason) {
+        notice.close();
+        log.add(new RoundLog.Round(
+                System.currentTimeMillis(), run, round, Double.NaN, Double.NaN, 0, 0, reason));
+        log.say("Round " + round + " of " + run + " was declined: " + reason);
+    }
+
+    /** One sentence about a job that has ended, {@code done} with all there was to do. */
+    String ended(boolean done) {
+        if (!trouble.isEmpty()) {
+            return "Not connected: " + trouble;
+        }
+        if (!joined) {
+            return "The coordinator did not answer; this phone tries again in its next job.";
+        }
+        return done ? "Nothing to do; waiting for the next round." : "Interrupted; the next job goes on from here.";
+    }
+}

@@ -1,0 +1,128 @@
+package org.sedge.android;
+
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+
+/**
+ * What a device has done, on disk: one sentence about now, and its last {@value #KEPT} rounds.
+ *
+ * <p>Plain text: a first line with time and sentence, then a line for each round, its fields parted by tabs.
+ */
+public final class RoundLog {
+    static final int KEPT = 100;
+
+    /** A round that this device trained in, or declined. */
+    public static final class Round {
+        /** When it ended, in milliseconds since 1970. */
+        public final long time;
+        public final String run;
+        public final int round;
+        /** Accuracy in [0, 1] before and after training; NaN: unknown. */
+        public final double before;
+        public final double after;
+        public final long bytesUp;
+        public final long bytesDown;
+        /** Why it was declined or rejected; empty where it was not. */
+        public final String reason;
+
+        Round(long time, String run, int round, double before, double after, long bytesUp, long bytesDown,
+                String reason) {
+            this.time = time;
+            this.run = run;
+            this.round = round;
+            this.before = before;
+            this.after = after;
+            this.bytesUp = bytesUp;
+            this.bytesDown = bytesDown;
+            this.reason = reason;
+        }
+
+        private String line() {
+            return time + "\t" + run + "\t" + round + "\t" + before + "\t" + after + "\t" + bytesUp + "\t" + bytesDown
+                    + "\t" + reason;
+        }
+
+        private static Round of(String line) {
+            String[] part = line.split("\t", 8);
+            return new Round(Long.parseLong(part[0]), part[1], Integer.parseInt(part[2]), Double.parseDouble(part[3]),
+                    Double.parseDouble(part[4]), Long.parseLong(part[5]), Long.parseLong(part[6]), part[7]);
+        }
+    }
+
+    private final File file;
+
+    /** The log in a file, which need not exist. */
+    public RoundLog(File file) {
+        this.file = file;
+    }
+
+    /** What the device is doing, or what went wrong, in one sentence; empty before the first. */
+    public synchronized String now() {
+        return lines().get(0);
+    }
+
+    /** The last rounds, the newest first. */
+    public synchronized List<Round> rounds() {
+        List<Round> rounds = parsed(lines());
+        Collections.reverse(rounds);
+        return rounds;
+    }
+
+    private static List<Round> parsed(List<String> lines) {
+        List<Round> rounds = new ArrayList<Round>();
+        for (String line : lines.subList(1, lines.size())) {
+            rounds.add(Round.of(line));
+        }
+        return rounds;
+    }
+
+    synchronized void say(String sentence) {
+        List<String> lines = lines();
+        lines.set(0, plain(sentence));
+        write(lines);
+    }
+
+    synchronized void add(Round round) {
+        List<String> lines = lines();
+        lines.add(plain(round.line()));
+        if (lines.size() > KEPT + 1) {
+            lines.remove(1);
+        }
+        write(lines);
+    }
+
+    private static String plain(String text) {
+        return text.replaceAll("[\\p{Cntrl}&&[^\t]]", " ");
+    }
+
+    private List<String> lines() {
+        try {
+            if (file.exists()) {
+                List<String> lines = new ArrayList<String>(
+                        Files.readAllLines(file.toPath(), StandardCharsets.UTF_8));
+                parsed(lines);
+                return lines;
+            }
+        } catch (IOException | IllegalArgumentException | IndexOutOfBoundsException error) {
+            // Only shown to a person: a damaged log begins anew.
+        }
+        return new ArrayList<String>(Collections.singletonList(""));
+    }
+
+    private void write(List<String> lines) {
+        File fresh = new File(file.getPath() + ".new");
+        try {
+            Files.write(fresh.toPath(), lines, StandardCharsets.UTF_8);
+            Files.move(fresh.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE);
+        } catch (IOException error) {
+            // A full disk: training goes on without the log.
+        }
+    }
+}

@@ -1,0 +1,112 @@
+package org.sedge.android;
+
+import android.app.job.JobParameters;
+import android.app.job.JobService;
+
+import org.sedge.edge.Agent;
+import org.sedge.edge.AgentConfig;
+import org.sedge.edge.Examples;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.backends.Backend;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicReference;
+
+/**
+ * A phone's part in a fleet, as a job of Android: connects, trains what it is asked to, sends its update, ends.
+ *
+ * <p>An app's own service says which examples to train on, and stands in its manifest with the permission
+ * {@code android.permission.BIND_JOB_SERVICE}. {@link Conditions} decide when it runs. Android gives a job about ten
+ * minutes; a longer training goes on from its last checkpoint in the next.
+ */
+public abstract class TrainingService extends JobService {
+    private static final long LONGEST_MILLIS = 9 * 60 * 1000;
+    // Of the process: two agents must not share a state folder, and Android makes a new service for each job.
+    private static final AtomicReference<Work> RUNNING = new AtomicReference<Work>();
+
+    /** The examples that this phone trains on; read anew for each job, on its own thread. */
+    protected abstract Examples examples() throws IOException, SedgeException;
+
+    /** The runtimes that this app has, the preferred one first. */
+    protected List<Backend> backends() {
+        return Backends.installed();
+    }
+
+    @Override
+    public boolean onStartJob(JobParameters job) {
+        Work work = new Work(job);
+        if (!RUNNING.compareAndSet(null, work)) {
+            return false;
+        }
+        new Thread(work, "sedge").start();
+        return true;
+    }
+
+    @Override
+    public boolean onStopJob(JobParameters job) {
+        Work work = RUNNING.get();
+        if (work != null && work.job.getJobId() == job.getJobId()) { // Android's own copy of the parameters
+            work.stop();
+        }
+        return true;
+    }
+
+    private final class Work implements Runnable {
+        final JobParameters job;
+        private Agent agent;
+        private boolean stopped;
+
+        Work(JobParameters job) {
+            this.job = job;
+        }
+
+        synchronized void stop() {
+            stopped = true;
+            if (agent != null) {
+                agent.stop();
+            }
+        }
+
+        private synchronized void begin(Agent agent) {
+            this.agent = agent;
+            if (stopped) {
+                agent.stop();
+            }
+        }
+
+        @Override
+        public void run() {
+            RoundLog log = Membership.log(TrainingService.this);
+            try (TrainingNotice notice = new TrainingNotice(TrainingService.this)) {
+                log.say(train(log, notice));
+            } catch (SedgeException error) {
+                log.say(error.getMessage());
+            } catch (IOException | RuntimeException error) {
+                log.say("Training failed: " + error);
+            } catch (OutOfMemoryError error) {
+                log.say("There are more examples than this phone has memory for.");
+            } finally {
+                RUNNING.set(null);
+                jobFinished(job, false);
+            }
+        }
+
+        private String train(RoundLog log, TrainingNotice notice) throws SedgeException, IOException {
+            AgentConfig config = Membership.config(TrainingService.this);
+            if (config == null) {
+                return "This phone has not joined a fleet.";
+            }
+            List<Backend> backends = backends();
+            if (backends.isEmpty()) {
+                return "This app was built without a runtime for models; see docs/android.md.";
+            }
+            log.say("Connecting to " + config.url + " …");
+            Progress progress = new Progress(log, notice);
+            Agent agent = new Agent(config, Membership.state(TrainingService.this, config), backends, examples(),
+                    progress);
+            begin(agent);
+            return progress.ended(agent.runUntilIdle(LONGEST_MILLIS));
+        }
+    }
+}

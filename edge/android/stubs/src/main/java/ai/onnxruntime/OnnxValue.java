@@ -1,0 +1,7 @@
+package ai.onnxruntime;
+
+/** Of ONNX Runtime's AAR. Compile-only. */
+public interface OnnxValue extends AutoCloseable {
+    @Override
+    void close();
+}

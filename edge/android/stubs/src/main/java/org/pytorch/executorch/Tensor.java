@@ -1,0 +1,33 @@
+package org.pytorch.executorch;
+
+import java.nio.ByteBuffer;
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.nio.LongBuffer;
+
+/** Of ExecuTorch's AAR: what we call. Compile-only. */
+public abstract class Tensor {
+    public static Tensor fromBlob(FloatBuffer data, long[] shape) {
+        throw new AssertionError("stub");
+    }
+
+    public static Tensor fromBlob(LongBuffer data, long[] shape) {
+        throw new AssertionError("stub");
+    }
+
+    public static Tensor fromBlob(IntBuffer data, long[] shape) {
+        throw new AssertionError("stub");
+    }
+
+    public static Tensor fromBlobUnsigned(ByteBuffer data, long[] shape) {
+        throw new AssertionError("stub");
+    }
+
+    public long[] shape() {
+        throw new AssertionError("stub");
+    }
+
+    public float[] getDataAsFloatArray() {
+        throw new AssertionError("stub");
+    }
+}

@@ -1,0 +1,40 @@
+package com.example.walks;
+
+import android.content.Context;
+import android.database.Cursor;
+import android.database.sqlite.SQLiteDatabase;
+
+import org.sedge.android.Conditions;
+import org.sedge.android.Membership;
+import org.sedge.android.TrainingService;
+import org.sedge.edge.Examples;
+import org.sedge.edge.SedgeException;
+
+import java.io.IOException;
+
+/** A walking app's part in a fleet: which examples it has, and how a person joins. The rest is the library's. */
+public final class WalkTraining extends TrainingService {
+    private static final int FEATURES = 13;
+
+    @Override
+    protected Examples examples() throws SedgeException {
+        try (SQLiteDatabase walks = openOrCreateDatabase("walks", MODE_PRIVATE, null);
+                Cursor row = walks.rawQuery("SELECT kind, * FROM windows", null)) {
+            float[] inputs = new float[row.getCount() * FEATURES];
+            long[] labels = new long[row.getCount()];
+            for (int i = 0; row.moveToNext(); i++) {
+                labels[i] = row.getLong(0);
+                for (int f = 0; f < FEATURES; f++) {
+                    inputs[i * FEATURES + f] = row.getFloat(1 + f);
+                }
+            }
+            return new Examples(inputs, new long[] {FEATURES}, labels);
+        }
+    }
+
+    /** From a settings screen; both exceptions say in one sentence what is wrong. */
+    static void join(Context context, String joinText) throws SedgeException, IOException {
+        Membership.join(context, joinText);
+        new Conditions().schedule(context, WalkTraining.class);
+    }
+}

@@ -1,0 +1,42 @@
+"""The Java core and its tests, compiled once for a session, and what runs them."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+CORE = Path(__file__).parents[2] / "edge" / "android" / "core"
+VECTORS = Path(__file__).parents[1] / "vectors"
+JARS = Path("/usr/share/java")
+PACKAGES = "openjdk-17-jdk-headless junit4 libzstd-jni-java"
+LIBRARIES = ("junit4.jar", "hamcrest-core.jar", "zstd-jni.jar")
+# A small heap, as on a phone, and no more threads than the fleet's other processes have.
+JAVA = ("java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+def compiled(folder: Path) -> str:
+    """Compile the core and its tests as Java 8. Returns the class path. Fails the test for a warning."""
+    lacking = [name for name in LIBRARIES if not (JARS / name).exists()]
+    assert not lacking, f"{lacking}: apt-get install {PACKAGES}"
+    libraries = ":".join(str(JARS / name) for name in LIBRARIES)
+    product = [*map(str, sorted((CORE / "src" / "main").rglob("*.java")))]
+    tests = [*map(str, sorted((CORE / "src" / "test").rglob("*.java")))]
+    options = ("javac", "--release", "8", "-Xlint:all,-options", "-Werror", "-d", str(folder))
+    run([*options, *product])  # against nothing but the standard library
+    run([*options, "-cp", f"{folder}:{libraries}", *tests])
+    return f"{folder}:{libraries}"
+
+
+def run(words: Sequence[str], seconds: float = 300) -> str:
+    """Run a command to its end; its output. Fails the test when it fails."""
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False
+    )
+    output = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, output
+    return output
+
+
+def junit(class_path: str, test: str, folder: Path, *options: str) -> str:
+    """Run one class of JUnit tests."""
+    properties = (f"-Dsedge.vectors={VECTORS}", f"-Djava.io.tmpdir={folder}", *options)
+    return run([*JAVA, *properties, "-cp", class_path, "org.junit.runner.JUnitCore", test])

@@ -1,0 +1,123 @@
+"""The Android layer without Android: join texts, the log of rounds, .npz files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.android.classes import java
+from tests.android.java import VECTORS
+
+from sedge_cloud.admin.enrolment import join_text
+from sedge_cloud.config import BrokerConfig, CloudConfig
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) -> None:
+    """E7 of protocol/spec/enrolment.md, from the coordinator's own function to the app's field."""
+    (tmp_path / "secret").write_text(bytes(range(32)).hex() + "\n")
+    texts = [
+        join_text(CloudConfig("home", broker=BrokerConfig("mqtt://10.0.0.1")), "phone-1", tmp_path)
+    ]
+    (tmp_path / "ca.pem").write_text(PEM)
+    cloud = CloudConfig("home", broker=BrokerConfig("mqtts://broker.example:8884"))
+    texts.append(f"  {join_text(cloud, 'phone-1', tmp_path)}\n")
+    refused = ["", "https://broker.example", texts[0][:-30], texts[0].replace("sedge:", "sedge:!")]
+    said = java(class_path, "org.sedge.android.ReadJoinText", *texts, *refused)
+    secret = bytes(range(32)).hex()
+    assert said[:2] == [
+        f"phone-1 home mqtt://10.0.0.1 {secret} no authority",
+        f"phone-1 home mqtts://broker.example:8884 {secret} {PEM.replace(chr(10), '|')}",
+    ]
+    assert len(said) == 6
+    for line in said[2:]:
+        assert line.startswith("join text: ")
+        assert secret[:8] not in line
+
+
+def test_a_graph_is_checked_and_its_names_become_positions(class_path: str, tmp_path: Path) -> None:
+    """The calls of ONNX Runtime's AAR, on stand-ins of its classes; nothing that it makes is left open."""
+    cases = json.loads((VECTORS / "spec.json").read_text())["programs"]
+    good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
+    good.write_bytes(bytes.fromhex(cases[0]["program"]))
+    bad.write_bytes(next(bytes.fromhex(c["program"]) for c in cases if c["rule"] == "a function"))
+    said = java(class_path, "org.sedge.onnxruntime.RunGraph", good, bad, tmp_path / "none.onnx")
+    assert said[:3] == ["[2] [6.0, 7.0]", "[] [12.0]", "onnxruntime: theta has another shape"]
+    assert said[3].startswith("onnxruntime: bad.onnx: program: field 25 is not allowed")
+    assert said[4].startswith("onnxruntime: none.onnx: ")
+    assert said[5:] == ["0"]
+
+
+def test_the_log_keeps_the_last_hundred_rounds(class_path: str, tmp_path: Path) -> None:
+    now, *rounds = java(class_path, "org.sedge.android.KeepLog", tmp_path / "rounds", "103")
+    assert now == "All is well."
+    assert len(rounds) == 100
+    assert rounds[0] == "103000 first 103 0.25 0.5 2000 3000 one line\ttab"
+    assert rounds[-1] == "4000 first 4 0.25 NaN 2000 3000 one line\ttab"
+
+
+def test_a_damaged_log_begins_anew(class_path: str, tmp_path: Path) -> None:
+    path = tmp_path / "rounds"
+    for damaged in (b"", b"\xff\xfe", b"now\nno round\n", b"now\n1\tr\tx\t0\t0\t0\t0\t\n"):
+        path.write_bytes(damaged)
+        assert len(java(class_path, "org.sedge.android.KeepLog", path, "2")) == 3
+
+
+X = np.arange(6).reshape(2, 1, 3)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_examples_are_read_as_numpy_wrote_them(
+    class_path: str, save: object, tmp_path: Path
+) -> None:
+    arrays: list[tuple[NDArray[np.generic], NDArray[np.generic], list[float]]] = [
+        (X.astype(np.float32), np.array([1, 0]), [0, 1, 2, 3, 4, 5]),
+        (X.astype(np.float64), np.array([1, 0], np.int32), [0, 1, 2, 3, 4, 5]),
+        ((X * 51).astype(np.uint8), np.array([1, 0], np.uint8), [0, 0.2, 0.4, 0.6, 0.8, 1]),
+    ]
+    paths: list[Path] = []
+    for index, (x, y, _) in enumerate(arrays):
+        paths.append(tmp_path / f"{index}.npz")
+        save(paths[-1], y=y, other=np.zeros(3), x=x)  # type: ignore[operator]
+    assert java(class_path, "org.sedge.android.ReadNpz", *paths) == [
+        f"[1, 3] {[float(value) for value in values]} [1, 0]" for _, _, values in arrays
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "expected x (N, ...) and y (N,) of whole numbers"),
+        ({"x": X, "y": np.zeros(2)}, "expected x (N, ...) and y (N,) of whole numbers"),
+        ({"x": X, "y": np.zeros(3, int)}, "inputs: found 6 numbers, expected 3 rows of 3"),
+        ({"x": np.asfortranarray(X[:, 0]), "y": np.zeros(2, int)}, "array in C order"),
+        ({"x": np.float32(1), "y": np.zeros(1, int)}, "expected x (N, ...)"),
+    ],
+)
+def test_examples_of_another_kind_are_one_clear_error(
+    class_path: str, arrays: dict[str, NDArray[np.generic]], message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "bad.npz", **arrays)  # type: ignore[arg-type]
+    (said,) = java(class_path, "org.sedge.android.ReadNpz", tmp_path / "bad.npz")
+    assert message in said
+
+
+def test_a_damaged_archive_is_one_clear_error(class_path: str, tmp_path: Path) -> None:
+    """Each of 100 changed bytes of a stored file, and other files, gives examples or an error."""
+    path = tmp_path / "good.npz"
+    np.savez(path, x=X.astype(np.float32), y=np.array([1, 0]))
+    good = path.read_bytes()
+    rng = np.random.default_rng(0)
+    contents = [b"", b"no archive", good[: len(good) // 2]]
+    for _ in range(100):
+        changed = bytearray(good)
+        changed[rng.integers(len(changed))] ^= int(rng.integers(1, 256))
+        contents.append(bytes(changed))
+    paths = [tmp_path / f"{index}.npz" for index in range(len(contents))]
+    for file, content in zip(paths, contents, strict=True):
+        file.write_bytes(content)
+    said = java(class_path, "org.sedge.android.ReadNpz", *paths)
+    assert len(said) == len(paths)
+    assert all("not an .npz" in line for line in said[:3])

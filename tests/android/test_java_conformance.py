@@ -1,0 +1,23 @@
+"""``sedge-cloud conformance`` against the agent in Java."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.android.java import run
+from tests.android.java_fleet import JavaFleet
+from tests.system.harness import RealFleet, free_port
+
+pytestmark = pytest.mark.fleet
+
+
+def test_the_agent_in_java_keeps_every_rule(fleet: RealFleet, class_path: str, means: Path) -> None:
+    port = free_port()
+    java = JavaFleet(fleet, class_path)
+    java.add("candidate", 1, f"mqtt://127.0.0.1:{port}")
+    java.start("candidate")
+    cloud = [sys.executable, "-m", "sedge_cloud", "-c", str(fleet.folder / "cloud.toml")]
+    words = ["conformance", "candidate", "--bundle", str(means), "--gate", str(port)]
+    kept = run([*cloud, *words])
+    print(kept)
+    assert "an order that is played back is dropped" in kept

@@ -1,0 +1,52 @@
+"""An agent in Java that joins by a join text, over TLS."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from tests.android.java import JAVA
+from tests.android.java_fleet import MAIN, MEANS, JavaFleet
+from tests.system.harness import RealFleet, accepts, free_port, wait_until
+from tests.system.test_mosquitto_conf import Authority
+
+pytestmark = pytest.mark.fleet
+
+
+def join_text(secret: str, **values: str) -> str:
+    """What a person carries to the device."""
+    packed = json.dumps({"fleet": "test", "secret": secret.strip(), **values}).encode()
+    return "sedge:" + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def test_an_agent_joins_over_tls_and_only_its_own_broker(
+    fleet: RealFleet, class_path: str, tmp_path: Path
+) -> None:
+    own, other = Authority(tmp_path / "own"), Authority(tmp_path / "other")
+    own.issue("broker")
+    port = free_port()
+    conf = fleet.folder / "mosquitto.conf"
+    lines = conf.read_text().splitlines()
+    accounts = [line for line in lines if line.startswith(("allow_", "password_file", "acl_file"))]
+    certificate = f"certfile {own.folder}/broker.crt", f"keyfile {own.folder}/broker.key"
+    more = [f"listener {port} 127.0.0.1", *certificate, *accounts]
+    conf.write_text("\n".join([*lines, *more]) + "\n")
+    fleet.kill("broker")
+    fleet.start_broker()
+    wait_until(lambda: accepts(port), 10, "Mosquitto listens")
+    fleet.start_cloud()
+    java = JavaFleet(fleet, class_path)
+    for number, (device, authority) in enumerate((("good", own), ("wrong", other))):
+        home = java.add(device, seed=number)
+        text = join_text(
+            (home / "secret").read_text(), device=device, url=f"mqtts://127.0.0.1:{port}",
+            ca=(authority.folder / "ca.crt").read_text(),
+        )  # fmt: skip
+        words = [text, str(home / "state"), str(home / "train.npz"), MEANS]
+        without_zstd = class_path.split(":")[0]  # which is then not announced
+        fleet.start(device, [*JAVA, "-cp", without_zstd, MAIN, *words])
+    wait_until(lambda: "joined test as good" in fleet.log("good"), 30, "the device is welcomed")
+    wait_until(lambda: "SSLHandshakeException: PKIX path" in fleet.log("wrong"), 30, "refusal")
+    assert "joined" not in fleet.log("wrong")
+    assert fleet.stop("good") == 143  # of SIGTERM, after the agent has said goodbye
+    wait_until(lambda: "good" in fleet.log("cloud"), 10, "the coordinator knows the device")

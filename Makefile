@@ -7,15 +7,15 @@ RESULTS = tools/bench/results
 
 # Tests that begin first, so that neither of two processes is left alone with a long file at the end.
 LONGEST = tests/export tests/system tests/emulate
-FLEETS = tests/test_examples.py tests/emulate tests/system tests/bench tests/reproduce
+FLEETS = tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
 
-.PHONY: demo native test test-fleet test-slow test-arm64 pi-boot mutation check figures reproduce reproduce-all clean
+.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android mutation check figures reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
 
 test: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu and not arm64 and not boot" $(LONGEST) tests
+	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu and not arm64 and not boot and not android" $(LONGEST) tests
 
 # Whole fleets, most of them of real processes with a real broker.
 test-fleet: $(VENV)/dev.ready
@@ -32,6 +32,13 @@ test-arm64: $(VENV)/dev.ready
 pi-boot: $(VENV)/dev.ready
 	$(BIN)/pytest -m boot tests/arm64
 
+# The Android client in dist/android: the core, the library, a signed APK without a runtime; then its tests.
+# Debian's packages suffice; what only Debian 11 has is downloaded and kept below runs/android.
+android: $(VENV)/dev.ready
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev aapt zipalign apksigner libasm-java
+	$(BIN)/python edge/android/build.py
+	$(BIN)/pytest -m "not fleet" tests/android
+
 # Wheels of sedge-executorch in dist/: for this machine, and for arm64 where g++-aarch64-linux-gnu is installed.
 native: $(VENV)/dev.ready
 	$(BIN)/python edge/native/build.py
@@ -39,6 +46,10 @@ native: $(VENV)/dev.ready
 # How many of 150 small faults in the central modules the tests notice: about an hour on two cores.
 mutation: $(VENV)/dev.ready
 	$(BIN)/python -m tools.bench.mutation
+
+# docs/reference.md from the code, and all pages as a site in runs/site.
+docs: $(VENV)/dev.ready
+	$(BIN)/python -m tools.docs
 
 check: $(VENV)/dev.ready
 	$(BIN)/ruff format --check $(SOURCES)
@@ -86,7 +97,8 @@ $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 	touch $@
 
 $(VENV)/dev.ready: pyproject.toml constraints.txt tools/setup
-	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto dataset-fashion-mnist systemd openssl g++
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto dataset-fashion-mnist systemd openssl g++ \
+		openjdk-17-jdk-headless junit4 libzstd-jni-java chromium
 	touch $@
 
 clean:

@@ -71,6 +71,25 @@ def test_own_model(tmp_path: Path) -> None:
     assert sum(device.num_train + device.num_test for device in fedobp.devices) == 178
 
 
+def test_regression(tmp_path: Path) -> None:
+    """``regression.py`` through ``regression.toml``; 0.66 is the error of the targets' median."""
+    result = run_fleet("regression.toml", tmp_path)
+    assert (result.metric.name, result.metric.better) == ("mean_absolute_error", "lower")
+    for strategy in result.strategies:
+        assert strategy.before.mean < 0.5 < strategy.rounds[0].before_mean
+        assert strategy.before.min < strategy.before.mean < strategy.before.worst_tenth
+        assert headline(strategy, result.metric).worst.before == strategy.before.worst_tenth
+    page = (tmp_path / "report.html").read_text()
+    assert "The mean absolute error is measured on" in page and "ccuracy" not in page
+
+
+def test_anomaly(tmp_path: Path) -> None:
+    """``anomaly.py`` through ``anomaly.toml``: the loss is the metric."""
+    result = run_fleet("anomaly.toml", tmp_path)
+    assert (result.metric.name, result.model.name) == ("loss", "anomaly:build")
+    assert all(strategy.before.mean < 0.03 for strategy in result.strategies)
+
+
 def test_lora(tmp_path: Path) -> None:
     """``lora.py`` through ``lora.toml``: adapters and head travel, the base once."""
     result = run_fleet("lora.toml", tmp_path, "--rounds", "2", "--only=fedavg")

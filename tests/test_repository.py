@@ -85,6 +85,21 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/codec/test_vector_reference.py",
         "bit by bit, against a second decoder",
     ),
+    "sedge_edge.backends.rows": (
+        "tests/system/test_objectives.py",
+        "each loss against torch's own",
+    ),
+    "sedge_edge.training.meter": ("tests/edge/training/test_job.py", "what a job's report says"),
+    "sedge_edge.training.preparation": (
+        "tests/edge/training/test_job.py",
+        "with the job it prepares",
+    ),
+    "sedge_export.objective": (
+        "tests/system/test_objectives.py",
+        "each choice, exported and trained",
+    ),
+    "sedge_export.step_memory": ("tests/export/test_export_cli.py", "the figures it prints"),
+    "sedge_export.arguments": ("tests/export/test_export_cli.py", "the command"),
     "sedge_protocol.wire.effects": ("tests/edge/test_runtime.py", "records without a line of code"),
     "sedge_protocol.host.onnx_runtime": (
         "tests/edge/backends/test_onnx_runtime.py",
@@ -93,6 +108,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_cloud.admin.templates": (
         "tests/cloud/admin/test_cloud_runs.py",
         "the files it writes are read back, and serve a real broker in test_enrolment.py",
+    ),
+    "sedge_cloud.status.": (
+        "tests/cloud/status/test_problems.py",
+        "the facts are one: seen in every situation, and by HTTP in test_status_server.py",
     ),
     "sedge_cloud.events": ("tests/cloud/test_service.py", "records without a line of code"),
     "sedge_cloud.strategies.": (
@@ -114,6 +133,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_cloud.devices.capabilities": (
         "tests/cloud/rounds/test_orders.py",
         "with what is ordered",
+    ),
+    "sedge_cloud.store.connection": (
+        "tests/cloud/store/test_database.py",
+        "opened, refused, crashed and shared, through the store's own methods",
     ),
     "sedge_cloud.store.schema": (
         "tests/cloud/store/test_database.py",
@@ -271,7 +294,7 @@ def test_who_has_files_of_its_own_uses_them() -> None:
 def test_one_file_owns_each_library() -> None:
     owners = {
         "paho": "sedge_protocol.host.mqtt",
-        "sqlite3": "sedge_cloud.store.database",
+        "sqlite3": "sedge_cloud.store.connection",
         "onnxruntime": "sedge_protocol.host.onnx_runtime",
     }
     for library, owner in owners.items():
@@ -456,6 +479,7 @@ def test_every_example_is_in_a_test() -> None:
         path.read_text()
         for path in (
             ROOT / "tests" / "test_examples.py",
+            *found(ROOT / "tests" / "android", "*.py"),
             *found(ROOT / "tests" / "emulate", "*.py"),
             *found(ROOT / "tests" / "system", "*.py"),
         )

@@ -1,34 +1,52 @@
 """``sedge-cloud``: the coordinator's command line."""
 
 import argparse
-import logging
 import sys
 import time
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin import runs as administration
+from sedge_cloud.admin.bundles import costs
+from sedge_cloud.admin.commands import add_run_commands, add_state_commands, open_state
 from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.initial_parameters import write_bundle
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.templates import write_first_files
-from sedge_cloud.config import CloudConfig, RunConfig, broker_settings, load_cloud, load_run
+from sedge_cloud.config import (
+    CloudConfig,
+    RunConfig,
+    RunFile,
+    broker_settings,
+    load_cloud,
+    load_run,
+)
 from sedge_cloud.conformance.shell import conform
 from sedge_cloud.conformance.stage import Finding
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import VERSION
 from sedge_cloud.service import Service
+from sedge_cloud.status import lines
+from sedge_cloud.status.beside import beside
+from sedge_cloud.status.live import Recorder
+from sedge_cloud.status.reader import Reader
 from sedge_cloud.store.database import Store
-from sedge_protocol.errors import SedgeError
+from sedge_cloud.strategies import STRATEGIES
+from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.host.console import reader_may_leave
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
+from sedge_protocol.host.reference import reference
+from sedge_protocol.host.systemd import log_to_stderr
 from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.objective import ACCURACY, LOSS, METRICS, Metric
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
+FILES: Mapping[str, type[msgspec.Struct]] = {"cloud.toml": CloudConfig, "run.toml": RunFile}
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 
 
@@ -74,7 +92,11 @@ def _parser() -> argparse.ArgumentParser:
     _bundle_parser(
         commands.add_parser("bundle", help="write a bundle for devices that train with own code")
     )
+    keys = commands.add_parser("reference", help="every key of a file, or option of a strategy")
+    keys.add_argument("of", choices=[*FILES, *STRATEGIES])
+    keys.set_defaults(call=_reference)
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
+    add_state_commands(commands)
     _device_parser(commands.add_parser("device", help="enrol and revoke devices"))
     return parser
 
@@ -96,6 +118,8 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--bundle", type=Path, required=True, action="append", help=help_text)
     start.add_argument("--run-file", type=Path, required=True, help="run.toml: strategy, rounds, …")
     start.set_defaults(call=_run_start)
+    help_text = "begin with the global model of this run, or of this .npz file"
+    start.add_argument("--from", dest="source", metavar="RUN", default="", help=help_text)
     stop = commands.add_parser("stop", help="stop a run")
     stop.add_argument("name")
     stop.set_defaults(call=_run_stop)
@@ -104,6 +128,12 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="one JSON object a round")
     show.set_defaults(call=_run_show)
+    help_text = "the fleet as it is now, drawn again at every change, until no run is going on"
+    watch = commands.add_parser("watch", help=help_text)
+    watch.add_argument("name", nargs="?", help="of one run; default: all that are running")
+    watch.add_argument("--json", action="store_true", help="one JSON object of facts a change")
+    watch.set_defaults(call=_run_watch)
+    add_run_commands(commands)
 
 
 def _bundle_parser(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +144,11 @@ def _bundle_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sample-shape", type=_row_shape, required=True, help=help_text)
     parser.add_argument("--sample-type", choices=("float32", "int64"), default="float32")
     parser.add_argument("--batch-size", type=_count, required=True)
-    parser.add_argument("--num-classes", type=_count, required=True)
+    parser.add_argument("--num-classes", type=_count, default=0, help="without it y has no labels")
+    help_text = "shape of one row of y where it has numbers: 1 (default: y is x)"
+    parser.add_argument("--target-shape", type=_row_shape, help=help_text)
+    help_text = "what the functions report, higher or lower being better: rmse:lower"
+    parser.add_argument("--metric", type=_metric, help=help_text)
     parser.add_argument("--name", required=True, help="name of the bundle")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.set_defaults(call=_bundle)
@@ -122,6 +156,13 @@ def _bundle_parser(parser: argparse.ArgumentParser) -> None:
 
 def _row_shape(text: str) -> tuple[int, ...]:
     return tuple(_count(part) for part in text.split(","))
+
+
+def _metric(text: str) -> Metric:
+    name, _, better = text.partition(":")
+    if better not in ("higher", "lower") or not 1 <= len(name) <= 64:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected NAME:higher or NAME:lower")
+    return METRICS.get(name) or Metric(name, "higher" if better == "higher" else "lower")
 
 
 def _count(text: str) -> int:
@@ -145,16 +186,23 @@ def _device_parser(parser: argparse.ArgumentParser) -> None:
         add.add_argument(
             "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
         )
+        add.add_argument(
+            "--join", action="store_true", help="also print the files as one line for a phone's app"
+        )
         add.set_defaults(call=_device_issue, issue=issue)
     revoke = commands.add_parser("revoke", help="no longer listen to a device")
     revoke.add_argument("device")
     revoke.set_defaults(call=_device_revoke)
-    commands.add_parser("list", help="every device").set_defaults(call=_device_list)
+    devices = commands.add_parser(
+        "list", help="every device: online or not, since when, what is wrong"
+    )
+    devices.add_argument("--json", action="store_true", help="one JSON object a device")
+    devices.set_defaults(call=_device_list)
 
 
-def _open(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
-    cloud = load_cloud(arguments.config)
-    return cloud, Store(act_as_owner(Path(cloud.state_dir)))
+def _reader(arguments: argparse.Namespace) -> Reader:
+    cloud, store = open_state(arguments)
+    return Reader(cloud.fleet, Path(cloud.state_dir), store)
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -171,27 +219,44 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _bundle(arguments: argparse.Namespace) -> int:
     rows = TensorSpec(arguments.sample_type, arguments.sample_shape)
-    batch_size, num_classes = arguments.batch_size, arguments.num_classes
-    folder: Path = arguments.out
+    folder, classes = arguments.out, arguments.num_classes
+    target = TensorSpec("int64", ()) if classes else None
+    if arguments.target_shape is not None:
+        target = TensorSpec("float32", arguments.target_shape)
+    metric = arguments.metric or (ACCURACY if classes else LOSS)
     manifest = write_bundle(
-        arguments.function, arguments.name, rows, batch_size, num_classes, folder
+        arguments.function,
+        arguments.name,
+        rows,
+        target,
+        arguments.batch_size,
+        classes,
+        metric,
+        folder,
     )
     layout = manifest.layout
     print(f"{folder}: {layout.size:,} parameters in {len(layout.tensors)} tensors")
     return 0
 
 
+def _reference(arguments: argparse.Namespace) -> int:
+    of: str = arguments.of
+    print(reference(of, FILES[of] if of in FILES else STRATEGIES[of]), end="")
+    return 0
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     cloud = load_cloud(arguments.config)
-    logging.basicConfig(
-        level=cloud.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(cloud.log_level)
     settings = broker_settings(cloud)
     folder = act_as_owner(Path(cloud.state_dir), for_good=True)
     with lock_folder(folder), closing(Store(folder)) as store, closing(Loop()) as loop:
         loop.stop_on_signals()
-        core = Coordinator(cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()))
-        with closing(Service(core, settings)) as service:
+        core = Coordinator(
+            cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep
+        )
+        recorder = Recorder(core, folder)
+        with beside(cloud), closing(Service(core, settings, recorder=recorder)) as service:
             service.ready()
             loop.run([service], lambda: False)
     return 0
@@ -220,23 +285,26 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
 
 def _run_start(arguments: argparse.Namespace) -> int:
-    _, store = _open(arguments)
+    _, store = open_state(arguments)
     whole, *narrower = arguments.bundle
     with as_caller():
         config = load_run(arguments.run_file)
-    administration.start_run(store, arguments.name, whole, config, narrower)
+    administration.start_run(store, arguments.name, whole, config, narrower, arguments.source)
+    for folder in arguments.bundle:
+        for line in costs(folder):
+            print(line)
     print(f"run {arguments.name} begins as soon as its devices are online")
     return 0
 
 
 def _run_stop(arguments: argparse.Namespace) -> int:
-    administration.stop_run(_open(arguments)[1], arguments.name)
+    administration.stop_run(open_state(arguments)[1], arguments.name)
     print(f"run {arguments.name} is stopped")
     return 0
 
 
 def _run_list(arguments: argparse.Namespace) -> int:
-    _, store = _open(arguments)
+    _, store = open_state(arguments)
     rows = store.runs()
     print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
     for row in rows:
@@ -248,13 +316,27 @@ def _run_list(arguments: argparse.Namespace) -> int:
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
-    for line in run_report(_open(arguments)[1], arguments.name, arguments.json):
+    for line in run_report(_reader(arguments), arguments.name, arguments.json):
         print(line)
     return 0
 
 
+def _run_watch(arguments: argparse.Namespace) -> int:
+    try:
+        from sedge_cloud.status import watch  # rich comes with an extra
+    except ModuleNotFoundError as exc:
+        raise ConfigError("run watch", exc.name, "pip install 'sedge-fl[http]'") from exc
+    name: str | None = arguments.name
+    reader = _reader(arguments)
+    if name is not None and reader.read().run(name) is None:
+        raise ConfigError("run", name, "the name of a run (see `run list`)")
+    with suppress(KeyboardInterrupt):
+        (watch.as_json if arguments.json else watch.watch)(reader, name)
+    return 0
+
+
 def _device_issue(arguments: argparse.Namespace) -> int:
-    cloud, store = _open(arguments)
+    cloud, store = open_state(arguments)
     service: bool = arguments.service
     folder: Path = arguments.issue(store, cloud, arguments.device, arguments.out, service)
     if service:
@@ -268,11 +350,16 @@ def _device_issue(arguments: argparse.Namespace) -> int:
     if cloud.broker.cert_file is not None:
         print(f"If the broker asks devices for certificates: one with CN={arguments.device}, its key and "
               "their lines in edge.toml belong there as well.")  # fmt: skip
+    if arguments.join:
+        print(
+            "The join text, with the secret in it; paste it into the app, or show it as a QR code:"
+        )
+        print(enrolment.join_text(cloud, arguments.device, folder))
     return 0
 
 
 def _device_revoke(arguments: argparse.Namespace) -> int:
-    cloud, store = _open(arguments)
+    cloud, store = open_state(arguments)
     enrolment.revoke_device(store, cloud, arguments.device)
     print(f"device {arguments.device} is revoked; the coordinator no longer listens to it.")
     if cloud.broker.device_password_file is not None:
@@ -286,10 +373,16 @@ def _device_revoke(arguments: argparse.Namespace) -> int:
 
 
 def _device_list(arguments: argparse.Namespace) -> int:
-    rows = _open(arguments)[1].devices()
-    print(f"{'device':<32} {'state':<9} starts")
-    for row in rows:
-        print(f"{row.device:<32} {'revoked' if row.revoked else 'enrolled':<9} {row.incarnation}")
+    facts = _reader(arguments).read()
+    if arguments.json:
+        for device in facts.devices:
+            print(msgspec.json.encode(device).decode())
+        return 0
+    print(lines.DEVICES)
+    for device in facts.devices:
+        print(lines.device_line(device, facts.at))
+    for problem in facts.problems:
+        print(lines.problem_line(problem, facts.at))
     return 0
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
+from sedge_cloud.status.settings import HttpConfig, NotifyConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
@@ -117,7 +118,18 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return math.pow(self.final, done)
 
 
-class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run has behind it: the rounds up to ``last``, ``trained`` of them training rounds that count.
+
+    ``num_rounds`` was the number planned then.
+    """
+
+    num_rounds: int
+    trained: int
+    last: int
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run. ``options`` are the strategy's own.
 
     A round opens once ``min_available_devices`` are online, and asks ``fraction_train`` of them, at least
@@ -154,6 +166,15 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     schedule: ScheduleConfig = ScheduleConfig()
     codec: CodecConfig = CodecConfig()
 
+
+class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run as it is stored: what its file says, and the stages that lie behind it once it was resumed.
+
+    Evaluation rounds are counted anew in each stage.
+    """
+
+    earlier: tuple[Stage, ...] = ()
+
     def training_in(self, number: int) -> Training:
         """How devices train in a round with this number, from 1; in an evaluation as in the next one."""
         done = min(self.training_rounds(number - 1), self.num_rounds - 1)
@@ -168,18 +189,27 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def total_rounds(self) -> int:
         """The number of training and evaluation rounds."""
-        return self.num_rounds + self.evaluates * -(-self.num_rounds // self._evaluation_interval)
+        trained, last = (
+            (self.earlier[-1].trained, self.earlier[-1].last) if self.earlier else (0, 0)
+        )
+        left = self.num_rounds - trained
+        return last + left + self.evaluates * -(-left // (self.evaluate_every or left))
 
     def training_rounds(self, number: int) -> int:
         """How many of the first ``number`` rounds are training rounds."""
+        trained = last = 0
+        for stage in self.earlier:
+            if number <= stage.last:
+                found = self._trainings(number - last, stage.num_rounds - trained)
+                return min(stage.trained, trained + found)
+            trained, last = stage.trained, stage.last
+        return trained + self._trainings(number - last, self.num_rounds - trained)
+
+    def _trainings(self, number: int, planned: int) -> int:
+        """How many of a stage's first ``number`` rounds train, when ``planned`` are to."""
         if not self.evaluates:
             return number
-        return min(self.num_rounds, number - number // (self._evaluation_interval + 1))
-
-    @property
-    def _evaluation_interval(self) -> int:
-        """The number of training rounds between two evaluations."""
-        return self.evaluate_every or self.num_rounds
+        return min(planned, number - number // ((self.evaluate_every or planned) + 1))
 
     def check(self, where: str = "") -> "RunConfig":
         """The same config. Raises ``ConfigError`` for what types and ranges alone do not catch."""
@@ -239,14 +269,30 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device_password_file: str | None = None
 
 
+class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[keep]: what the state folder keeps; by default everything. Running runs are never deleted.
+
+    ``runs`` is the number of runs that have ended, the newest ones, and ``gigabytes`` the size above which
+    more of them go, oldest first; the newest finished one stays. ``rounds`` is for how many rounds of each
+    run, the last ones, the database knows every device's part; of older ones it keeps the summary.
+    """
+
+    runs: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    rounds: Annotated[int, Meta(ge=10, le=1_000_000)] | None = None
+    gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+
+
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """cloud.toml; the file itself describes every key."""
 
     fleet: Id
     state_dir: str = "state"
     broker: BrokerConfig = BrokerConfig()
+    http: HttpConfig = HttpConfig()
+    notify: NotifyConfig = NotifyConfig()
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
     log_level: str = "info"
+    keep: KeepConfig = KeepConfig()
 
     @property
     def name(self) -> str:
@@ -261,7 +307,8 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_run(path: Path) -> RunConfig:
     """Read and check a run file. Raises ``ConfigError``."""
-    return config.load(path, RunConfig).check(str(path))
+    file = config.load(path, RunFile)
+    return RunConfig(**msgspec.structs.asdict(file)).check(str(path))
 
 
 def load_cloud(path: Path) -> CloudConfig:
@@ -283,7 +330,14 @@ def load_cloud(path: Path) -> CloudConfig:
     broker = msgspec.structs.replace(
         cloud.broker, **{key: str(base / value) for key, value in named.items()}
     )
-    return msgspec.structs.replace(cloud, broker=broker, state_dir=str(base / cloud.state_dir))
+    http = cloud.http
+    http.check(str(path))
+    cloud.notify.check(str(path))
+    if http.token_file is not None:
+        http = msgspec.structs.replace(http, token_file=str(base / http.token_file))
+    return msgspec.structs.replace(
+        cloud, broker=broker, http=http, state_dir=str(base / cloud.state_dir)
+    )
 
 
 def _require_url(key: str, url: str | None, path: Path) -> None:

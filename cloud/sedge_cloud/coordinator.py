@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sedge_cloud.config import KeepConfig
 from sedge_cloud.devices.downloads import Downloads
 from sedge_cloud.devices.rate_limit import LogQuota, cost
 from sedge_cloud.devices.registry import Device, Fleet
@@ -28,6 +29,7 @@ from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.scheduler import Scheduler
+from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow
 from sedge_cloud.store.runs import Run, RunStore
@@ -42,7 +44,7 @@ from sedge_protocol.wire.transfer import from_bitmap
 class Coordinator:
     """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
 
-    ``versions`` are the protocol versions that it speaks.
+    ``versions`` are the protocol versions that it speaks, ``keep`` what it leaves of runs that have ended.
     """
 
     def __init__(
@@ -53,10 +55,11 @@ class Coordinator:
         incarnation: int,
         draw: Draw = draw_cohort,
         versions: Sequence[int] = VERSIONS,
+        keep: KeepConfig | None = None,
     ) -> None:
         self.fleet = fleet
         self.store = store
-        self.run_store = RunStore(store)
+        self.run_store = RunStore(store, keep)
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
         self.devices = Fleet(fleet, self._incarnation, versions)
@@ -77,6 +80,7 @@ class Coordinator:
         self._load_at = 0.0
         self._reload_at = math.inf  # finite while a run could not be read
         self._version: int | None = None
+        self._names: set[str] = set()  # of all runs
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -101,8 +105,7 @@ class Coordinator:
             if version != self._version or now >= self._reload_at:
                 self._reload_at = math.inf
                 effects += self.devices.load(self.store.devices())
-                for row in self.store.runs():
-                    effects += self._load_run(row, now)
+                effects += self._load_runs(now)
                 if self._version is None:
                     self._started = now
                     effects += self._housekeeping.started()
@@ -156,6 +159,7 @@ class Coordinator:
         if not device.bucket.spend(now, cost(payload)):
             self.counters["flood"] += 1
             return [*self.devices.rate_limited(device, now)]
+        device.heard = now
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
         return self._log.admit(f"device {device.row.device}", effects, now)
@@ -206,7 +210,7 @@ class Coordinator:
             case None:
                 return self._chunk(device, frame, now)
             case Hello():
-                return self._hello(device, frame, message)
+                return self._hello(device, frame, message, now)
             case messages.Goodbye():
                 if device.hello is not None and device.hello.nonce == message.nonce:
                     self.devices.leave(device)
@@ -221,7 +225,7 @@ class Coordinator:
             case _:
                 raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
 
-    def _hello(self, device: Device, frame: Frame, hello: Hello) -> list[CloudEffect]:
+    def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
@@ -239,7 +243,7 @@ class Coordinator:
         self.devices.arrive(device, hello)
         for run in self.rounds.running():
             effects += self.devices.refuse_unable(run, [name])
-        return effects + self.rounds.arrive(name)
+        return effects + self.rounds.arrive(name, now)
 
     def _get(
         self, device: Device, transfer: bytes, get: messages.Get, now: float
@@ -316,9 +320,23 @@ class Coordinator:
             return []
         return [self.rounds.decline(current, name, f"{message.reason}: {message.detail}")]
 
+    def _load_runs(self, now: float) -> list[CloudEffect]:
+        rows, effects = self.store.runs(), list[CloudEffect]()
+        names = {row.run for row in rows}
+        for name in sorted(self._names - names):
+            effects += self.rounds.forget(name)
+            self._housekeeping.run_deleted()
+        self._names, self.rounds.serving = names, serving_run(rows)
+        for row in rows:
+            effects += self._load_run(row, now)
+        return effects
+
     def _load_run(self, row: RunRow, now: float) -> list[CloudEffect]:
         live = self.rounds.live.get(row.run)
-        if live is None and row.status == RUNNING:
+        is_new = live is None and (row.status == RUNNING or row is self.rounds.serving)
+        known = None if live is None else (live.run.status, live.run.coded_config)
+        is_resumed = row.status == RUNNING and known not in (None, (RUNNING, row.config))
+        if is_new or is_resumed:
             try:
                 return self.rounds.add_run(row, now)
             except StorageError as exc:  # the other runs go on

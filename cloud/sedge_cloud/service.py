@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.status.live import Recorder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.host.systemd import notify
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
@@ -16,20 +17,26 @@ RELOAD_S = 0.5
 
 
 class Service:
-    """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event."""
+    """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event.
+
+    ``recorder`` notes for whoever looks what the store does not have.
+    """
 
     def __init__(
         self,
         coordinator: Coordinator,
         settings: BrokerSettings,
         observe: Callable[[Event], None] = lambda event: None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.link = MqttLink(settings, (all_up(coordinator.fleet),))
         self._itself = up(coordinator.fleet, ITSELF)
         self._token = secrets.token_bytes(16)
         self._observe = observe
+        self._recorder = recorder
         self._reload_at = 0.0
+        self._status = ""
         self._log = logging.getLogger("sedge.cloud")
 
     def ready(self) -> None:
@@ -58,26 +65,47 @@ class Service:
         if now >= self._reload_at:
             self._reload_at = now + RELOAD_S
             self._do(self.coordinator.load(now))
+            self._tell_status()
         for event in self.link.step():
             match event:
                 case Connected():
                     self._log.info("connected to %s", self.link.settings.url)
+                    if self._recorder is not None:
+                        self._recorder.link(True)
                     # Comes back unless the broker withholds messages; a second coordinator hears it too.
                     self.link.send(self._itself, self._token)
                     self._do(self.coordinator.connected(now))
                 case Disconnected():
                     self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
                     self.coordinator.disconnected()
+                    if self._recorder is not None:
+                        self._recorder.link(False, event.reason)
                 case Received(topic=self._itself):
                     self._answer(event.payload)
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
         self._do(self.coordinator.poll(time.monotonic(), self.link.room))
+        if self._recorder is not None:
+            self._recorder.poll(time.monotonic())
 
     def close(self) -> None:
         """Close the link; the store is durable as it is."""
         notify("STOPPING=1")
         self.link.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _tell_status(self) -> None:
+        """Tell the service manager in one line how things are, when that has changed."""
+        devices = self.coordinator.devices
+        parts = [f"{devices.present} of {sum(1 for _ in devices.items())} devices online"]
+        for name, current in self.coordinator.open.items():
+            answers = f"{len(current.settled)} of {len(current.orders)} have answered"
+            parts.append(f"run {name}, round {current.row.round}: {answers}")
+        text = "; ".join(parts)
+        if text != self._status:
+            self._status = text
+            notify(f"STATUS={text}")
 
     def _answer(self, payload: bytes) -> None:
         """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""
@@ -94,11 +122,15 @@ class Service:
                     self.link.send(effect.topic, effect.payload)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
+                    if self._recorder is not None and effect.level >= logging.ERROR:
+                        self._recorder.error(effect.text)
                 case Subscribe() | Unsubscribe():
                     pass
                 case _:
                     self._report(effect)
                     self._observe(effect)
+                    if self._recorder is not None:
+                        self._recorder.observe(effect)
 
     def _report(self, event: Event) -> None:
         match event:
@@ -108,8 +140,8 @@ class Service:
             case RoundClosed():
                 s = event.summary
                 self._log.info(
-                    "run %s, round %d: closed with %d of %d updates, accuracy %.4f before, %.4f after",
-                    s.run, s.round, len(s.devices), s.cohort, s.before, s.after,
+                    "run %s, round %d: closed with %d of %d updates, %s %.4f before, %.4f after",
+                    s.run, s.round, len(s.devices), s.cohort, s.metric.words, s.before, s.after,
                 )  # fmt: skip
                 for device, factor in s.distrusted.items():
                     text = "run %s, round %d: the update of %s is unlike the others and counts %.3g times"

@@ -143,8 +143,9 @@ class ClientModel:
     ``Context.round``, and ``mix`` the alpha that it reported. ``arrays`` are from the device's last
     ``Assignment``. ``group`` has the models of the devices in ``Context.groups``, in that order; each is
     decoded when the iteration reaches it. ``steps`` counts the update's SGD steps, ``step_s`` is the time
-    of one, and ``memory_mb`` is the device's memory; 0 means unknown. ``load_base`` decodes the global
-    model of the update's round, for ``base``.
+    of one, and ``memory_mb`` is the device's memory; 0 means unknown. ``widest`` is the first width that
+    fits into it by the bundles' own figures. ``load_base`` decodes the global model of the update's round,
+    for ``base``.
 
     ``trusted`` says that the update counted in full: it was not late, shortened or left out (outliers.py).
     ``group`` has trusted models only. Do not make an ``Assignment.start`` from an untrusted model: the
@@ -160,6 +161,7 @@ class ClientModel:
     width: int = 0
     mix: float | None = None
     memory_mb: int = 0
+    widest: int = 0
     step_s: float = 0.0
     load_base: Callable[[], Theta] | None = None
     trusted: bool = True

@@ -65,8 +65,15 @@ void log_message(
   }
 }
 
-const bool logs_here = executorch::runtime::register_pal(
-    executorch::runtime::PalImpl::create(log_message, __FILE__));
+// A process has one log, of whoever registered last; ExecuTorch's Python bindings do so when they are imported.
+bool log_here() {
+  bool registered = executorch::runtime::register_pal(
+      executorch::runtime::PalImpl::create(log_message, __FILE__));
+  last_error.clear();  // that there was a log before
+  return registered;
+}
+
+const bool logs_from_the_start = log_here();
 
 bool failed(Error error, const char* what) {
   if (error == Error::Ok) return false;
@@ -237,6 +244,7 @@ int sedge_et_set_threads(uint32_t threads) {
 // A checked .pte file. The bytes are copied.
 void* sedge_et_open(const void* data, size_t size) {
   return guarded([&]() -> void* {
+    log_here();
     auto file = std::make_shared<File>();
     return open(*file, data, size) ? new std::shared_ptr<File>(file) : nullptr;
   });

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,9 @@ from sedge_edge.data import load_data
 from sedge_edge.doctor import examine
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.prediction import PersonalModel, personal_model, predict_file, write_model
-from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.prediction import PersonalModel, personal_model, predict_file
+from sedge_edge.rounds.retention import Retention
+from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.job import CODECS
@@ -32,8 +33,10 @@ from sedge_protocol.host.console import reader_may_leave
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.privileges import act_as_owner, as_caller
-from sedge_protocol.host.systemd import notify
+from sedge_protocol.host.reference import reference
+from sedge_protocol.host.systemd import log_to_stderr, notify
 from sedge_protocol.wire.messages import Hello
 
 DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")
@@ -64,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     once.set_defaults(call=_once)
     commands.add_parser("status", help="show the state of the device").set_defaults(call=_status)
     commands.add_parser("doctor", help="look for problems").set_defaults(call=_doctor)
+    pruning = commands.add_parser("prune", help="delete what [keep] does not allow")
+    pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
+    pruning.set_defaults(call=_prune)
+    keys = commands.add_parser("reference", help="every key of edge.toml")
+    keys.set_defaults(call=_reference)
     predict = commands.add_parser(
         "predict", help="predict with the personal model, without any network"
     )
@@ -73,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     predict.set_defaults(call=_predict)
     export = commands.add_parser("export", help="write the personal model for other programs")
     export.add_argument(
-        "out", type=Path, help=".npz: its tensors by name; .onnx: x (B, ...) to logits (B, C)"
+        "out",
+        type=Path,
+        help=".npz, .safetensors, .pt: its tensors by name; .onnx: x (B, ...) to logits (B, C)",
     )
     export.add_argument("--run", help="the run whose model to write (default: the newest)")
     export.set_defaults(call=_export)
@@ -87,6 +97,11 @@ def _default_config() -> Path:
         return here if here.exists() else DEFAULT_CONFIG
     except OSError:
         return DEFAULT_CONFIG
+
+
+def _reference(_: argparse.Namespace) -> int:
+    print(reference("edge.toml", EdgeConfig), end="")
+    return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -124,9 +139,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     config = load_config(path)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(config.log_level, status=True)
     examples = load_data(config.data, path.absolute().parent)
     keys, settings = config.keys(), config.broker_settings()
     backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
@@ -144,11 +157,14 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     )
     identity = Identity(config.device, config.fleet, keys, hello)
     gate = Gates(config.gates, Sensors()).closed
-    agent = open_agent(identity, folder, np.random.default_rng(), int(time.time()), gate)
+    rng, clock_s = np.random.default_rng(), int(time.time())
+    agent = open_agent(identity, folder, rng, clock_s, gate, config.keep)
     programs = OpenBundles(backend.name, backend.threads, code)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
         loop.stop_on_signals()
-        runtime = pooled_runtime(agent, settings, examples, programs, pool, loop.wake, gate)
+        runtime = pooled_runtime(
+            agent, settings, examples, programs, pool, loop.wake, gate, config.watts
+        )
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))
@@ -189,6 +205,26 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _prune(arguments: argparse.Namespace) -> int:
+    """What a running agent does by itself; it must not run meanwhile, as it has its state in memory."""
+    config, dry_run = load_config(arguments.config), bool(arguments.dry_run)
+    folder = act_as_owner(config.state_dir)
+    with nullcontext() if dry_run else lock_folder(folder):
+        blobs = BlobFolder(folder)
+        journal = Journal(folder / "journal", AgentState, SCHEMA)
+        store = StateStore(journal, blobs.settle)
+        gone = Retention(config.keep, blobs.sizes).surplus(
+            store.state, lambda state: state.needed(blobs)
+        )
+        print(f"runs {'would be ' if dry_run else ''}deleted: {', '.join(gone) or 'none'}")
+        if not dry_run:
+            if gone:
+                store.delete_runs(gone)
+            freed = blobs.collect(store.state.needed(blobs), 0.0)
+            print(f"freed: {freed / 1e6:.1f} MB")
+    return 0
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     def report(good: bool, text: str) -> None:
         print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
@@ -216,7 +252,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     model = _personal_model(load_config(arguments.config), arguments.run)
     with as_caller():
-        write_model(model, arguments.out)
+        write_model(model.bundle, model.theta, arguments.out)
     return 0
 
 

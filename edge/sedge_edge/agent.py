@@ -23,6 +23,7 @@ from sedge_edge.rounds.global_model import BrokenSteps, steps_left
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.resuming import job_for
+from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import (
     DISK_RETRY_S,
     MAX_RUNS,
@@ -33,7 +34,8 @@ from sedge_edge.rounds.state import (
     TooManyStarts,
 )
 from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
-from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.job import Outcome
+from sedge_edge.training.preparation import Job
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Effect, Note
@@ -44,10 +46,7 @@ from sedge_protocol.wire.peer import Peer
 
 # Room for the topic, MQTT properties and our own header in a chunk's packet.
 PACKET_OVERHEAD = HEADER.size + 4096
-# Whoever can publish on our topic must not be able to fill the log.
-WARN_EVERY_S = 3600.0
-# A job that cannot store its outcome has wasted hours of battery, so each retry waits twice as long as the
-# one before, up to this.
+# A job that cannot store its outcome has wasted hours of battery, so each retry waits twice as long.
 MAX_JOB_BACKOFF_S = 1800.0
 # How soon a closed gate is looked at again. A stopped job writes a checkpoint, at most this often.
 GATE_RETRY_S = 60.0
@@ -77,7 +76,7 @@ class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
     ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
-    why no job may begin now; an empty text means that one may.
+    why no job may begin now; an empty text means that one may. ``retention`` says which runs are given up.
     """
 
     def __init__(
@@ -89,6 +88,7 @@ class Agent:
         incarnation: int,
         vectors: Vectors | None = None,
         gate: Callable[[], str] = lambda: "",
+        retention: Retention | None = None,
     ) -> None:
         self.identity = identity
         self.blobs = blobs
@@ -109,9 +109,10 @@ class Agent:
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self._handshake = Handshake(hello, self.peer, rng)
         self._gate = gate
+        self._retention = retention or Retention()
         self._connected = False
         self._working: Order | None = None
-        self._disk_retry_at = self._warn_at = 0.0
+        self._disk_retry_at = 0.0
         self._job_retry_at: float | None = None
         self._job_backoff_s = 0.0
         self._collected_for: set[bytes] | None = None  # the needed blobs of the last collection
@@ -174,7 +175,7 @@ class Agent:
         self._disk_retry_at = 0.0
         orders, has = self.state.continued_orders, self.blobs.has
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
-            lambda: [*self._fetches.sync(orders(has), now)],
+            lambda: [*self._fetches.sync(orders(has), now, self._handshake.waits)],
             lambda: self._next_job(orders(has), now),
         )
         effects += self._collect(now)
@@ -192,7 +193,7 @@ class Agent:
                 return self._chunk(open_frame(payload, topic, None), now)
             opened = self.peer.open(payload, topic)
             if opened is None:
-                return self._replayed(payload, now)
+                return [*self._handshake.replayed(payload, now)]
             frame, message = opened
             if message is None:
                 return self._chunk(frame, now)
@@ -250,19 +251,6 @@ class Agent:
         except StorageError as exc:
             return [Note(logging.ERROR, str(exc))]
         return []
-
-    def _replayed(self, payload: bytes, now: float) -> list[AgentEffect]:
-        """A sealed frame that the replay window refused. Warn when a coordinator may be talking in vain."""
-        newest, incarnation = self.peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        # A repeat within one incarnation is the broker's doing, and harmless.
-        if incarnation >= newest or now < self._warn_at:
-            return []
-        self._warn_at = now + WARN_EVERY_S
-        text = (
-            f"ignored the coordinator: its incarnation is {incarnation}, expected at least {newest}, which "
-            "it had before. If its state was wiped, restart this agent; if not, somebody replays old frames"
-        )
-        return [Note(logging.WARNING, text)]
 
     def _give_up(self, order: Order, error: SedgeError) -> list[AgentEffect]:
         """Retry the order without its steps when these are broken; decline it otherwise."""
@@ -347,16 +335,21 @@ class Agent:
         # A running job may be writing blobs that the state does not name yet.
         if self._working is not None or now < self._collect_after:
             return []
+        gone: tuple[str, ...] = ()
         try:
             needed = self.state.needed(self.blobs)
             if needed != self._collected_for:
+                gone = self._retention.surplus(self.state, lambda state: state.needed(self.blobs))
+                if gone:
+                    self._store.delete_runs(gone)
+                    needed = self.state.needed(self.blobs)
                 self.blobs.collect(needed, 0.0)
         except StorageError as exc:
             self._collect_after = now + DISK_RETRY_S
             self.peer.counters["storage_errors"] += 1
             return [Note(logging.ERROR, str(exc))]
         self._collected_for = needed
-        return []
+        return [Note(logging.INFO, f"deleted run {run} and its model: [keep]") for run in gone]
 
     def _next_job(self, orders: list[Order], now: float) -> list[AgentEffect]:
         """Start the oldest order whose blobs are all here and whose attempts are not exhausted."""

@@ -15,6 +15,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from sedge_edge.gates import GatesConfig, minutes
+from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -78,7 +79,7 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The configuration of one device."""
+    """The configuration of one device. ``watts`` is what it draws, on average, while it trains."""
 
     device: str
     fleet: str
@@ -88,6 +89,8 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: DataConfig
     backend: BackendConfig = BackendConfig()
     gates: GatesConfig = GatesConfig()
+    keep: KeepConfig = KeepConfig()
+    watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def keys(self) -> DeviceKeys:

@@ -2,14 +2,17 @@
 
 A source is one of
 
-    a path to an .npz with arrays x (N, ...) and y (N,)
+    a path to an .npz with arrays x (N, ...) and y
     a folder of folders named by label, ``3`` or ``3-cat``, with images in them
     "module:function", a function without arguments that returns (x, y)
 
+y has labels (N,) or floating-point numbers (N, ...), of which (N,) is a column (N, 1). It may be missing
+(or None) for a model whose input is its target.
+
 A class folder must name its label: devices rarely hold every class, and numbering the folders that are
 there would give one class different labels on different devices. x becomes float32, or int64 when it holds
-integers (token ids); unsigned 8-bit values are taken as pixels and scaled to [0, 1]. Nothing is resized or
-normalised further. Whatever is wrong with the data raises ``DataError``.
+integers (token ids); unsigned 8-bit values are taken as pixels and scaled to [0, 1]. y becomes int64
+or float32. Nothing is resized or normalised further. Whatever is wrong with the data raises ``DataError``.
 """
 
 import importlib
@@ -45,7 +48,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
     raw = _source(data.train, base)
-    train, test = split_rows(len(raw.y), data.test_fraction, data.split_seed)
+    train, test = split_rows(len(raw.x), data.test_fraction, data.split_seed)
     return raw.examples(train), raw.examples(test)
 
 
@@ -59,16 +62,18 @@ def load_source(source: str, base: Path) -> Examples:
 
 @dataclass(frozen=True)
 class _Raw:
-    """A source's unconverted x (N, ...) and its labels y (N,); ``where`` names the source."""
+    """A source's unconverted x (N, ...) and its targets y (N, ...), if any; ``where`` names the source."""
 
     x: NDArray[np.generic]
-    y: NDArray[np.int64]
+    y: Inputs | None
     where: str
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
         """These rows (default: all), converted to the types that programs take."""
-        x = self.x if rows is None else self.x[rows]
-        return Examples(_converted(x, self.where), self.y if rows is None else self.y[rows])
+        x = _converted(self.x if rows is None else self.x[rows], self.where)
+        if self.y is None:
+            return Examples(x, x)
+        return Examples(x, self.y if rows is None else self.y[rows])
 
 
 def _source(source: str, base: Path) -> _Raw:
@@ -94,17 +99,26 @@ def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
 
 
 def _raw(x: object, y: object, where: str) -> _Raw:
-    """Check x and y, still of any numeric type, with one example per row."""
-    inputs, targets = _rows(x, where), _array(y, where)
-    if targets.ndim != 1:
-        raise DataError(f"{where}: y has shape {targets.shape}, expected (N,)")
-    if targets.dtype.kind not in "iu":
-        raise DataError(f"{where}: y is {targets.dtype}, expected whole numbers, the labels")
+    """Check x and y, which are still of any numeric type, with one example per row."""
+    inputs = _rows(x, where)
+    if y is None:
+        return _Raw(inputs, None, where)
+    targets = _array(y, where)
+    if targets.ndim == 0:
+        raise DataError(f"{where}: y is a single value, expected an array (N, ...)")
+    if targets.dtype.kind not in "iuf":
+        raise DataError(f"{where}: y is {targets.dtype}, expected numbers: integers are labels")
     if len(inputs) != len(targets):
         raise DataError(
             f"{where}: x has {len(inputs)} rows and y {len(targets)}, expected the same number"
         )
-    return _Raw(inputs, np.ascontiguousarray(targets, np.int64), where)
+    if targets.dtype.kind == "f" and targets.ndim == 1:
+        targets = targets[:, None]
+    floats = targets.dtype.kind == "f"
+    with np.errstate(over="ignore"):  # as for x
+        return _Raw(
+            inputs, np.ascontiguousarray(targets, np.float32 if floats else np.int64), where
+        )
 
 
 def _array(value: object, where: str) -> NDArray[np.generic]:
@@ -141,10 +155,9 @@ def _read_npz(path: Path) -> tuple[object, object]:
         # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = cast(Mapping[str, object], archive)
-            missing = [name for name in ("x", "y") if name not in arrays]
-            if missing:
-                raise DataError(f"{path}: no array {missing[0]}, expected x and y")
-            return arrays["x"], arrays["y"]
+            if "x" not in arrays:
+                raise DataError(f"{path}: no array x, expected x and y")
+            return arrays["x"], arrays.get("y")
     except DataError:
         raise
     except OSError as exc:

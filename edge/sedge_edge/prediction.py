@@ -1,14 +1,12 @@
-"""The personal model on the device's disk: predictions without any network, and files for others."""
+"""The personal model on the device's disk, and predictions without any network."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.backends import UserCode, open_trainer
-from sedge_edge.backends.binding import bound
 from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs
 from sedge_edge.rounds.frozen_data import read_bundle
@@ -16,10 +14,9 @@ from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
+from sedge_protocol.wire.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -79,24 +76,3 @@ def predict_file(
     code = UserCode(folder, backend.model)
     trainer = open_trainer(model.bundle, backend.name, backend.threads, code)
     return trainer.predict(model.theta, rows)
-
-
-def write_model(model: PersonalModel, path: Path) -> None:
-    """Write the model for other programs: its tensors by name (.npz), or ``predict`` with them (.onnx).
-
-    The .onnx file takes x (B, ...) and gives logits (B, C), B being the bundle's batch size. Raises
-    ``ConfigError`` for another ending, ``CodecError`` for a bundle without an ONNX program.
-    """
-    if path.suffix == ".npz":
-        with translated("write the model to", path), ZipFile(path, "w") as archive:
-            for name, values in model.bundle.views(model.theta).items():
-                with archive.open(f"{name}.npy", "w") as file:
-                    np.save(file, values)
-    elif path.suffix == ".onnx":
-        program = bound(model.bundle.program("predict", ONNXRUNTIME), "theta", model.theta)
-        if model.bundle.frozen is not None:
-            program = bound(program, FROZEN, model.bundle.frozen)
-        with translated("write the model to", path):
-            path.write_bytes(program)
-    else:
-        raise ConfigError("--out", str(path), "a name that ends in .npz or .onnx")

@@ -14,10 +14,13 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.memory_limit import memory_mb, release_memory
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
+from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, JobStopped, Outcome, WorkerContext, run_job
+from sedge_edge.training.job import JobStopped, Outcome, WorkerContext, run_job
+from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
@@ -162,10 +165,15 @@ def open_agent(
     rng: np.random.Generator,
     clock_s: int,
     gate: Callable[[], str] = lambda: "",
+    keep: KeepConfig | None = None,
 ) -> Agent:
-    """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``."""
-    journal = Journal(folder / "journal", AgentState, SCHEMA)
-    return Agent(identity, BlobFolder(folder), journal, rng, clock_s, gate=gate)
+    """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
+
+    ``keep`` says how much it keeps of runs that are over.
+    """
+    journal, blobs = Journal(folder / "journal", AgentState, SCHEMA), BlobFolder(folder)
+    retention = Retention(keep or KeepConfig(), blobs.sizes)
+    return Agent(identity, blobs, journal, rng, clock_s, gate=gate, retention=retention)
 
 
 def local_context(
@@ -173,6 +181,7 @@ def local_context(
     examples: tuple[Examples, Examples],
     programs: OpenBundles,
     stopped: Callable[[], bool] = lambda: False,
+    watts: float | None = None,
 ) -> WorkerContext:
     """What an agent's jobs need in this process: its disk, its train and test examples, its programs."""
     return WorkerContext(
@@ -182,6 +191,8 @@ def local_context(
         lambda sha256: programs.open(agent.blobs, sha256),
         stopped,
         time.monotonic,
+        temperature_c=Sensors().temperature_c,
+        watts=watts,
     )
 
 
@@ -193,13 +204,18 @@ def pooled_runtime(
     pool: Executor,
     wake: Callable[[], None],
     gate: Callable[[], str] = lambda: "",
+    watts: float | None = None,
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``.
 
     A job is stopped at the end, and while ``gate`` gives a reason; that is the agent's gate, too.
     """
     stopping = Event()
-    context = local_context(agent, examples, programs, lambda: stopping.is_set() or bool(gate()))
+
+    def stopped() -> bool:
+        return stopping.is_set() or bool(gate())
+
+    context = local_context(agent, examples, programs, stopped, watts)
 
     def run(job: Job) -> Outcome:
         try:

@@ -345,7 +345,7 @@ def report_for(order: Order, layout: Layout = LAYOUT, **changes: object) -> Repo
         patch_hash=order.patch_hash,
         num_examples=10,
         before=metrics,
-        after=msgspec.structs.replace(metrics, accuracy=0.75),
+        after=msgspec.structs.replace(metrics, metric=0.75),
         train_loss=1.5,
         steps=3,
         seconds=2.0,

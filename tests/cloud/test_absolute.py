@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.helper import LAYOUT, RUN, Cloud, random_theta, report_for
+from tests.cloud.helper import FLEET, LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
+from sedge_cloud.status.reader import Reader
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
@@ -84,7 +85,8 @@ def test_a_vector_of_which_a_part_is_no_model_travels_whole(tmp_path: Path, stra
     assert not any(order.steps for order in sparse.cloud.messages("a", Order))
     assert all(summary.whole for summary in sparse.cloud.summaries())
     assert sparse.cloud.core.counters["whole_models"] == ROUNDS
-    shown = list(run_report(sparse.cloud.store, RUN, as_json=False))
+    reader = Reader(FLEET, sparse.cloud.folder / "state", sparse.cloud.store)
+    shown = list(run_report(reader, RUN, as_json=False))
     assert shown.count("      the next model travels whole: the strategy replaces it") == ROUNDS
     assert not any(summary.whole for summary in whole.cloud.summaries())
 

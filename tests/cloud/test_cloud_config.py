@@ -1,5 +1,6 @@
 """cloud.toml and run.toml: the shipped one loads, and every mistake is one clear line."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from sedge_cloud.config import (
     BrokerConfig,
     CloudConfig,
     CodecConfig,
+    KeepConfig,
     PatchConfig,
     RobustConfig,
     RunConfig,
@@ -19,6 +21,7 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
+from sedge_cloud.status.settings import HttpConfig, NotifyConfig
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
@@ -50,7 +53,7 @@ def test_the_file_as_shipped() -> None:
 
 def test_every_key_stands_in_the_file_as_shipped(tmp_path: Path) -> None:
     text = SHIPPED.read_text()
-    for kind in (CloudConfig, BrokerConfig):
+    for kind in (CloudConfig, BrokerConfig, HttpConfig, NotifyConfig):
         for key in kind.__struct_fields__:
             assert key in text
     # What is commented out there is right, too.
@@ -58,8 +61,34 @@ def test_every_key_stands_in_the_file_as_shipped(tmp_path: Path) -> None:
         line.removeprefix("# ") if " = " in line and line.startswith("# ") else line
         for line in text.splitlines()
     )
-    broker = load_cloud(written(tmp_path, everything)).broker
-    assert all(getattr(broker, key) is not None for key in BrokerConfig.__struct_fields__)
+    cloud = load_cloud(written(tmp_path, everything))
+    for part in (cloud.broker, cloud.http, cloud.notify):
+        assert all(getattr(part, key) for key in part.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ('[http]\nlisten = "8470"', "http.listen: found '8470', expected host:port"),
+        ('[http]\nlisten = "127.0.0.1:70000"', "http.listen: found '127.0.0.1:70000'"),
+        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, or token_file besides"),
+        ('[http]\nlisten = "sedge.example:1"', "expected a loopback address"),
+        ('[notify]\nwebhook = "file:///etc/passwd"', "expected http://… or https://…"),
+        ("[notify]\nevery_s = 1", "notify.every_s: found 1"),
+    ],
+)
+def test_who_may_look_and_who_is_told(table: str, found: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(found)):
+        load_cloud(written(tmp_path, f'fleet = "f"\n{table}'))
+
+
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    path = written(tmp_path, 'fleet = "f"\n[http]\nlisten = "[::]:1"\ntoken_file = "token"')
+    with pytest.raises(ConfigError, match="found '6 characters', expected 32 or more"):
+        load_cloud(path).http.token()
+    (tmp_path / "token").write_text("0123456789abcdef" * 2 + "\n")
+    assert load_cloud(path).http.token() == "0123456789abcdef" * 2
 
 
 def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +235,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "deadline_s": 600.0, "grace_s": 0.0, "late_updates": "remember", "evaluate": True,
         "fraction_evaluate": 1.0, "evaluate_every": 0, "seed": 42,
         "broadcast": BroadcastConfig(), "patch": PatchConfig(), "robust": RobustConfig(),
-        "training": TrainingConfig(), "schedule": ScheduleConfig(), "codec": CodecConfig(),
+        "training": TrainingConfig(), "schedule": ScheduleConfig(), "codec": CodecConfig(), "earlier": (),
     }),
     (ScheduleConfig(), {"kind": "constant", "warmup_rounds": 0, "final": 0.0}),
     (BroadcastConfig(), {
@@ -222,7 +251,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (TrainingConfig(), {
         "local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0, "prox": 0.0,
         "last_batch": "pad", "freeze": (), "optimizer": "sgd", "nesterov": False, "beta1": 0.9,
-        "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0,
+        "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0, "optimizer_state": "reset",
     }),
     (CodecConfig(), {
         "values": ValueCoding.FP32, "fraction": 1.0, "threshold": 0.0,
@@ -230,8 +259,11 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     }),
     (CloudConfig("x"), {
         "fleet": "x", "state_dir": "state", "broker": BrokerConfig(), "gather_ms": 1000,
-        "log_level": "info",
+        "http": HttpConfig(), "notify": NotifyConfig(), "log_level": "info", "keep": KeepConfig(),
     }),
+    (HttpConfig(), {"listen": None, "token_file": None, "hosts": ()}),
+    (NotifyConfig(), {"webhook": None, "command": (), "every_s": 3600.0}),
+    (KeepConfig(), {"runs": None, "rounds": None, "gigabytes": None}),
     (BrokerConfig(), {
         "url": "mqtt://127.0.0.1:1883", "device_url": None, "username": None,
         "password_file": None, "ca_file": None, "cert_file": None, "key_file": None,

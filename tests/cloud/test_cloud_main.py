@@ -86,14 +86,14 @@ def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     first = load_config(out / "edge.toml").keys()
     assert call(home, "device", "reissue", "pi-1", "--out", str(tmp_path / "new")) == 0
     assert f"Copy {tmp_path / 'new'}/ to the device" in capsys.readouterr().out
+    joined = ("device", "reissue", "pi-1", "--out", str(tmp_path / "new-2"), "--join")
+    assert call(home, *joined) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("sedge:")
     assert load_config(tmp_path / "new" / "edge.toml").keys() != first
     assert call(home, "device", "list") == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        ["device", "state", "starts"],
-        ["pi-1", "enrolled", "0"],
-        ["pi-2", "revoked", "0"],
-    ]
+    head, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert head[:4] == ["device", "state", "since", "heard"]
+    assert [line[:2] for line in lines[:2]] == [["pi-1", "never"], ["pi-2", "revoked"]]
     passwords = (home / "broker-passwords").read_text().splitlines()
     assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1"]
 
@@ -108,13 +108,16 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     assert call(home, "run", "list") == 0
     assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "one running fedavg 0 of 8"
     assert call(home, "run", "show", "one") == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    _, why = capsys.readouterr().out.splitlines()
+    assert why == "running: needs 2 devices online, 0 are"
     assert call(home, "run", "stop", "one") == 0
     assert capsys.readouterr().out == "run one is stopped\n"
     assert call(home, "run", "list") == 0
     assert "stopped" in capsys.readouterr().out
     refused(capsys, call(home, "run", "stop", "one"), "one (stopped)")
-    refused(capsys, call(home, "run", "stop", "two"), "two (no such run)")
+    refused(
+        capsys, call(home, "run", "stop", "two"), "run: found 'two', expected the name of a run"
+    )
     refused(capsys, call(home, "run", "show", "two"), "expected the name of a run (see `run list`)")
     refused(capsys, call(home, *start), "run: found 'one', expected a name that no run has yet")
 
@@ -157,14 +160,16 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud.answer("a", "b")
     cloud.offer("a", b"x" * 100)  # of no use: rejected
     assert call(home, "run", "show", "run") == 0
-    head, first, new, second = capsys.readouterr().out.splitlines()
+    head, first, new, second, waiting, reject = capsys.readouterr().out.splitlines()
+    assert waiting.strip() == "b the coordinator is not running"
+    assert reject.strip().startswith("a was rejected: malformed: ")
     assert head.split()[:8] == ["round", "task", "updates", "before", "after", "loss", "up", "down"]
     assert first.split() == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000", "-", "-"]
     assert new.split()[:5] == ["2", "in", "their", "first", "round"]
-    assert second.split() == ["2", "train", "0/2", "open"]
+    assert second.strip().startswith("2 train        0/2    open; closes with 2 updates")
     assert call(home, "run", "show", "run", "--json") == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    found = json.loads(line)
+    found, current = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (found["state"], current["state"], current["needed"]) == ("closed", "open", 2)
     assert (found["round"], found["after"], found["failure"]) == (1, 0.75, "")
     assert [device["device"] for device in found["devices"]] == ["a", "b"]
     moved = [found["traffic"][name] for name in "ab"]
@@ -173,11 +178,43 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     ]
     assert found["newcomers"] == ["a", "b"] and (found["declines"], found["rejects"]) == ({}, {})
     assert call(home, "device", "list") == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "enrolled", "1"]
+    found = capsys.readouterr().out.splitlines()
+    assert found[1].split() == [
+        "a", "unknown", "bench", "onnxruntime", "1", "25.0", "%", "75.0", "%", "0",
+    ]  # fmt: skip
+    assert found[3].startswith("error    coordinator: is not running")
+    assert call(home, "device", "list", "--json") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(d["device"], d["updates"], d["strikes"]) for d in found] == [("a", 1, 0), ("b", 1, 0)]
     assert call(home, "run", "stop", "run") == 0
     capsys.readouterr()
     assert call(home, "run", "show", "run") == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == ["2", "train", "0/2", "stopped"]
+
+
+def test_a_fleet_is_watched_until_no_run_is_going_on(
+    home: Path, capsys: CAPSYS, tmp_path: Path
+) -> None:
+    cloud = Cloud(tmp_path / "cloud")
+    linked(home, cloud)
+    cloud.hello()
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "sedge_cloud", "-c", str(home / "cloud.toml"), "run", "watch", "--json"],
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    facts = json.loads(watching.stdout.readline())
+    waiting = facts["runs"][0]["open"]["waiting"]
+    assert [(w["device"], w["code"]) for w in waiting] == [
+        ("a", "coordinator_silent"), ("b", "coordinator_silent"),
+    ]  # fmt: skip
+    assert call(home, "run", "stop", "run") == 0
+    last = json.loads(watching.communicate(timeout=20)[0].splitlines()[-1])
+    assert last["runs"][0]["status"] == "stopped" and watching.returncode == 0
+    capsys.readouterr()
+    assert call(home, "run", "watch") == 0
+    assert "fleet test, " in capsys.readouterr().out
+    refused(capsys, call(home, "run", "watch", "none"), "run: found 'none'")
 
 
 def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
@@ -191,7 +228,8 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
     named = capsys.readouterr().out.splitlines()[3]
     assert named.strip() == "c: unlike the others, counts 0.03 times"
     assert call(home, "run", "show", "run", "--json") == 0
-    assert list(json.loads(capsys.readouterr().out)["distrusted"]) == ["c"]
+    closed = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert list(closed["distrusted"]) == ["c"]
 
 
 def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
@@ -304,7 +342,7 @@ def test_as_a_module(home: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.splitlines() == [
-        "sedge-cloud: run: found 'x (no such run)', expected the name of a running run"
+        "sedge-cloud: run: found 'x', expected the name of a run (see `run list`)"
     ]
 
 

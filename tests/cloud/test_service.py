@@ -242,5 +242,6 @@ def test_what_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + path[1:])
         bench = Bench(tmp_path, monkeypatch)
         assert manager.recv(100) == b"READY=1"
+        assert manager.recv(100) == b"STATUS=0 of 2 devices online"
         bench.service.close()
         assert manager.recv(100) == b"STOPPING=1" and bench.link.closed

@@ -19,7 +19,8 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.job import Job, WorkerContext, run_job
+from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Mixed, Trained, Trainer, TrainingState
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LocalError, SedgeError, StorageError

@@ -591,3 +591,23 @@ def foreign_chunk(transfer: bytes, index: int, data: bytes) -> tuple[str, bytes]
     """A chunk frame on the fleet's topic."""
     topic = f"sedge/1/test/blob/{transfer.hex()}"
     return topic, seal(Frame(Kind.CHUNK, data, 7, 0, transfer, index), topic, None)
+
+
+def test_a_device_without_room_for_a_download_says_so_until_there_is(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, order = os.statvfs, device.order()
+
+    def full(path: Path) -> os.statvfs_result:
+        found = list(real(path))
+        found[3] = found[4] = 0  # f_bfree, f_bavail
+        return os.statvfs_result(found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "statvfs", full)
+        device.tell(order)
+        (hello,) = device.messages(device.agent.poll(device.now))
+        assert isinstance(hello, Hello) and hello.waits.startswith("disk full: ")
+    device.now += DISK_RETRY_S
+    device.pump(device.agent.poll(device.now))
+    assert ("run", 1) in device.updates and device.notes.count("going on") == 1

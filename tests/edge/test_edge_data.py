@@ -16,7 +16,7 @@ from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import load_data, load_source
-from sedge_edge.training.examples import Examples, check_examples, holdout_size, split
+from sedge_edge.training.examples import Examples, fitting, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
@@ -65,10 +65,9 @@ def test_npz_becomes_float32_or_int64(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": X}, "no array .*y.*, expected x and y"),
         ({"y": Y}, "no array .*x.*, expected x and y"),
-        ({"x": X, "y": Y.astype(np.float32)}, "y is float32, expected whole numbers"),
-        ({"x": X, "y": Y[:, None]}, r"y has shape \(6, 1\), expected \(N,\)"),
+        ({"x": X, "y": Y.astype(complex)}, "y is complex128, expected numbers"),
+        ({"x": X, "y": np.int64(1)}, r"y is a single value, expected an array \(N, ...\)"),
         ({"x": np.float32(1), "y": Y}, "x is a single value"),
         ({"x": np.array(["a"] * 6), "y": Y}, "x is <U1, expected numbers"),
         ({"x": X.astype(complex), "y": Y}, "x is complex128, expected numbers"),
@@ -142,7 +141,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert examples.inputs.shape == (4, 3, 2, 3)
     assert examples.inputs.dtype == np.float32
     np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
-    check_examples(examples, manifest(shape=(3, 2, 3), classes=11))
+    fitting(examples, manifest(shape=(3, 2, 3), classes=11))
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])
@@ -243,20 +242,44 @@ class Wrong:
 )
 def test_check_names_what_is_wrong(wrong: Wrong) -> None:
     with pytest.raises(DataError, match=wrong.message):
-        check_examples(Examples(wrong.x, wrong.y), manifest())
+        fitting(Examples(wrong.x, wrong.y), manifest())
 
 
-def test_a_model_that_does_not_take_labels() -> None:
+def test_a_model_of_numbers_takes_floats_as_columns(tmp_path: Path) -> None:
     regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
-    with pytest.raises(DataError, match=r"expects targets float32 of shape \(1,\)"):
-        check_examples(Examples(X, Y), regression)
+    with pytest.raises(DataError, match="y is int64, the model expects float32"):
+        fitting(Examples(X, Y), regression)
+    found = load_source(write_npz(tmp_path, x=X, y=Y / 2), tmp_path)
+    assert found.targets.dtype == np.float32
+    assert found.targets.shape == (6, 1)
+    assert fitting(found, regression) is found
+    two = structs.replace(regression, target=TensorSpec("float32", (2,)))
+    with pytest.raises(DataError, match=r"y has rows of shape \(1,\), the model expects \(2,\)"):
+        fitting(found, two)
+    broken = Examples(X, np.where(Y[:, None] == 1, np.nan, 0).astype(np.float32))
+    with pytest.raises(DataError, match=r"y\[1\] holds NaN or inf"):
+        fitting(broken, regression)
+
+
+def test_without_y_the_input_is_the_target_of_a_model_that_takes_it_so(tmp_path: Path) -> None:
+    source = write_npz(tmp_path, x=X)
+    unlabelled = load_source(source, tmp_path)
+    train, test = load_data(DataConfig(train=source), tmp_path)
+    for found in (unlabelled, train, test):
+        assert found.targets is found.inputs
+    with pytest.raises(DataError, match="there is no y, the model expects int64 targets"):
+        fitting(unlabelled, manifest())
+    autoencoder = structs.replace(manifest(classes=0), target=None)
+    labelled = Examples(X, Y)
+    for found in (unlabelled, labelled):
+        assert fitting(found, autoencoder).targets is found.inputs
 
 
 def test_check_lets_good_examples_pass() -> None:
-    check_examples(Examples(X, Y), manifest())
-    check_examples(Examples(X, Y + 100), manifest(classes=0))
-    check_examples(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
-    check_examples(Examples(X[:, 0], Y), manifest(shape=()))
+    fitting(Examples(X, Y), manifest())
+    fitting(Examples(X, Y + 100), manifest(classes=0))
+    fitting(Examples(X.astype(np.int64), Y), manifest(dtype="int64"))
+    fitting(Examples(X[:, 0], Y), manifest(shape=()))
 
 
 @pytest.mark.parametrize(

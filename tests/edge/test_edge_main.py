@@ -305,7 +305,7 @@ def test_predict_prints_labels_and_writes_outputs(
 
 
 def test_export_writes_the_model(trained: Path) -> None:
-    for name in ("model.npz", "model.onnx"):
+    for name in ("model.npz", "model.onnx", "model.pt"):
         assert run(trained, "export", str(trained.parent / name)) == 0
         assert (trained.parent / name).stat().st_size > 100
 
@@ -317,7 +317,7 @@ def test_export_writes_the_model(trained: Path) -> None:
         (["predict", "train.npz", "--out", "out.csv"], "expected a name that ends in .npy"),
         (["predict", "train.npz", "--out", "nowhere/out.npy"], "No such file or directory"),
         (["predict", "train.npz", "--run", "second"], "expected one of: first"),
-        (["export", "model.pte"], "expected a name that ends in .npz or .onnx"),
+        (["export", "model.pte"], "expected a name that ends in .npz, .safetensors, .pt or .onnx"),
         (["export", "nowhere/model.onnx"], "No such file or directory"),
         (["export", "model.npz", "--run", "second"], "expected one of: first"),
     ],

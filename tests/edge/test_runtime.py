@@ -12,7 +12,8 @@ from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, 
 
 from sedge_edge import runtime as runtime_module
 from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
-from sedge_edge.training.job import Job, Outcome, run_job
+from sedge_edge.training.job import Outcome, run_job
+from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder

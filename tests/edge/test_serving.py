@@ -10,13 +10,14 @@ from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
 
 from sedge_edge import Model
-from sedge_edge.prediction import personal_model, write_model
+from sedge_edge.prediction import personal_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_export.export import export
 from sedge_export.models import mlp
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.onnx_runtime import library
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load, pack
@@ -104,21 +105,6 @@ def test_inputs_that_it_cannot_take(home: Path) -> None:
         Model(home.parent / "state").predict(np.zeros((2, 5), np.float32))
 
 
-def test_files_for_other_programs(home: Path, tiny: tuple[bytes, Theta]) -> None:
-    model = personal_model(home.parent / "state")
-    write_model(model, home.parent / "model.npz")
-    with np.load(home.parent / "model.npz") as tensors:
-        shapes = {name: tensors[name].shape for name in tensors.files}
-        assert np.concatenate([tensors[name].ravel() for name in shapes]).tolist() == list(tiny[1])
-    assert shapes == {t.name: t.shape for t in model.bundle.manifest.layout.tensors}
-    write_model(model, home.parent / "model.onnx")
-    session = library().InferenceSession(home.parent / "model.onnx")
-    (found,) = session.run(None, {"x": rows(4)})
-    np.testing.assert_allclose(found, forward(tiny[1], rows(4)), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ConfigError, match=r"--out: found .*model\.pte'.*\.npz or \.onnx"):
-        write_model(model, home.parent / "model.pte")
-
-
 def test_frozen_tensors_serve_and_are_in_the_files(tmp_path: Path) -> None:
     torch.manual_seed(2)
     network = mlp(6, 4, 3)
@@ -137,7 +123,8 @@ def test_frozen_tensors_serve_and_are_in_the_files(tmp_path: Path) -> None:
     model, x = Model(state), rows(4)
     np.testing.assert_allclose(model.predict(x), forward(whole, x), rtol=1e-5, atol=1e-6)
     for name in ("model.npz", "model.onnx"):
-        write_model(personal_model(state), tmp_path / name)
+        personal = personal_model(state)
+        write_model(personal.bundle, personal.theta, tmp_path / name)
     with np.load(tmp_path / "model.npz") as tensors:
         assert sum(tensors[name].size for name in tensors) == whole.size
     session = library().InferenceSession(tmp_path / "model.onnx")

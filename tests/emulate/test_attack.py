@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
-from sedge_edge.training.job import Job
+from sedge_edge.training.preparation import Job
 from sedge_emulate.attack import AttackConfig
 from sedge_emulate.virtual.result_cache import job_key
 from sedge_emulate.workers.worker import Finished, Request, Worker

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sedge_edge.backends.rows import REGRESSION
 from sedge_export.axes import FoundAxes, find_axes
-from sedge_export.network import Network, squared_error
+from sedge_export.network import Network
 from sedge_protocol.axes import FIXED
 
 torch.set_num_threads(1)
@@ -56,7 +57,7 @@ class Scale(nn.Module):
 
 def axes_of(model: nn.Module, x: Tensor) -> tuple[dict[str, tuple[int, ...]], FoundAxes]:
     """The axis of each dimension, by name of the tensor, kernels left out."""
-    network = Network(model, squared_error, False)
+    network = Network(model, REGRESSION)
     found = find_axes(network, x)
     found.axes.check(network.layout)
     names = [tensor.name for tensor in network.layout.tensors]

@@ -29,8 +29,16 @@ def arguments(folder: Path, **changes: str) -> list[str]:
 def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path / "b")) == 0
     printed = capsys.readouterr().out
-    for pattern in ("159,010 in 4 tensors", r"gradient .* bytes", r"step \d\.\de-0\d, epoch"):
+    # Of a batch of 2: forward, and backward to all weights and to the second layer's input.
+    cost = 2 * (2 * (784 * 200 + 200 * 10) + 200 * 10) / 1e6
+    step = rf"a step +\d+ MB of memory, {cost:.1f} million multiply-adds"
+    patterns = "159,010 in 4 tensors", r"gradient .* bytes", r"step \d\.\de-0\d, epoch", step
+    for pattern in patterns:
         assert re.search(pattern, printed)
+    manifest = bundle.load(tmp_path / "b")[0].manifest
+    assert 3 * 4 * 159_010 < manifest.programs[0].memory_bytes < 10**8
+    assert 48 < manifest.memory_mb(["onnxruntime"]) < 148
+    assert manifest.memory_mb(["onnxruntime", "torch"]) == manifest.memory_mb(["executorch"]) == 0
     assert main(["show", str(tmp_path / "b")]) == 0
     assert capsys.readouterr().out == printed
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export.export import export
-from sedge_export.network import Network, cross_entropy
+from sedge_export.network import Network
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Role
 from sedge_protocol.wire.bundle import load
@@ -47,7 +48,7 @@ def names(network: Network) -> tuple[list[str], list[str]]:
 
 
 def network(model: nn.Module) -> Network:
-    return Network(model, cross_entropy, True)
+    return Network(model, CLASSIFICATION)
 
 
 def test_a_frozen_body_in_training_mode_still_counts_statistics() -> None:

@@ -11,6 +11,7 @@ import torch
 from tools.bench.zoo import deep
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import Objective
 from sedge_export import export, models
 from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.network import Network
@@ -41,7 +42,7 @@ def test_ties_go_to_the_first(pool: nn.Module, relu: bool) -> None:
     def loss(output: Tensor, _y: Tensor) -> Tensor:
         return output.flatten(1).sum(1)
 
-    network = Network(model, loss, False)
+    network = Network(model, Objective(loss, loss))
     names, inputs = ["theta", "x", "y", "w"], [torch.from_numpy(network.theta), x, y, w]
     traced = trace(network.gradient, inputs)
     data = to_onnx(traced, "gradient", names, ["g", "l"], lambda _: "")

@@ -106,7 +106,7 @@ def test_interface(small: Exported) -> None:
     n, folder = small.manifest.layout.size, small.folder
     rows = {"x": (BATCH, 1, 6, 6), "y": (BATCH,), "w": (BATCH,)}
     step = {"theta": (n,), **rows}
-    sums: dict[str, tuple[int, ...]] = {"loss_sum": (), "correct_count": (), "weight_sum": ()}
+    sums: dict[str, tuple[int, ...]] = {"loss_sum": (), "metric_sum": (), "weight_sum": ()}
     assert interface(folder / "gradient.onnx") == (step, {"gradient": (n,), "loss": ()})
     assert interface(folder / "evaluate.onnx") == (step, sums)
     assert interface(folder / "predict.onnx") == (
@@ -155,7 +155,7 @@ def test_evaluate_and_predict(small: Exported) -> None:
     weights = np.array([1, 0, 1, 1], np.float32)
     logits = programs["predict"]({"theta": theta, "x": rows["x"]})["logits"]
     sums = programs["evaluate"]({"theta": theta, **rows, "w": weights})
-    assert sums["correct_count"] == ((logits.argmax(1) == rows["y"]) * weights).sum()
+    assert sums["metric_sum"] == ((logits.argmax(1) == rows["y"]) * weights).sum()
     losses = cross_entropy(torch.from_numpy(logits), torch.from_numpy(rows["y"])).numpy()
     np.testing.assert_allclose(sums["loss_sum"], (losses * weights).sum(), rtol=1e-6)
     assert all(value.dtype == np.float32 and value.shape == () for value in sums.values())
@@ -219,9 +219,9 @@ def test_regression(tmp_path: Path) -> None:
     x = rng.standard_normal((BATCH, 5)).astype(np.float32)
     theta = bundle.load(tmp_path)[1]
     sums = evaluate({"theta": theta, "x": x, "y": y, "w": np.ones(BATCH, np.float32)})
-    expected = ((model(torch.from_numpy(x)).detach().numpy() - y) ** 2).mean(1).sum()
-    np.testing.assert_allclose(sums["loss_sum"], expected, rtol=1e-5)
-    assert sums["correct_count"] == 0
+    off = model(torch.from_numpy(x)).detach().numpy() - y
+    np.testing.assert_allclose(sums["loss_sum"], (off**2).mean(1).sum(), rtol=1e-5)
+    np.testing.assert_allclose(sums["metric_sum"], np.abs(off).mean(1).sum(), rtol=1e-5)
 
 
 def test_own_loss_and_real_data(tmp_path: Path) -> None:

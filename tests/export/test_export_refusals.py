@@ -374,7 +374,7 @@ def test_wrong_evaluation_is_seen(wrong: Replace, tmp_path: Path) -> None:
 
     wrong(aten.argmax.default, smallest)
     message = attempt(network(), tmp_path, sample=IMAGES)
-    assert re.search(r"program 'evaluate'.*correct_count", message)
+    assert re.search(r"program 'evaluate'.*metric_sum", message)
 
 
 def test_a_small_error_is_seen_and_a_larger_tolerance_allows_it(

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export import export, kinks
 from sedge_export.batches import Batch
 from sedge_export.eager import Eager
-from sedge_export.network import Network, cross_entropy
+from sedge_export.network import Network
 from sedge_export.target import TARGETS, Signature
 from sedge_export.verify import MAX_RETRIES, STEPS, Program
 from sedge_protocol.errors import ExportError
@@ -56,7 +57,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Spoil, nn.Module], Non
     """Change what each ``gradient`` program returns."""
 
     def use(spoil: Spoil, model: nn.Module) -> None:
-        layout = Network(model, cross_entropy, True).layout
+        layout = Network(model, CLASSIFICATION).layout
         right = TARGETS[ONNXRUNTIME].load
 
         def load(name: str, data: bytes, signature: Signature) -> Program:
@@ -144,11 +145,11 @@ def test_no_batch_is_replaced_without_one(
 
 
 def kink(model: nn.Module) -> str | None:
-    layout = Network(model, cross_entropy, True).layout
+    layout = Network(model, CLASSIFICATION).layout
     batch = Batch(IMAGES, torch.arange(6) % 3, torch.ones(6), 6)
     return kinks.found(
-        Eager(model, layout, cross_entropy, kind=torch.float64),
-        Eager(model, layout, cross_entropy),
+        Eager(model, layout, CLASSIFICATION, kind=torch.float64),
+        Eager(model, layout, CLASSIFICATION),
         batch,
     )
 

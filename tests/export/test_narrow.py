@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import REGRESSION
 from sedge_export import models
 from sedge_export.axes import find_axes
 from sedge_export.narrow import narrowed
-from sedge_export.network import Network, squared_error
+from sedge_export.network import Network
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout
 
@@ -99,7 +100,7 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def layout(model: nn.Module) -> Layout:
-    return Network(model, squared_error, False).layout
+    return Network(model, REGRESSION).layout
 
 
 @pytest.mark.parametrize("case", BUILDS)
@@ -109,7 +110,7 @@ def test_a_form_is_slices_with_the_function_of_the_whole_model_where_the_rest_is
     """Which shows that every slice is of the channels that belong together."""
     model, x = made(case)
     whole, before = copy.deepcopy(model), tensors(copy.deepcopy(model))
-    network = Network(model, squared_error, False)
+    network = Network(model, REGRESSION)
     axes = find_axes(network, x).axes
     for dropped in DROPPED:
         part = narrowed(model, x, dropped)

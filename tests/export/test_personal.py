@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from tests.edge.home import make_home, put_models
 from torch import Tensor, nn
 
-from sedge_edge.prediction import personal_model, write_model
+from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_edge.prediction import personal_model
 from sedge_export import export
 from sedge_export.__main__ import main
 from sedge_export.executorch import runtime
 from sedge_export.formats import FORMATS
 from sedge_export.lowering import inference
 from sedge_export.lowering.pooling import plain_max_pool
-from sedge_export.network import Network, cross_entropy
+from sedge_export.network import Network
 from sedge_export.personal import export_personal, with_weights
 from sedge_protocol.errors import ExportError
+from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.onnx_runtime import library
 from sedge_protocol.wire import bundle as bundles
 
@@ -80,7 +82,7 @@ def strange_labels() -> tuple[Tensor, Tensor]:
 
 def save(path: Path, model: nn.Module, **changes: NDArray[np.generic] | None) -> Path:
     """The model's tensors as ``sedge-edge export`` writes them; a change of None leaves one out."""
-    network = Network(model, cross_entropy, True)
+    network = Network(model, CLASSIFICATION)
     tensors = {**network.layout.views(network.theta), **changes}
     np.savez(path, **{k: v for k, v in tensors.items() if v is not None})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return path
@@ -104,9 +106,10 @@ def test_a_devices_model_runs_in_both_runtimes(
     export(build(), rows(4), batch_size=4, name="m", num_classes=3, folder=tmp_path / "bundle")
     bundle, _ = bundles.load(tmp_path / "bundle")
     home = make_home(tmp_path / "home")
-    theta = Network(trained(), cross_entropy, True).theta
+    theta = Network(trained(), CLASSIFICATION).theta
     put_models(home, bundles.pack(bundle), {"first": theta})
-    write_model(personal_model(tmp_path / "home" / "state"), tmp_path / "pi-1.npz")
+    personal = personal_model(tmp_path / "home" / "state")
+    write_model(personal.bundle, personal.theta, tmp_path / "pi-1.npz")
     x, y = labelled()
     capfd.readouterr()
     for ending, name in ((".onnx", "ONNX Runtime"), (".pte", "ExecuTorch")):

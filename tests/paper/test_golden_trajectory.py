@@ -64,13 +64,13 @@ class Log(Watch):
         """Accuracy before and after of a round's participants, each test example counting once."""
         reports = [report for (of, _), report in self.reports.items() if of == number]
         count = sum(report.before.num_examples for report in reports)
-        before = sum(report.before.accuracy * report.before.num_examples for report in reports)
-        after = sum(report.after.accuracy * report.after.num_examples for report in reports)
+        before = sum(report.before.metric * report.before.num_examples for report in reports)
+        after = sum(report.after.metric * report.after.num_examples for report in reports)
         return 100 * before / count, 100 * after / count
 
 
 def test_the_partition_and_the_participants_are_theirs() -> None:
-    parts = partition(fashion_mnist().targets, 0.1, SEED)
+    parts = partition(fashion_mnist().labels, 0.1, SEED)
     sizes = [len(train) + len(test) for train, test in parts]
     assert (min(sizes), max(sizes), sum(sizes)) == (52, 3378, 70_000)
     tenth = Released(SEED, ROUNDS, evaluate_every=0).cohorts[9]
@@ -83,7 +83,7 @@ def test_the_partition_and_the_participants_are_theirs() -> None:
 @pytest.mark.slow
 def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
     dataset = fashion_mnist()
-    shares = Shares.of(dataset, partition(dataset.targets, 0.1, SEED))
+    shares = Shares.of(dataset, partition(dataset.labels, 0.1, SEED))
     shares.save(tmp_path / "data")
     source = ModelSource.of(ModelConfig(), dataset, tmp_path)
     export_model(source, dataset, SEED, tmp_path / "bundle")
@@ -120,5 +120,5 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
     for client, (before, after, count) in CLIENTS.items():
         report = log.reports[10, name(client)]
         assert report.before.num_examples == count
-        assert 100 * report.before.accuracy == pytest.approx(before, abs=5.0)
-        assert 100 * report.after.accuracy == pytest.approx(after, abs=2.0)
+        assert 100 * report.before.metric == pytest.approx(before, abs=5.0)
+        assert 100 * report.after.metric == pytest.approx(after, abs=2.0)

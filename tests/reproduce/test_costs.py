@@ -41,6 +41,6 @@ def played(cell: Cell, home: Path) -> Outcome:
 
 
 def test_multiplications_of_a_convolution() -> None:
-    source = ModelSource("avgcnn", "", Path(), (1, 28, 28), 10, 32)
+    source = ModelSource("avgcnn", "", Path(), (1, 28, 28), 10, "class", ModelConfig())
     first, second = 24 * 24 * 32 * 25, 8 * 8 * 64 * 32 * 25
     assert multiply_adds(source, 0.0) == first + second + 1024 * 512 + 512 * 10

@@ -108,7 +108,7 @@ def require_begun(course: Course) -> None:
             own = course.model(device) if kept.part is None else kept.part
             theta = (mix * own + (1 - mix) * theta).astype(np.float32)
         expected, found = course.evaluate(device, theta), course.reports(3)[device].before
-        assert (found.accuracy, found.num_examples) == (expected.accuracy, expected.num_examples)
+        assert (found.metric, found.num_examples) == (expected.metric, expected.num_examples)
         assert found.loss == pytest.approx(expected.loss, rel=1e-4)
 
 

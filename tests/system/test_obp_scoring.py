@@ -21,7 +21,8 @@ from sedge_cloud.store.runs import Run
 from sedge_edge.rounds.global_model import global_model, needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
-from sedge_edge.training.job import CODECS, Job, Kept, Outcome, WorkerContext, prepare, run_job
+from sedge_edge.training.job import CODECS, Outcome, WorkerContext, run_job
+from sedge_edge.training.preparation import Job, Kept, prepare
 from sedge_edge.training.trainer import Mixed, Trained, TrainingState
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered

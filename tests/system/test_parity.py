@@ -30,7 +30,8 @@ from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import Job, Outcome, WorkerContext, prepare, run_job
+from sedge_edge.training.job import Outcome, WorkerContext, run_job
+from sedge_edge.training.preparation import Job, prepare
 from sedge_emulate.data.datasets import load
 from sedge_export import export
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode
@@ -264,7 +265,7 @@ def test_the_device_trains_as_torch_does(
     check_close(found, twin, made.theta)
     assert (found[statistics] != made.theta[statistics]).all()
     report, count = outcome.report, len(train.targets)
-    assert (report.before.accuracy, report.after.accuracy) == pytest.approx(
+    assert (report.before.metric, report.after.metric) == pytest.approx(
         (before, twin.accuracy(test)), abs=1e-12
     )
     assert (report.num_examples, report.before.num_examples) == (count, TEST)

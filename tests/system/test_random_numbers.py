@@ -9,6 +9,7 @@ from tests.edge.backends.conftest import unpacked_wheel
 from torch import Tensor, nn
 
 from sedge_edge.backends import UserCode, open_trainer
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained
@@ -16,7 +17,7 @@ from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
-from sedge_export import cross_entropy, export
+from sedge_export import export
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, Bundle, TensorSpec, load
 from sedge_protocol.wire.training import Training
@@ -80,7 +81,7 @@ def test_the_emulator_drops_what_a_device_drops(tmp_path: Path) -> None:
     # Channels, attention's scores, its output, the feed-forward's inside and outside, branches.
     masks = BATCH * (4 + 2 * 24 * 24 + 24 * 6 + 24 * 8 + 24 * 6 + 1)
     assert bundle.manifest.noise == masks and not bundle.manifest.padding_is_safe
-    problem = Problem(model, cross_entropy, True, BATCH, TensorSpec("float32", (1, 8, 8)))
+    problem = Problem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (1, 8, 8)))
     theta = problem.network.theta
     wanted = by_backend(bundle, ONNXRUNTIME, theta, (1, 8, 8))
     task = Task(theta, data((1, 8, 8)), TRAINING, SEED)

@@ -293,6 +293,11 @@ def bundles() -> Events:
         ("frozen data with a digest too many (X14)",
          packed(frozen(digests=base64.b64encode(bytes(32)).decode())), False),
         ("frozen data whose digests are no base64 (X14)", packed(frozen(digests="?" * 24)), False),
+        ("a model whose input is its target", packed({**manifest, "target": None}), True),
+        ("a loss and a metric (B5)", packed(
+            {**manifest, "loss": {"name": "huber"}, "metric": {"name": "rmse", "better": "lower"}}
+        ), True),
+        ("a metric that is neither", packed({**manifest, "metric": {"name": "m", "better": "no"}}), False),
         *((f"no {key} (B5)", packed({k: v for k, v in manifest.items() if k != key}), False)
           for key in manifest),
     ]  # fmt: skip

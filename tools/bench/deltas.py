@@ -67,7 +67,7 @@ def write_deltas(path: Path, rounds: int, epochs: int, momentum: float, seed: in
 
 
 def _shares(dataset: Dataset, rng: np.random.Generator) -> list[Share]:
-    indices = dirichlet(dataset.targets, DEVICES, ALPHA, rng, min_examples=EXAMPLES)
+    indices = dirichlet(dataset.labels, DEVICES, ALPHA, rng, min_examples=EXAMPLES)
     chosen = [rng.choice(share, EXAMPLES, replace=False) for share in indices]
     return [_images(dataset, share) for share in chosen]
 

@@ -21,8 +21,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from sedge_cloud.status.numbers import size
 from sedge_emulate.config import load_emulation
-from sedge_emulate.report.numbers import size
 from sedge_emulate.result import Engine, read_json
 
 FLEET = """\

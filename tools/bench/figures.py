@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from sedge_emulate.report.numbers import percent, size
+from sedge_cloud.status.numbers import percent, size
 from sedge_emulate.result import StrategyResult, headline, read_json
 from sedge_protocol.errors import SedgeError
 

@@ -155,8 +155,8 @@ def write_data(folder: Path) -> None:
     """The examples, balanced by class: in one row for sedge-emulate, by device for the others."""
     images = load("fashion-mnist")
     each = DEVICES * (TRAIN + TEST) // CLASSES
-    chosen = np.concatenate([np.flatnonzero(images.targets == c)[:each] for c in range(CLASSES)])
-    x, y = images.inputs[chosen].astype(np.float32), images.targets[chosen]
+    chosen = np.concatenate([np.flatnonzero(images.labels == c)[:each] for c in range(CLASSES)])
+    x, y = images.inputs[chosen].astype(np.float32), images.labels[chosen]
     np.savez(folder / "data.npz", x=x, y=y)
     parts = pathological(y, DEVICES, CLASSES, np.random.default_rng(0))
     rows = np.stack([part[np.linspace(0, len(part) - 1, TRAIN, dtype=int)] for part in parts])

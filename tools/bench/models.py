@@ -5,12 +5,11 @@
 Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
 turn with eager torch's, on one thread; the ratio is one of CPU times, of medians over half a second, and in
 a model of microseconds most of it is overhead. The export's time is the wall clock's. Memory is that of
-``tools/bench/step_memory.py``. A name that ends in ``@executorch`` is exported for that backend. The page
+``sedge_export.step_memory``. A name that ends in ``@executorch`` is exported for that backend. The page
 is written after each model, so that what is done is kept.
 """
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +29,6 @@ from sedge_protocol.errors import ExportError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, BundleManifest, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-MEMORY = Path(__file__).parent / "step_memory.py"
 SECONDS = 0.5
 HEAD = """\
 # Which models export
@@ -88,12 +86,13 @@ def measured(case: Case, backend: str, batch_size: int) -> Row:
             manifest = export(
                 model, x, batch_size=batch_size, name="model", num_classes=case.classes,
                 folder=folder, loss=case.loss, target=case.target, backends=(backend,),
+                measure=backend == ONNXRUNTIME,
             )  # fmt: skip
         except ExportError as exc:
             return Row(case, backend, time.monotonic() - start, reason=str(exc))
         seconds = time.monotonic() - start
         bundle, theta = load(folder)
-        memory = _memory(folder) if backend == ONNXRUNTIME else 0
+        memory = bundle.manifest.programs[0].memory_bytes
     y = _targets(manifest, batch_size)
     signature = signatures(bool(manifest.layout.statistics), False, manifest.frozen is not None)[
         "gradient"
@@ -106,16 +105,9 @@ def measured(case: Case, backend: str, batch_size: int) -> Row:
     return Row(case, backend, seconds, manifest, ours / eager, memory)
 
 
-def _memory(folder: Path) -> int:
-    done = subprocess.run(
-        [sys.executable, str(MEMORY), str(folder)], check=True, capture_output=True
-    )
-    return int(done.stdout)
-
-
 def _targets(manifest: BundleManifest, batch_size: int) -> Tensor:
     rng = np.random.default_rng(0)
-    shape = (batch_size, *manifest.target.shape)
+    shape = (batch_size, *manifest.row_target.shape)
     if manifest.num_classes:
         return torch.from_numpy(rng.integers(0, manifest.num_classes, shape))
     return torch.from_numpy(rng.random(shape, np.float32))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.bench.figures import RESULTS, sections
 
-from sedge_emulate.report.numbers import percent, size
+from sedge_cloud.status.numbers import percent, size
 from sedge_emulate.result import Result, headline, read_json
 
 ROOT = Path(__file__).parents[2]

@@ -39,12 +39,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trained
 from sedge_emulate.training.choice import AUTO, NAMES, open_trainer
 from sedge_emulate.training.tasks import FleetTrainer, Task
-from sedge_export import cross_entropy, export, models
+from sedge_export import export, models
 from sedge_protocol.wire.bundle import Bundle, TensorSpec, load
 from sedge_protocol.wire.messages import Training
 
@@ -195,7 +196,7 @@ def trainer(case: Case, name: str, device: str = "cpu") -> FleetTrainer:
     bundle = bundle_of(model, case.batch_size, (1, 28, 28))
     row = TensorSpec("float32", (1, 28, 28))
     return open_trainer(
-        model, cross_entropy, True, case.batch_size, row, name=name, device=device, bundle=bundle
+        model, CLASSIFICATION, case.batch_size, row, name=name, device=device, bundle=bundle
     )
 
 
@@ -287,7 +288,7 @@ def opened(example: Example) -> dict[str, FleetTrainer]:
     bundle = bundle_of(model, example.batch_size, example.shape)
     return {
         name: open_trainer(
-            model, cross_entropy, True, example.batch_size, TensorSpec("float32", example.shape),
+            model, CLASSIFICATION, example.batch_size, TensorSpec("float32", example.shape),
             name=name, bundle=bundle,
         )
         for name in NAMES

@@ -8,7 +8,7 @@ from tools.reproduce.outcome import Outcome
 from tools.reproduce.sections import sections
 from tools.reproduce.tables import HEADS, rows, tables
 
-from sedge_emulate.report.drawing import Axis, Plot, accuracy_axis, bytes_axis, round_axis
+from sedge_cloud.status.drawing import Axis, Plot, bytes_axis, metric_axis, round_axis
 from sedge_emulate.report.page import environment
 from sedge_emulate.report.plots import curve
 
@@ -50,7 +50,7 @@ def _plot(
     title: str, x: Axis, at: Sequence[Sequence[int]], outcomes: Sequence[Outcome], moment: str
 ) -> Plot:
     lines = [_smooth([getattr(point, moment) for point in outcome.points]) for outcome in outcomes]
-    plot = Plot(title, x, accuracy_axis([value for line in lines for value in line]))
+    plot = Plot(title, x, metric_axis([value for line in lines for value in line]))
     for i, (places, values) in enumerate(zip(at, lines, strict=True)):
         curve(plot, i, places, values)
     return plot

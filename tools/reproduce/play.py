@@ -172,7 +172,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
     )
     if not (home / "ready").exists():
         shutil.rmtree(home, ignore_errors=True)
-        Shares.of(dataset, list(setting.parts(dataset.targets, trial.seed))).save(
+        Shares.of(dataset, list(setting.parts(dataset.labels, trial.seed))).save(
             home / "state" / "data"
         )
         export_forms(source, dataset, config, home)
@@ -191,8 +191,8 @@ def _checkpoints(log: Log) -> Iterable[Checkpoint]:
         if summary.task == TRAIN:
             continue
         reports = log.reports[summary.round]
-        before = spread([report.before.accuracy for report in reports])
-        after = spread([report.after.accuracy for report in reports])
+        before = spread([report.before.metric for report in reports])
+        after = spread([report.after.metric for report in reports])
         yield Checkpoint(
             round=trained,
             before=_pooled([report.before for report in reports]),
@@ -225,5 +225,5 @@ def _points(log: Log) -> Iterable[Point]:
 def _pooled(found: Sequence[Metrics]) -> float:
     """The accuracy over devices, each test example counting once."""
     count = sum(metrics.num_examples for metrics in found)
-    right = sum(metrics.accuracy * metrics.num_examples for metrics in found)
+    right = sum(metrics.metric * metrics.num_examples for metrics in found)
     return round(right / count, 6)

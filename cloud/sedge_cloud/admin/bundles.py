@@ -1,9 +1,22 @@
 """The bundles of one run: the whole model's, and those of forms of it with fewer channels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.host.privileges import as_caller
+from sedge_protocol.wire.bundle import BundleManifest, load
+
+
+def costs(folder: Path) -> Iterator[str]:
+    """What a step of a bundle costs a device in each runtime, where the bundle says so."""
+    with as_caller():
+        manifest = load(folder)[0].manifest
+    for program in manifest.programs:
+        needed = manifest.memory_mb([program.backend])
+        if program.name == "gradient" and needed:
+            step = f"{program.multiply_adds / 1e6:,.1f} million multiply-adds a step"
+            yield f"{folder} in {program.backend}: a device needs {needed} MB; {step}"
 
 
 def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> None:
@@ -19,7 +32,7 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
     last = 0.0
     for number, form in enumerate(narrower, start=2):
         key = f"bundle {number}"
-        for name in ("input", "target", "num_classes"):
+        for name in ("input", "target", "num_classes", "loss", "metric"):
             expected, actual = getattr(whole, name), getattr(form, name)
             if actual != expected:
                 raise ConfigError(key, f"{name} {actual}", f"{expected}, as in the first")

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -89,6 +90,24 @@ def revoke_device(store: Store, cloud: CloudConfig, device: str) -> None:
     if cloud.broker.device_password_file is not None:
         with as_caller():
             remove_password(Path(cloud.broker.device_password_file), device)
+
+
+def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:
+    """What a device's folder says, as one line that a person pastes into an app (enrolment.md, E7).
+
+    It holds the secret. Raises ``StorageError`` when the folder cannot be read.
+    """
+    with as_caller(), translated("read the files of a device in", folder):
+        told = {
+            "device": device,
+            "fleet": cloud.fleet,
+            "url": cloud.broker.device_url or cloud.broker.url,
+            "secret": (folder / "secret").read_text().strip(),
+        }
+        if (folder / DEVICE_CA).exists():
+            told["ca"] = (folder / DEVICE_CA).read_text()
+    text = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+    return "sedge:" + base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 def _issue(

@@ -16,17 +16,30 @@ from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import FORMAT, Bundle, BundleManifest, TensorSpec, save
+from sedge_protocol.wire.objective import Loss, Metric
 
+# What a model without labels minimises, the devices' own code knows.
+_OWN_LOSS = "own:loss"
 _STATISTICS = ("running_mean", "running_var")
 
 
 def write_bundle(
-    function: str, name: str, input: TensorSpec, batch_size: int, num_classes: int, folder: Path
+    function: str,
+    name: str,
+    input: TensorSpec,
+    target: TensorSpec | None,
+    batch_size: int,
+    num_classes: int,
+    metric: Metric,
+    folder: Path,
 ) -> BundleManifest:
     """Call the function, "module:function" in the working folder, and write the bundle.
 
-    Raises ``ConfigError`` for a function that fails or returns no parameters, ``StorageError``.
+    Raises ``ConfigError`` for a function that fails or returns no parameters, and for classes beside
+    another target; ``StorageError``.
     """
+    if num_classes and (target is None or target.dtype != "int64"):
+        raise ConfigError("--num-classes", num_classes, "none beside --target-shape")
     arrays = _arrays(function)
     try:
         layout = Layout.of((name, array.shape, _role(name)) for name, array in arrays.items())
@@ -38,11 +51,13 @@ def write_bundle(
         layout=layout,
         batch_size=batch_size,
         input=input,
-        target=TensorSpec("int64", ()),
+        target=target,
         num_classes=num_classes,
         uses_batch_statistics=bool(layout.statistics),
         programs=(),
         verification=None,
+        loss=Loss() if num_classes else Loss(_OWN_LOSS),
+        metric=metric,
     )
     save(folder, Bundle(manifest, {}), layout.flatten(arrays))
     return manifest

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from sedge_cloud.devices.registry import unable_devices, waiting_devices
-from sedge_cloud.rounds.lifecycle import RUNNING
-from sedge_cloud.rounds.plans import newcomer_features
 from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.status.lines import run_lines
+from sedge_cloud.status.reader import Reader
+from sedge_cloud.status.records import RoundFacts, RunFacts
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import RoundRow, RunRow, TrafficRow
-from sedge_cloud.store.runs import Run, RunStore
-from sedge_protocol.errors import ConfigError, StrategyError
+from sedge_cloud.store.rows import TrafficRow
+from sedge_protocol.errors import ConfigError
 
 HEAD = (
     f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} "
@@ -21,30 +20,33 @@ HEAD = (
 )
 
 
-def run_report(store: Store, name: str, as_json: bool) -> Iterator[str]:
+def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
     """The lines. Raises ``ConfigError`` when there is no such run."""
-    run = next((row for row in store.runs() if row.run == name), None)
+    store, facts = reader.store, reader.read()
+    run = facts.run(name)
     if run is None:
         raise ConfigError("run", name, "the name of a run (see `run list`)")
     if not as_json:
         yield HEAD
-    for row in store.rounds(name):
-        summary = row.summary and msgspec.msgpack.decode(row.summary, type=Summary)
-        if summary and as_json:
-            yield json.dumps(_fields(store, summary))
-        elif summary:
+    closed = [row.summary for row in store.rounds(name) if row.summary is not None]
+    for coded, known in zip(closed, run.rounds, strict=False):
+        summary = msgspec.msgpack.decode(coded, type=Summary)
+        if as_json:
+            yield json.dumps(_fields(store, summary, known))
+        else:
             yield from _closed(store, run, summary)
-        elif not as_json:
-            yield from _open(store, run, row)
-    if not as_json and run.status == RUNNING:
-        yield from _unable(store, run)
+    if not as_json:
+        yield from run_lines(run, facts.at)
+    elif run.open is not None:
+        yield json.dumps(msgspec.to_builtins(run.open))
 
 
-def _fields(store: Store, s: Summary) -> dict[str, object]:
-    """A round's summary, with every device's bytes and reasons."""
+def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
+    """A round's summary, with its times and every device's bytes and reasons."""
     orders = store.orders(s.run, s.round)
     return {
         **msgspec.to_builtins(s),
+        **{key: msgspec.to_builtins(getattr(known, key)) for key in ("state", "opened", "closed")},
         "traffic": {
             t.device: {"up": t.up, "down": t.down, "whole_model": bool(t.whole)}
             for t in store.traffic(s.run, s.round)
@@ -55,7 +57,7 @@ def _fields(store: Store, s: Summary) -> dict[str, object]:
     }
 
 
-def _closed(store: Store, run: RunRow, s: Summary) -> Iterator[str]:
+def _closed(store: Store, run: RunFacts, s: Summary) -> Iterator[str]:
     """A round's line, and what is out of the ordinary."""
     new = store.newcomers(s.run, s.round)
     traffic = store.traffic(s.run, s.round)
@@ -93,27 +95,3 @@ def _reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
     counts = Counter(reasons)
     if counts:
         yield f"      {what}: {', '.join(f'{r} {count}' for r, count in sorted(counts.items()))}"
-
-
-def _open(store: Store, run: RunRow, row: RoundRow) -> Iterator[str]:
-    """A round that has not closed, and who waits before beginning its order, and why."""
-    asked, received = store.orders(row.run, row.round), store.updates(row.run, row.round)
-    state = "open" if run.status == RUNNING else run.status
-    yield f"{row.round:>5} {row.task:<9} {len(received):>4}/{len(asked):<4} {state}"
-    owing = {order.device for order in asked if not order.declined}
-    owing.difference_update(update.device for update in received)
-    for device, why in waiting_devices(store.devices()).items():
-        if device in owing and run.status == RUNNING:
-            yield f"      {device} waits: {why}"
-
-
-def _unable(store: Store, row: RunRow) -> Iterator[str]:
-    """The devices that the run has no work for."""
-    run = Run(row, store)
-    try:
-        features = newcomer_features(run, RunStore(store))
-    except StrategyError as exc:
-        features = frozenset[str]()
-        yield f"its strategy cannot plan: {exc}"
-    for device, what in unable_devices(store.devices(), run, features).items():
-        yield f"no work for {device}: it lacks {', '.join(what)}"

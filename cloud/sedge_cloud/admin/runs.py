@@ -1,4 +1,4 @@
-"""Starting and stopping runs, also while the service is running."""
+"""Starting, stopping, resuming and deleting runs, also while the service is running."""
 
 import time
 from collections.abc import Sequence
@@ -7,14 +7,15 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.admin.bundles import require_forms
-from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.lifecycle import RUNNING, STOPPED, new_round
+from sedge_cloud.admin.models import find_run, first_model
+from sedge_cloud.config import RunConfig, Stage
+from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_newcomer
 from sedge_cloud.store.broadcast import first_version
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import RunRow
-from sedge_cloud.store.runs import Run, RunState, RunStore
+from sedge_cloud.store.rows import ClientModelRow, RunRow
+from sedge_cloud.store.runs import Run, RunState, RunStore, state_of
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.layout import Layout
@@ -25,11 +26,18 @@ from sedge_protocol.wire.transfer import describe
 
 
 def start_run(
-    store: Store, name: str, folder: Path, config: RunConfig, narrower: Sequence[Path] = ()
+    store: Store,
+    name: str,
+    folder: Path,
+    config: RunConfig,
+    narrower: Sequence[Path] = (),
+    source: str = "",
 ) -> None:
     """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
-    Its first model is what the strategy's ``init`` makes of the bundle's. Raises ``ConfigError`` for a bad
+    Its first model is what the strategy's ``init`` makes of the bundle's or, with a ``source``, of the
+    model of another run or of a .npz file, which stays exact: it is not rounded to the broadcast's grid.
+    Client models of such a run come along where the layouts are the same. Raises ``ConfigError`` for a bad
     or taken name, for bundles that are not forms of one model and for a config that does not fit them,
     ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that is not of the
     bundle's layout, and ``Unencodable`` for one that is not finite.
@@ -44,6 +52,8 @@ def start_run(
         form.check_programs()
     require_forms(bundle.manifest, [form.manifest for form in forms[1:]])
     _require_fit(config, bundle.manifest.layout, len(narrower))
+    if source:
+        init = first_model(store, source, bundle, init)
     run_store = RunStore(store)
     model, model_hash, _ = run_store.write_model(init, config.broadcast.compression)
     whole, *others = [store.blobs.write(bundles.pack(form)) for form in forms]
@@ -58,16 +68,41 @@ def start_run(
         frozen=b"" if bundle.frozen is None else store.blobs.write(bundle.frozen.tobytes()),
     )
     run = Run(row, store)
-    run.state = _first_state(run, run_store)
+    run.state = _first_state(run, run_store, exact=bool(source))
     _require_plan(run, run_store)
-    store.add_run(msgspec.structs.replace(row, state=msgspec.msgpack.encode(run.state)))
+    past = _past(store, run, source) if source and not source.endswith(".npz") else []
+    store.add_run(msgspec.structs.replace(row, state=msgspec.msgpack.encode(run.state)), past)
 
 
-def _first_state(run: Run, run_store: RunStore) -> RunState:
+def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
+    """The client models of another run, as this one's from before its first round.
+
+    Nothing in them says what a device still has: that belongs to the other run.
+    """
+    other = Run(find_run(store, source), store)
+    if [width.layout for width in other.widths] != [width.layout for width in run.widths]:
+        return []
+    same = other.config.strategy == run.config.strategy
+    rows = [store.client_model(source, device) for device in store.client_devices(source)]
+    return [
+        msgspec.structs.replace(
+            row,
+            run=run.name,
+            round=0,
+            arrays=row.arrays if same else b"",
+            mask=b"",
+            remembered=False,
+        )
+        for row in rows
+        if row is not None
+    ]
+
+
+def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
     """The state before the first round, as the strategy's ``init`` makes it."""
     first = run.strategy.init(run_store.context(run))
     broadcast = run.config.broadcast
-    theta = first_version(first.theta, run.manifest.layout, broadcast)
+    theta = first.theta if exact else first_version(first.theta, run.manifest.layout, broadcast)
     model, model_hash, _ = run_store.write_model(theta, broadcast.compression)
     return RunState(
         model,
@@ -106,8 +141,60 @@ def _require_plan(run: Run, run_store: RunStore) -> None:
 
 def stop_run(store: Store, name: str) -> None:
     """Stop a run after the updates it already has; its models and receipts stay."""
-    row = next((row for row in store.runs() if row.run == name), None)
-    if row is None or row.status != RUNNING:
-        status = "no such run" if row is None else row.status
-        raise ConfigError("run", f"{name} ({status})", "the name of a running run")
+    row = find_run(store, name)
+    if row.status != RUNNING:
+        raise ConfigError("run", f"{name} ({row.status})", "the name of a running run")
     store.set_status(name, STOPPED)
+
+
+def resume_run(store: Store, name: str, num_rounds: int | None = None) -> RunConfig:
+    """Let a run that has ended go on, up to ``num_rounds`` of training; the config that it goes on with.
+
+    A round that was open goes on with the updates that it has. A round that failed counts as none of the
+    training, and so does the work of devices that came after the end. Raises ``ConfigError`` for a running
+    run, and for one that has nothing left to do.
+    """
+    with store.transaction():  # no newcomer comes in between
+        row = find_run(store, name)
+        if row.status == RUNNING:
+            raise ConfigError("run", f"{name} ({row.status})", "the name of a run that has ended")
+        config, state = msgspec.msgpack.decode(row.config, type=RunConfig), state_of(row)
+        newest = next(reversed(store.rounds(name)), None)
+        spent = 0  # a later round's number, used for a round that failed or for newcomers
+        if newest is not None and (row.status == FINISHED or not newest.open):
+            spent = newest.round if newest.round > state.round else 0
+        config = _resumed(name, config, state.round, spent, num_rounds)
+        state = msgspec.structs.replace(state, round=spent or state.round)
+        coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
+        store.resume_run(name, *coded, state.round)
+    return config
+
+
+def _resumed(
+    name: str, config: RunConfig, last: int, spent: int, num_rounds: int | None
+) -> RunConfig:
+    """The config with which a run goes on after its ``last`` round, or after one that is ``spent``."""
+    done = config.training_rounds(last)
+    wanted = config.num_rounds if num_rounds is None else num_rounds
+    is_evaluation_left = num_rounds is None and not spent and last < config.total_rounds
+    if wanted <= done and not is_evaluation_left:
+        expected = f"more than the {done} rounds of training that run {name} has behind it"
+        raise ConfigError("--rounds", num_rounds, expected)
+    if wanted > done and (spent or done >= config.num_rounds):
+        stage = Stage(config.num_rounds, done, spent or config.total_rounds)
+        config = msgspec.structs.replace(config, earlier=(*config.earlier, stage))
+    return msgspec.structs.replace(config, num_rounds=wanted).check()
+
+
+def delete_run(store: Store, name: str, dry_run: bool = False) -> int:
+    """Delete a run that has ended, with all that only it has; the bytes of blobs that become free.
+
+    Raises ``ConfigError`` for a running run.
+    """
+    if find_run(store, name).status == RUNNING:
+        raise ConfigError("run", f"{name} (running)", "a run that has ended: stop it first")
+    run_store = RunStore(store)
+    with store.transaction(dry_run):
+        before = run_store.used_bytes()
+        store.delete_run(name)
+        return before - run_store.used_bytes()

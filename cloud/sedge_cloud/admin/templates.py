@@ -17,6 +17,10 @@ CLOUD_TOML = """\
 fleet = "{fleet}"
 state_dir = "state"
 
+# What is kept of runs that have ended: by default everything.
+# [keep]
+# runs = 10
+
 [broker]
 url = "{url}"
 password_file = "coordinator-password"

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d+$")
 
 
 class WidthPolicy(Strategy, frozen=True):
-    """The options that decide a device's width; by default every device gets the whole model.
+    """The options that decide a device's width; by default the widest that fits into its memory.
 
     Raises ``ConfigError`` for options that exclude each other.
     """
@@ -33,7 +33,8 @@ class WidthPolicy(Strategy, frozen=True):
     For an id without a number at its end, d is its CRC-32. Hellos are then ignored.
     """
     memory_mb: tuple[Annotated[int, Meta(ge=1)], ...] = ()
-    """MiB of memory that the whole model needs, the next narrower one and so on, falling.
+    """MB of memory that the whole model needs, the next narrower one and so on, falling; without it, as the
+    bundles say.
 
     A device gets the widest model for which it has enough, the one after the last if it has enough for
     none, and the whole model if its memory is unknown.
@@ -80,6 +81,8 @@ class WidthPolicy(Strategy, frozen=True):
         return _keep(min(client.width + slower, len(offered) - 1))
 
     def _by_memory(self, client: ClientModel) -> int:
+        if not self.memory_mb:
+            return client.widest
         if client.memory_mb <= 0:
             return 0
         return sum(client.memory_mb < needed for needed in self.memory_mb)

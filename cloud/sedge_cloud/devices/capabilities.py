@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.config import RunConfig
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
@@ -21,7 +22,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     """What a device lacks to do a run's work.
 
     It must run one of the run's programs, or need none, decode broadcasts and patches, and have memory for
-    the bundle's frozen data.
+    the bundle's frozen data and for a step of the smallest form that the run's strategy may give it.
     """
     backends = {program.backend for program in run.manifest.programs} | WITHOUT_PROGRAMS
     broadcast, patch = run.config.broadcast, run.config.patch
@@ -29,6 +30,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
     frozen = run.manifest.frozen
     codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
+    narrows = isinstance(run.strategy, WidthPolicy)
     words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 
     def missing(hello: Hello) -> list[str]:
@@ -40,10 +42,24 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
             *([] if runs else [f"a backend of {', '.join(sorted(backends))}"]),
             *sorted(compressions.difference(hello.compressions)),
             *sorted(words.difference(hello.codecs)),
-            *too_large,
+            *(too_large or without_memory(run, hello, len(run.manifests) - 1 if narrows else 0)),
         ]
 
     return missing
+
+
+def without_memory(run: Run, hello: Hello, width: int) -> list[str]:
+    """The memory that a device lacks for a step of one of the run's forms, in words; nothing if it fits."""
+    needed = run.manifests[width].memory_mb(hello.backends)
+    if not 0 < hello.memory_mb < needed:
+        return []
+    return [f"memory for a step: {needed} MB, of which it has {hello.memory_mb}"]
+
+
+def widest(run: Run, hello: Hello) -> int:
+    """The widest of the run's forms that fits into a device's memory; the last where none does."""
+    fits = (width for width in range(len(run.manifests)) if not without_memory(run, hello, width))
+    return next(fits, len(run.manifests) - 1)
 
 
 def needed_features(work: Work, training: Training) -> frozenset[str]:

@@ -34,7 +34,8 @@ class Device:
     """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
     ``hello`` is the last one, perhaps from before the coordinator's start. An old start count is next
-    logged from ``warn_at`` on, another version next refused from ``refuse_at`` on.
+    logged from ``warn_at`` on, another version next refused from ``refuse_at`` on. It was last ``heard`` at
+    that time (0: not yet); ``error`` is why a message of it was last dropped, and when.
     """
 
     row: DeviceRow
@@ -43,14 +44,16 @@ class Device:
     online: bool = False
     warn_at: float = 0.0
     refuse_at: float = 0.0
+    heard: float = 0.0
+    error: tuple[float, str] | None = None
     bucket: TokenBucket = field(default_factory=TokenBucket)
 
 
 class Fleet:
     """Every device, by id.
 
-    ``present`` is the number online, ``changes`` how often one came or went. ``versions`` are the protocol
-    versions that the coordinator speaks.
+    ``present`` is the number online, ``changes`` how often one came or went, ``errors`` how often messages
+    of a device were dropped. ``versions`` are the protocol versions that the coordinator speaks.
     """
 
     def __init__(self, name: str, incarnation: int, versions: Sequence[int] = VERSIONS) -> None:
@@ -62,10 +65,14 @@ class Fleet:
             str, Device
         ] = {}  # by the topic on which it sends; without revoked ones
         self._loaded = False
-        self.present = self.changes = 0
+        self.present = self.changes = self.errors = 0
 
     def __getitem__(self, device: str) -> Device:
         return self._devices[device]
+
+    def items(self) -> Iterable[tuple[str, Device]]:
+        """Every device with its id."""
+        return self._devices.items()
 
     def hello(self, device: str) -> Hello | None:
         """A device's last hello; None for a device without one, or one that is not enrolled."""
@@ -130,11 +137,18 @@ class Fleet:
         """The device that sends on this topic; None for a revoked device's and for any other topic."""
         return self._by_topic.get(topic)
 
+    def _failed(self, device: Device, text: str, now: float) -> None:
+        device.error = (now, text)
+        self.errors += 1
+
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
         """Log a genuine control frame that the replay window refused, if the device may wait in vain."""
         latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        # Of the same start: a broker has repeated a frame.
-        if incarnation >= latest or now < device.warn_at:
+        if incarnation >= latest:  # of the same start: a broker has repeated a frame
+            return []
+        why = f"start count {incarnation} is below {latest}, which this device had before"
+        self._failed(device, why, now)
+        if now < device.warn_at:
             return []
         device.warn_at = now + WARN_EVERY_S
         name = device.row.device
@@ -143,12 +157,12 @@ class Fleet:
             "which it had before. If its state was wiped, set its clock and restart it, or "
             "`device reissue` it; otherwise somebody repeats old frames"
         )
-        why = f"start count {incarnation} is below {latest}, which this device had before"
         return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 
     def bad_frame(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
         """Log a frame that cannot be used; a device of another version gets a REFUSED now and then."""
         note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
+        self._failed(device, str(error), now)
         if not isinstance(error, VersionError) or now < device.refuse_at:
             return [note]
         device.refuse_at = now + REFUSE_EVERY_S
@@ -162,6 +176,7 @@ class Fleet:
             f"device {device.row.device} sends more than {RATE:.0f} messages a second: the excess is "
             "dropped. Is it broken, or has somebody stolen its key (`sedge-cloud device revoke`)?"
         )
+        self._failed(device, f"sends more than {RATE:.0f} messages a second", now)
         return [Note(logging.WARNING, text)]
 
     def able(self, run: Run) -> list[str]:
@@ -194,7 +209,7 @@ class Fleet:
         keys = DeviceKeys.of(row.secret)
         down = topics.down(self._name, row.device)
         peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation, self._versions)
-        device = self._devices[row.device] = Device(row, peer, _stored_hello(row))
+        device = self._devices[row.device] = Device(row, peer, stored_hello(row))
         if device.hello is not None:
             with suppress(VersionError):  # its next hello is refused
                 peer.agree(device.hello.versions)
@@ -206,35 +221,12 @@ class Fleet:
         return [peer.message(self.welcome(HELLO_REQUEST.nonce))]
 
 
-def unable_devices(
-    rows: Iterable[DeviceRow], run: Run, features: frozenset[str]
-) -> dict[str, list[str]]:
-    """The devices that cannot do a run's work, by their last hello, and what each of them lacks.
-
-    ``features`` are those that the run's strategy needs.
-    """
-    missing = lacking(run)
-    hellos = {row.device: _stored_hello(row) for row in rows if not row.revoked}
-    lacks = {
-        name: [*missing(hello), *sorted(features.difference(hello.codecs))]
-        for name, hello in hellos.items()
-        if hello is not None
-    }
-    return {name: what for name, what in lacks.items() if what}
+def plain(text: str) -> str:
+    """A device's own words, which must not reach the operator's terminal as they are."""
+    return " ".join(ascii(text)[1:-1].split())
 
 
-def waiting_devices(rows: Iterable[DeviceRow]) -> dict[str, str]:
-    """The devices that begin no order for now, and why, by their last hello."""
-    hellos = {row.device: _stored_hello(row) for row in rows if not row.revoked}
-    # A device's own words, which must not reach the operator's terminal as they are.
-    return {
-        name: " ".join(ascii(hello.waits)[1:-1].split())
-        for name, hello in hellos.items()
-        if hello is not None and hello.waits
-    }
-
-
-def _stored_hello(row: DeviceRow) -> Hello | None:
+def stored_hello(row: DeviceRow) -> Hello | None:
     """The hello of a device's last start; None if there is none, or it cannot be read."""
     try:
         return None if row.hello is None else msgspec.msgpack.decode(row.hello, type=Hello)

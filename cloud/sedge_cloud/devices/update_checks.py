@@ -13,6 +13,7 @@ from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.codec.patch_levels import offered
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.wire.messages import TRAIN
+from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.update import Report, decode_update
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -48,6 +49,7 @@ def check_update(
             raise UpdateRejected(
                 "mismatch", f"update.{name}: {_show(reported)}, expected {_show(ordered)}"
             )
+    _require_share(report, run.manifest.metric)
     _require_offered(run_store, order, layout.size, report.level)
     if report.num_examples < 1:
         raise UpdateRejected("invalid", "update.num_examples: 0, expected at least 1")
@@ -58,6 +60,15 @@ def check_update(
     delta = run_store.decode(payload, layout.size, order.context)
     _require_finite(run_store, run, order, order.model or round_.model, delta, report.level)
     return Checked(report, delta)
+
+
+def _require_share(report: Report, metric: Metric) -> None:
+    """Raise ``UpdateRejected`` for a metric outside of [0, 1] where the run's is a share."""
+    found = {"before": report.before, "after": report.after, "sparse": report.sparse}
+    for name, metrics in found.items():
+        if metrics is not None and metric.share and not 0 <= metrics.metric <= 1:
+            what = f"update.{name}.metric: {metrics.metric}"
+            raise UpdateRejected("invalid", f"{what}, expected {metric.words} from 0 to 1")
 
 
 def _require_offered(run_store: RunStore, order: OrderRow, size: int, level: int | None) -> None:

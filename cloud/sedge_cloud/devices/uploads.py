@@ -308,7 +308,7 @@ class Uploads:
             patch_blob=patch_blob,
             patch_context=patch_context,
             mix=report.mix,
-            step_s=report.seconds / report.steps if report.steps else 0.0,
+            step_s=report.step_s or (report.seconds / report.steps if report.steps else 0.0),
             remembered=work.remember and delta is not None,
             steps=report.steps,
         )

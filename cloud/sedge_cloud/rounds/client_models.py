@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from sedge_cloud.devices.capabilities import widest
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.store.vectors import vector_bytes
@@ -40,7 +41,9 @@ class ClientModels:
     def _load(self, device: str) -> ClientModel:
         hello = self._hello(device)
         client = self._run_store.client_model(self._run, device)
-        return client if hello is None else replace(client, memory_mb=hello.memory_mb)
+        if hello is None:
+            return client
+        return replace(client, memory_mb=hello.memory_mb, widest=widest(self._run, hello))
 
 
 @dataclass(frozen=True)

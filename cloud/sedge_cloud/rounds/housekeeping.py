@@ -33,6 +33,10 @@ class Housekeeping:
         self._wanted = True
         return self._note(error, run)
 
+    def run_deleted(self) -> None:
+        """Schedule a collection: the operator has deleted a run."""
+        self._wanted = True
+
     def started(self) -> list[Note]:
         """Collect what the previous process left."""
         return self._collect(self._run_store.collect)

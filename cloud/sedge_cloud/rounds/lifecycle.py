@@ -11,10 +11,13 @@
              grace     --every device has answered-->                            closed
                        --``grace_s`` or ``deadline_s`` are over-->               closed
                        --they are over, but updates were lost-->                 open, ``deadline_s`` more
+             serving   (of a run that has finished: for newcomers, see serving.py)
 
 A round opens when enough capable devices are online. A round that is open when its run ends is void: it is
-not aggregated. The tables below are these lines; an event that a state does not have raises. scheduler.py
-acts on them. The store has the open rounds: after a restart each goes on, with its full ``deadline_s``.
+not aggregated. A run that has ended may be resumed, which loads it anew, and a round that was open when it
+was stopped goes on. The tables below are these lines; an event that a state does not have raises.
+scheduler.py acts on them. The store has the open rounds: after a restart each goes on, with its full
+``deadline_s``.
 """
 
 import math
@@ -60,6 +63,7 @@ class Phase(StrEnum):
 
     OPEN = "updates"
     GRACE = "stragglers"
+    SERVING = "newcomers"
     CLOSED = "nothing"
 
 
@@ -81,6 +85,7 @@ ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
         Event.TIME: Phase.CLOSED,
         Event.SHORTAGE: Phase.OPEN,
     },
+    Phase.SERVING: {},
     Phase.CLOSED: {},
 }
 
@@ -149,6 +154,8 @@ class OpenRound:
 
     def due(self, config: RunConfig, now: float) -> Event | None:
         """The next event, given the answers so far and the time; None if there is none yet."""
+        if self.phase is Phase.SERVING:
+            return None
         if len(self.settled) == len(self.orders):
             return Event.EVERYONE
         # Exact in decimal: as floats .07 * 100 is above 7, and the round would wait for 8.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from sedge_cloud.devices.capabilities import CORRECTION, needed_features
+from sedge_cloud.devices.capabilities import CORRECTION, needed_features, without_memory
 from sedge_cloud.rounds.client_models import ClientModels, Hellos
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Run, RunStore
@@ -71,11 +71,14 @@ def plan_round(
 
 
 def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
-    """The features that an order needs and the device has not announced."""
+    """What an order needs and the device lacks: features, or memory."""
     needed = needed_features(work, run.config.training)
     if assignment.correction is not None:
         needed |= {CORRECTION}
-    return needed.difference(() if hello is None else hello.codecs)
+    if hello is None:
+        return needed
+    memory = without_memory(run, hello, assignment.width)
+    return needed.difference(hello.codecs) | frozenset(memory)
 
 
 def newcomer_features(run: Run, run_store: RunStore) -> frozenset[str]:

@@ -17,6 +17,7 @@ from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.rounds.lifecycle import (
     FAILED,
+    FINISHED,
     ROUND,
     RUNNING,
     Event,
@@ -29,6 +30,7 @@ from sedge_cloud.rounds.lifecycle import (
     resume,
 )
 from sedge_cloud.rounds.orders import make_order, require_sendable
+from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RunRow
@@ -39,7 +41,10 @@ from sedge_protocol.wire.messages import Cancel, Order
 
 
 class Scheduler:
-    """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round."""
+    """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round.
+
+    ``serving`` is the finished run whose model newcomers get.
+    """
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class Scheduler:
         draw: Draw,
     ) -> None:
         self.live: dict[str, LiveRun] = {}
+        self.serving: RunRow | None = None
         self._run_store = run_store
         self._store: Store = run_store.store
         self._devices = devices
@@ -179,13 +185,32 @@ class Scheduler:
         revoked = (name for name in waiting if self._devices[name].row.revoked)
         return [self.decline(current, name, "revoked") for name in revoked]
 
-    def arrive(self, device: str) -> list[CloudEffect]:
+    def arrive(self, device: str, now: float) -> list[CloudEffect]:
         """A device has said hello: send it the orders that it has not answered."""
         effects: list[CloudEffect] = []
         for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
             if live.round is not None and live.round.waiting_for(device):
                 live.round.arrive(device)
                 effects += self._send(live, live.round, [device])
+        return effects + self._serve(device, now)
+
+    def _serve(self, device: str, now: float) -> list[CloudEffect]:
+        """Order a device that missed the end of a finished run to train from its last model."""
+        live = None if self.serving is None else self.live.get(self.serving.run)
+        if live is None:
+            return []
+        run, devices, effects = live.run, self._devices, list[CloudEffect]()
+        try:
+            current = with_newcomer(run, self._run_store, live.round, device, devices, now)
+            if current is not None:
+                live.round = current
+                current.arrive(device)
+                effects += self._ask(live, current, [device], now)
+        except StorageError as exc:
+            effects.append(self._housekeeping.storage_failed(exc, run.name))
+        except (StrategyError, ConfigError) as exc:
+            text = f"run {run.name} cannot serve {device}: {exc}"
+            effects.append(Note(logging.WARNING, text))
         return effects
 
     def leave(self, device: str) -> None:
@@ -280,10 +305,18 @@ class Scheduler:
             yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
         if live.run.status != RUNNING:
             yield RunEnded(live.run.name, live.run.status)
+            self.serving = serving_run(self._store.runs())
         yield from self._housekeeping.round_closed(len(current.orders))
 
+    def forget(self, run: str) -> list[CloudEffect]:
+        """The operator has deleted a run."""
+        live = self.live.pop(run, None)
+        if live is None or live.run.status != RUNNING:
+            return []
+        return [*self._void(live, "the run was deleted"), RunEnded(run, "deleted")]
+
     def add_run(self, row: RunRow, now: float) -> list[CloudEffect]:
-        """Load a run from the store, with its open round if it is running."""
+        """Load a run from the store, or again once it was resumed; its open round, if it is running."""
         live, effects = LiveRun(Run(row, self._store)), list[CloudEffect]()
         if live.run.status == RUNNING:
             try:
@@ -291,9 +324,14 @@ class Scheduler:
                 current = resume(live.run, self._store, now)
                 if current is not None:
                     effects += self._begin(live, current, now)
+                    effects += self._ask(live, current, current.waiting, now)
                 effects += self._devices.refuse_unable(live.run)
             except ConfigError as exc:
                 effects += self._fail(live, f"its strategy cannot be loaded: {exc}")
+        elif live.run.status == FINISHED:
+            live.round = resume_serving(live.run, self._run_store, now)
+            if live.round is not None:
+                effects += self._begin(live, live.round, now)
         self.live[live.run.name] = live
         return effects
 
@@ -305,6 +343,8 @@ class Scheduler:
 
     def _fail(self, live: LiveRun, why: str) -> list[CloudEffect]:
         """End a run that cannot go on; one that was stopped in the meantime stays stopped."""
+        if live.run.status != RUNNING:  # finished: an order for one more device cannot be sent
+            return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
         void = self._void(live, "the run has failed")
         with suppress(ConfigError):
             self._store.set_status(live.run.name, FAILED)

@@ -9,17 +9,21 @@ import numpy as np
 
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.runs import Run, RunStore
+from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.update import Report
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
-    """One device's part in a closed round; accuracies in [0, 1]."""
+    """One device's part in a closed round, with the run's metric before and after training."""
 
     device: str
     num_examples: int
     before: float
     after: float
     update_bytes: int
+    step_s: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -30,6 +34,7 @@ class Summary(msgspec.Struct, frozen=True):
     stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
     ``whole`` says that the next global model travels whole although the run's broadcast is coded.
+    ``before`` and ``after`` are means of ``metric``.
     """
 
     run: str
@@ -47,6 +52,7 @@ class Summary(msgspec.Struct, frozen=True):
     distrusted: dict[str, float] = {}
     late: tuple[str, ...] = ()
     whole: bool = False
+    metric: Metric = ACCURACY
 
 
 def summarise(
@@ -63,9 +69,12 @@ def summarise(
         DeviceSummary(
             update.device,
             report.num_examples,
-            report.before.accuracy,
-            report.after.accuracy,
+            report.before.metric,
+            report.after.metric,
             update.size,
+            report.step_s,
+            report.temperature_c,
+            report.energy_j,
         )
         for update, report in reports
     )
@@ -84,6 +93,7 @@ def summarise(
         after=sum(device.after for device in devices) / count,
         update_bytes=sum(device.update_bytes for device in devices),
         personal=personal_elements(run, run_store, orders, picked),
+        metric=run.manifest.metric,
     )
 
 

@@ -12,7 +12,8 @@ in 20 rounds that way. The cloud adopts global_r+1, so it computes with the bits
 With the coding bf16 and a fraction below 1, versions are on a grid: their elements are multiples of a power
 of two. So the whole model takes 5 to 7 bits an element instead of 27, without loss, and steps add up
 exactly in any order. Each tensor of the first model is rounded to multiples of the power of two nearest to
-a sixth of its root mean square, and every step as codec/grid.py says.
+a sixth of its root mean square, and every step to multiples of a power of two (codec/grid.py): with
+finer spacings a model that is 40 rounds old takes half as much again.
 
 Nothing here knows of blobs or rounds. n = parameters of the model.
 """
@@ -82,7 +83,7 @@ def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
     if broadcast.fraction >= 1:
         return SparseVector(change.size, None, change)
     k = max(1, round(broadcast.fraction * change.size))
-    return nearest_multiples(change, k) if broadcast.on_grid else top_k(change, k)
+    return nearest_multiples(change, k, binary=True) if broadcast.on_grid else top_k(change, k)
 
 
 def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, ...]:

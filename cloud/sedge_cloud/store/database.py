@@ -1,23 +1,15 @@
 """The coordinator's state on disk: one SQLite database and a folder of blobs.
 
-SQLite runs in WAL mode with synchronous=FULL: a transaction that returned survives power loss. Blobs are
-written and flushed before the transaction that names them, so a row never names a missing blob; blobs that
-a crash leaves unnamed are collected. The command line writes here too, while the service runs, which
-notices by ``data_version``. This file owns sqlite3.
+Blobs are written and flushed before the transaction that names them, so a row never names a missing blob;
+blobs that a crash leaves unnamed are collected. The command line writes here too, while the service runs,
+which notices by ``data_version``.
 """
 
 import errno
 import hashlib
-import os
-import sqlite3
-import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
 
-import msgspec
-
+from sedge_cloud.store.connection import Database
 from sedge_cloud.store.rows import (
     ClientModelRow,
     DeviceRow,
@@ -27,66 +19,18 @@ from sedge_cloud.store.rows import (
     TrafficRow,
     UpdateRow,
 )
-from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, TABLES, named_blobs_sql, steps_of
+from sedge_cloud.store.schema import NAMED_UPDATES, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
-from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.disk import FILE_MODE, opened
 from sedge_protocol.wire.frame import next_incarnation
 
-# How long one process waits for another's transaction, in seconds.
-BUSY_S = 10.0
 # An update may be this many rounds late and still be accepted.
 LATE_ROUNDS = 3
 # Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
-R = TypeVar("R", bound=msgspec.Struct)
 
-
-class Store:
-    """The coordinator's state. Every method is one transaction and raises ``StorageError`` when it fails.
-
-    Without ``durable`` nothing is flushed: writes survive the end of the process, but a power cut may
-    damage the database. That is for emulation and simulation only.
-    """
-
-    def __init__(self, folder: Path, durable: bool = True) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as exc:
-            raise StorageError(f"state folder {folder}: {exc}") from exc
-        self.blobs = BlobFolder(folder, durable=durable)
-        self._path = folder / "sedge.sqlite"
-        with self._errors():
-            # Before SQLite opens it: the -wal and -shm files get the database's own mode.
-            with opened(self._path, os.O_RDWR | os.O_CREAT) as descriptor:
-                os.fchmod(descriptor, FILE_MODE)
-            self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-        try:
-            with self._errors():
-                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-                self._use_wal()
-                self._open_schema()
-        except BaseException:
-            self._db.close()
-            raise
-
-    def close(self) -> None:
-        """Close the database."""
-        self._db.close()
-
-    def check(self) -> None:
-        """Read the whole database. Raises ``StorageError`` when it is damaged."""
-        with self._errors():
-            verdict = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
-        if verdict != "ok":
-            raise StorageError(f"{self._path}: {verdict}")
-
-    def version(self) -> int:
-        """A number that changes whenever another process has committed something."""
-        with self._errors():
-            row = self._db.execute("PRAGMA data_version").fetchone()
-        return int(row[0])
+class Store(Database):
+    """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def next_incarnation(self, clock: int) -> int:
         """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
@@ -140,12 +84,14 @@ class Store:
         """Every run, oldest first."""
         return self._rows(RunRow, "SELECT * FROM runs ORDER BY created, run")
 
-    def add_run(self, row: RunRow) -> None:
-        """Begin a run. Raises ``ConfigError`` when the name is taken."""
+    def add_run(self, row: RunRow, past: Sequence[ClientModelRow] = ()) -> None:
+        """Begin a run, with the client models of its ``past``. Raises ``ConfigError`` for a taken name."""
         with self._transaction() as db:
             if db.execute("SELECT 1 FROM runs WHERE run = ?", (row.run,)).fetchone():
                 raise ConfigError("run", row.run, "a name that no run has yet")
             self._insert(db, "runs", row)
+            for client in past:
+                self._insert(db, "client_models", client)
 
     def set_status(self, run: str, status: str) -> None:
         """Change a running run's status. Raises ``ConfigError`` when there is no such run."""
@@ -153,6 +99,36 @@ class Store:
         with self._transaction() as db:
             if not db.execute(sql, (status, run)).rowcount:
                 raise ConfigError("run", run, "the name of a running run")
+
+    def resume_run(self, run: str, config: bytes, state: bytes, last: int) -> None:
+        """Let an ended run go on after the round ``last``. Raises ``ConfigError`` if it is running."""
+        sql = (
+            "UPDATE runs SET status = 'running', config = ?, state = ?"
+            " WHERE run = ? AND status != 'running'"
+        )
+        with self._transaction() as db:
+            if not db.execute(sql, (config, state, run)).rowcount:
+                raise ConfigError("run", run, "the name of a run that has ended")
+            db.execute("UPDATE rounds SET open = 0 WHERE run = ? AND round <= ?", (run, last))
+
+    def delete_run(self, run: str) -> None:
+        """Delete an ended run's every row. Raises ``ConfigError`` if it is running."""
+        with self._transaction() as db:
+            sql = "DELETE FROM runs WHERE run = ? AND status != 'running'"
+            if not db.execute(sql, (run,)).rowcount:
+                raise ConfigError("run", run, "the name of a run that has ended")
+            for table in ("rounds", "orders", "updates", "client_models", "traffic"):
+                db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+
+    def forget_parts(self, run: str, keep: int) -> int:
+        """Delete the rows on single devices in all but the last ``keep`` closed rounds; their number."""
+        newest = "(SELECT MAX(round) FROM rounds WHERE run = :run AND open = 0)"
+        rows = 0
+        with self._transaction() as db:
+            for table in ("orders", "updates", "traffic"):
+                sql = f"DELETE FROM {table} WHERE run = :run AND round <= {newest} - :keep"
+                rows += db.execute(sql, {"run": run, "keep": keep}).rowcount
+        return rows
 
     def rounds(self, run: str) -> list[RoundRow]:
         """A run's rounds in order."""
@@ -171,9 +147,32 @@ class Store:
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
         """Store a round and all of its orders."""
         with self._transaction() as db:
+            self._require_run(db, row.run)
             self._insert(db, "rounds", row)
             for order in orders:
                 self._insert(db, "orders", order)
+
+    def serve(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
+        """Store orders of a finished run, and their round unless it is there.
+
+        Raises ``StorageError`` for a run that has just been resumed or deleted.
+        """
+        with self._transaction() as db:
+            self._require_run(db, row.run, "finished")
+            self._insert(db, "rounds", row, "INSERT OR IGNORE")
+            for order in orders:
+                self._insert(db, "orders", order)
+
+    def took_part(self, run: str, device: str, number: int) -> bool:
+        """Whether a device has a receipt in this round or a later one, or an order in a later one."""
+        sql = (
+            "SELECT EXISTS (SELECT 1 FROM updates"
+            " WHERE run = :run AND round >= :number AND device = :device)"
+            " OR EXISTS (SELECT 1 FROM orders WHERE run = :run AND round > :number AND device = :device)"
+        )
+        with self._errors():
+            names = {"run": run, "device": device, "number": number}
+            return bool(self._db.execute(sql, names).fetchone()[0])
 
     def close_round(self, run: str, number: int, summary: bytes, state: bytes, status: str) -> None:
         """Close a round: its summary, and the run's next state and status.
@@ -274,6 +273,7 @@ class Store:
         flush, while a file of its own would take two more.
         """
         with self._transaction() as db:
+            self._require_run(db, row.run)
             self._insert(db, "updates", row)
             if small:
                 db.execute("INSERT OR IGNORE INTO small_updates VALUES (?, ?)", (row.blob, small))
@@ -289,6 +289,12 @@ class Store:
         """A device's last model, by reference."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device = ?"
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
+
+    def client_devices(self, run: str) -> list[str]:
+        """The devices that have a client model in a run, by id."""
+        sql = "SELECT device FROM client_models WHERE run = ? ORDER BY device"
+        with self._errors():
+            return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
     def update_blob(self, sha256: bytes) -> bytes:
         """The bytes of an accepted update, checked against their hash."""
@@ -323,68 +329,3 @@ class Store:
             named = {bytes(row[0]) for row in rows if row[0]}
             coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
-
-    def _use_wal(self) -> None:
-        """Switch to WAL. SQLite itself does not wait when two processes create the file at once."""
-        deadline = time.monotonic() + BUSY_S
-        while True:
-            try:
-                self._db.execute("PRAGMA journal_mode=WAL")
-                return
-            except sqlite3.OperationalError as exc:
-                if (
-                    exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY
-                    or time.monotonic() > deadline
-                ):
-                    raise
-                time.sleep(0.01)
-
-    def _open_schema(self) -> None:
-        """Create the tables, unless another process has done so."""
-        with self._transaction() as db:
-            schema = db.execute("PRAGMA user_version").fetchone()[0]
-            if schema == SCHEMA:
-                return
-            if schema != 0:
-                raise StorageError(f"{self._path}: schema {schema}, this version uses {SCHEMA}")
-            for statement in TABLES.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {SCHEMA}")
-
-    def _insert(
-        self, db: sqlite3.Connection, table: str, row: msgspec.Struct, verb: str = "INSERT"
-    ) -> None:
-        values = msgspec.structs.astuple(row)
-        db.execute(f"{verb} INTO {table} VALUES ({','.join('?' * len(values))})", values)
-
-    def _rows(self, kind: type[R], sql: str, *values: str | int) -> list[R]:
-        with self._errors():
-            rows = self._db.execute(sql, values).fetchall()
-        names = kind.__struct_fields__
-        try:
-            return [
-                msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
-                for row in rows
-            ]
-        except msgspec.ValidationError as exc:
-            raise StorageError(f"{self._path}: damaged {kind.__name__}: {exc}") from exc
-
-    @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        with self._errors():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self.blobs.settle()  # the rows may name blobs
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _errors(self) -> Generator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # the last: damaged text
-            raise StorageError(f"{self._path}: {exc}") from exc

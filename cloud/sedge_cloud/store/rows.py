@@ -39,6 +39,11 @@ class RunRow(msgspec.Struct, frozen=True):
     frozen: bytes = b""
 
     @property
+    def ended(self) -> bool:
+        """Whether it is no longer running."""
+        return self.status != "running"
+
+    @property
     def bundles(self) -> tuple[bytes, ...]:
         """The blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
         try:

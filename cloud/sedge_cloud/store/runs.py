@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from sedge_cloud.config import RunConfig
+from sedge_cloud.config import KeepConfig, RunConfig
 from sedge_cloud.store.broadcast import next_version, steps_since, summed, worth_sending
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.retention import Pruned, prune
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RunRow, UpdateRow
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import Vectors
@@ -77,23 +78,24 @@ class _Closed(msgspec.Struct, frozen=True):
 class Run:
     """One run, with what planning and closing its rounds needs.
 
-    ``bundles`` has one bundle for each width, the whole model's first, and ``manifest`` is that one's.
+    ``bundles`` and ``manifests`` have one for each width, the whole model's first, which is ``manifest``.
     """
 
     def __init__(self, row: RunRow, store: Store) -> None:
         self.name = row.run
         self.status = row.status
+        self.coded_config = row.config
         self.config = _read(row, row.config, RunConfig)
-        self.state = _read(row, row.state, RunState)
+        self.state = state_of(row)
         blobs = row.bundles
         try:
             packed = [store.blobs.read(blob) for blob in blobs]
-            manifests = [unpack(blob).manifest for blob in packed]
+            self.manifests = [unpack(blob).manifest for blob in packed]
         except (StorageError, CodecError) as exc:
             raise StorageError(f"run {row.run}: its bundle cannot be read: {exc}") from exc
-        self.manifest: BundleManifest = manifests[0]
+        self.manifest: BundleManifest = self.manifests[0]
         self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
-        self.widths = tuple(Width(manifest.dropped, manifest.layout) for manifest in manifests)
+        self.widths = tuple(Width(form.dropped, form.layout) for form in self.manifests)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -140,10 +142,11 @@ class RoundUpdates:
 
 
 class RunStore(Vectors):
-    """The vectors of a store's runs."""
+    """The vectors of a store's runs. ``keep`` says what a collection leaves of runs that have ended."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, keep: KeepConfig | None = None) -> None:
         super().__init__(store)
+        self._keep = keep or KeepConfig()
         self._written = self._kept = 0
         self._losses: dict[tuple[str, str], str] = {}  # by run and device
         self._counted: Cache[frozenset[str]] = Cache(
@@ -313,15 +316,33 @@ class RunStore(Vectors):
             return {}
         return msgspec.msgpack.decode(self.store.blobs.read(blob), type=dict[str, tuple[str, ...]])
 
-    def collect(self) -> int:
-        """Delete the blobs that nothing refers to; the number of bytes freed."""
-        keep = self.store.named_blobs()
+    def named_blobs(self) -> set[bytes]:
+        """Every blob that the store refers to."""
+        named = self.store.named_blobs()
         for row in self.store.runs():
-            keep |= _read(row, row.state, RunState).blobs()
-            keep.update(row.bundles)
-        self._written, self._kept = 0, len(keep)
-        freed = self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
-        self.store.drop_small_updates()  # last: on a full disk it needs the space just freed
+            named |= state_of(row).blobs()
+            named.update(row.bundles)
+        return named - {b""}
+
+    def prune(self, dry_run: bool = False) -> Pruned:
+        """Delete the rows that ``keep`` does not allow, or with ``dry_run`` only find them."""
+        return prune(self.store, self._keep, self.named_blobs, dry_run)
+
+    def used_bytes(self) -> int:
+        """The size of the blobs that the store refers to."""
+        named = self.named_blobs()
+        return sum(size for sha256, size in self.store.blobs.sizes().items() if sha256 in named)
+
+    def collect(self) -> int:
+        """Delete what ``keep`` does not allow, and blobs that nothing refers to; the bytes freed."""
+        with self.store.may_collect() as may:
+            if not may:  # a backup is being written
+                return 0
+            self.prune()
+            keep = self.named_blobs()
+            self._written, self._kept = 0, len(keep)
+            freed = self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
+            self.store.drop_small_updates()  # last: on a full disk it needs the space just freed
         return freed
 
     def collect_if_due(self, orders: int) -> None:
@@ -333,6 +354,11 @@ class RunStore(Vectors):
         self._written += orders
         if self._written >= self._kept:
             self.collect()
+
+
+def state_of(row: RunRow) -> RunState:
+    """A run's state. Raises ``StorageError`` when it cannot be read."""
+    return _read(row, row.state, RunState)
 
 
 def _read(row: RunRow, coded: bytes, kind: type[R]) -> R:

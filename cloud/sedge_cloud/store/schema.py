@@ -4,11 +4,16 @@ Columns are in the order of the fields in rows.py: rows are read and written by 
 sqlite3.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from sedge_protocol.errors import StorageError
 
+# Grows with every change of the tables after a release; then ``MIGRATIONS`` gets what leads from the schema
+# before, so that every released one can be opened. So far nothing is released.
 SCHEMA = 2
+MIGRATIONS: Mapping[int, str] = {}
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE devices (

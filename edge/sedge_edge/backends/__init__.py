@@ -94,8 +94,6 @@ BACKENDS = {
     TORCH: Backend("torch", "torch", "pip install 'sedge-fl[torch]'", _torch),
     FUNCTION: Backend("numpy", "numpy", "pip install numpy", _function),
 }
-# With less memory than this, "auto" takes the runtime that needs the least.
-LITTLE_MEMORY_MB = 256
 
 
 def installed_backends() -> dict[str, str]:
@@ -108,9 +106,7 @@ def allowed_backends(backend: str) -> list[str]:
     """The backends that the setting ``backend.name`` allows, the preferred one first."""
     if backend != AUTO:
         return [FUNCTION if ":" in backend else backend]
-    runtimes = [name for name in BACKENDS if name not in WITHOUT_PROGRAMS]
-    little = 0 < memory_mb() < LITTLE_MEMORY_MB
-    return runtimes[::-1] if little else runtimes
+    return [name for name in BACKENDS if name not in WITHOUT_PROGRAMS]
 
 
 def usable_backends(backend: str) -> tuple[str, ...]:
@@ -139,7 +135,9 @@ def _version(distribution: str) -> str:
 
 
 def open_trainer(bundle: Bundle, backend: str, threads: int, code: UserCode = NO_CODE) -> Trainer:
-    """A trainer for the bundle on ``backend``; "auto" takes the preferred one of those that work.
+    """A trainer for the bundle on ``backend``; "auto" takes the fastest of those that work and fit.
+
+    Where none fits into the device's memory, by the bundle's own figures, that is the one that needs least.
 
     Raises ``ConfigError`` when there is none or user code fails, ``CodecError`` for a program that cannot
     be loaded.
@@ -150,6 +148,10 @@ def open_trainer(bundle: Bundle, backend: str, threads: int, code: UserCode = NO
     if not known:
         expected = f"one of those in the bundle: {', '.join(bundle.backends()) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
+    room = memory_mb()
+    needed = {name: bundle.manifest.memory_mb([name]) for name in known}
+    if room:  # the order of those that fit stays as it is
+        known.sort(key=lambda name: needed[name] if needed[name] > room else 0)
     faults: list[str] = []
     for name in known:
         row = BACKENDS[name]

@@ -5,11 +5,11 @@ outputs; n = parameters, B = rows of a batch, and a tensor without a shape below
 
     gradient    theta, x, y, w, and noise where the manifest has any
                                 -> gradient, loss, and statistics where the layout has any
-    evaluate    theta, x, y, w  -> loss_sum, correct_count, weight_sum
+    evaluate    theta, x, y, w  -> loss_sum, metric_sum, weight_sum
     predict     theta, x        -> logits
 
-theta and gradient are (n,), statistics (s,); x is (B, ...), y and w are (B,), logits (B, C). Every program
-of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
+theta and gradient are (n,), statistics (s,); x and y are (B, ...), w is (B,), logits (B, C, ...). Every
+program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
 """
 
 import math
@@ -38,6 +38,7 @@ from sedge_edge.training.trainer import (
     TrainingDiverged,
     TrainingState,
     TrainingStopped,
+    evaluation,
 )
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Theta
@@ -57,7 +58,7 @@ class Signature(NamedTuple):
 _BATCH = ("theta", "x", "y", "w")
 _SIGNATURES = (
     Signature("gradient", _BATCH, ("gradient", "loss")),
-    Signature("evaluate", _BATCH, ("loss_sum", "correct_count", "weight_sum")),
+    Signature("evaluate", _BATCH, ("loss_sum", "metric_sum", "weight_sum")),
     Signature("predict", ("theta", "x"), ("logits",)),
 )
 SIGNATURES = {signature.program: signature for signature in _SIGNATURES}
@@ -161,7 +162,8 @@ class BundleTrainer:
         model = Model(layout, theta, training, anchor, correction)
         stepper = PlainStepper(self._differentiate, model, gradient)
         loss, steps = self._train(stepper, examples, training, seed, stopped, resume)
-        return Trained(model.theta, loss, steps, stepper.gradient)
+        moments = model.moments if training.keeps_state else None
+        return Trained(model.theta, loss, steps, stepper.gradient, moments=moments)
 
     def train_mixed(
         self,
@@ -185,22 +187,19 @@ class BundleTrainer:
         return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and accuracy of theta (n,); see ``Trainer.evaluate``."""
+        """Mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
         buffers = _Buffers(examples, manifest.batch_size)
-        sums = np.zeros(3)  # loss, correct, weight; float64, so that many batches add up exactly
+        sums = np.zeros(3)  # loss, metric, weight; float64, so that many batches add up exactly
         for batch, last in _with_last(
             evaluation_batches(len(examples.targets), manifest.batch_size)
         ):
             sums += self._run("evaluate", {"theta": theta, **buffers.fill(batch)}, last)
-        loss, accuracy = float(sums[0] / sums[2]), float(sums[1] / sums[2])
-        if not math.isfinite(loss):
-            raise TrainingDiverged(f"evaluation: the mean loss is {loss}")
-        return Metrics(loss, accuracy, len(examples.targets))
+        return evaluation(sums[0], sums[1], sums[2], len(examples.targets))
 
     def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
-        """The model's outputs (N, C) for inputs (N, ...)."""
+        """The model's outputs (N, C, ...) for inputs (N, ...)."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
         outputs: list[NDArray[np.float32]] = []
@@ -220,11 +219,12 @@ class BundleTrainer:
     ) -> tuple[float, int]:
         """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
         buffers = _Buffers(examples, self._bundle.manifest.batch_size)
-        steps, loss = 0, math.nan
+        steps, loss, earlier = 0, math.nan, 0
         past: list[float] = []  # the losses of the steps that were made before
         if resume is not None:
             past = [math.nan] * (resume.steps - len(resume.losses)) + [*resume.losses]
-            stepper.resume(resume.steps, resume.vectors, resume.mix)
+            stepper.resume(resume)
+            earlier = resume.earlier
         pairs = _with_last(self._batches(examples, training, seed))
         for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
             where = f"epoch {epoch + 1} of {training.local_epochs}, step"
@@ -238,7 +238,7 @@ class BundleTrainer:
                     continue
                 if stopped():
                     vectors = tuple(stepper.vectors())
-                    state = TrainingState(steps, tuple(losses), vectors, stepper.mix)
+                    state = TrainingState(steps, tuple(losses), vectors, stepper.mix, earlier)
                     raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
                 feeds = buffers.fill(batch)
                 if numbers := self._bundle.manifest.noise:
@@ -293,18 +293,21 @@ class BundleTrainer:
 
 
 class _Buffers:
-    """Gathers the batches of one call, always in the same memory."""
+    """Gathers the batches of one call, always in the same memory; x is y where the examples say so."""
 
     def __init__(self, examples: Examples, batch_size: int) -> None:
         self._examples = examples
         self._x: Inputs = np.empty((batch_size, *examples.inputs.shape[1:]), examples.inputs.dtype)
-        self._y = np.empty(batch_size, np.int64)
+        targets, self._y = examples.targets, self._x
+        if targets is not examples.inputs:
+            self._y = np.empty((batch_size, *targets.shape[1:]), targets.dtype)
 
     def fill(self, batch: Batch) -> Arrays:
         """The program's x, y and w for a batch, valid until the next ``fill``."""
         # All indices are in range: "clip" only stops numpy from gathering into a copy first.
         self._examples.inputs.take(batch.indices, axis=0, out=self._x, mode="clip")
-        self._examples.targets.take(batch.indices, out=self._y, mode="clip")
+        if self._y is not self._x:
+            self._examples.targets.take(batch.indices, axis=0, out=self._y, mode="clip")
         return {"x": self._x, "y": self._y, "w": batch.weights}
 
 

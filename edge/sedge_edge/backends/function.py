@@ -3,13 +3,13 @@
 ``backend.name = "module:fit"`` names the first of these functions of one module; ``predict`` is optional.
 
     fit(parameters, examples, settings) -> parameters, number of examples, metrics
-    evaluate(parameters, examples)      -> mean loss, number of examples, metrics with "accuracy"
-    predict(parameters, inputs)         -> outputs (N, C)
+    evaluate(parameters, examples)      -> mean loss, number of examples, metrics with the bundle's by name
+    predict(parameters, inputs)         -> outputs (N, C, ...)
 
 parameters is a list of float32 arrays, one for each tensor of the layout, in order; they are the function's
 to change, and it returns as many. Frozen tensors of the bundle follow them, read-only. examples has
-``inputs`` (N, ...) and ``targets`` (N,), both read-only. settings is a dict: the fields of ``Training`` by
-name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may
+``inputs`` (N, ...) and ``targets`` (N, ...), both read-only. settings is a dict: the fields of ``Training``
+by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may
 have "loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
 
 Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
@@ -46,6 +46,7 @@ from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.objective import LOSS
 from sedge_protocol.wire.update import Metrics
 
 HONOURABLE = ("prox", "freeze", "optimizer")
@@ -147,27 +148,28 @@ class FunctionTrainer:
         raise self._declined("own_model")
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and accuracy of theta (n,), as the module's ``evaluate`` finds them."""
-        name = f"{self._module}:evaluate"
-        loss, count, metrics = self._three(
+        """Mean loss and metric of theta (n,), as the module's ``evaluate`` finds them."""
+        name, metric = f"{self._module}:evaluate", self._manifest.metric
+        mean, count, metrics = self._three(
             name, self._evaluate, "mean loss", self._parameters(theta), _read_only(examples)
         )
-        if "accuracy" not in metrics and self._manifest.num_classes:
-            raise ConfigError(name, sorted(metrics), 'metrics with "accuracy"')
-        accuracy = self._finite(name, '"accuracy"', metrics.get("accuracy", 0.0))
-        if not 0 <= accuracy <= 1:
-            raise ConfigError(name, accuracy, '"accuracy" within 0 and 1')
-        number = self._count(name, count, len(examples.targets))
-        return Metrics(self._finite(name, "the mean loss", loss), accuracy, number)
+        loss = self._finite(name, "the mean loss", mean)
+        found = {LOSS.name: loss, **metrics}
+        if metric.name not in found:
+            raise ConfigError(name, sorted(metrics), f'metrics with "{metric.name}"')
+        value = self._finite(name, f'"{metric.name}"', found[metric.name])
+        if metric.share and not 0 <= value <= 1:
+            raise ConfigError(name, value, f'"{metric.name}" within 0 and 1')
+        return Metrics(loss, value, self._count(name, count, len(examples.targets)))
 
     def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
-        """The model's outputs (N, C) for inputs (N, ...), by the module's ``predict``."""
+        """The model's outputs (N, C, ...) for inputs (N, ...), by the module's ``predict``."""
         name = f"{self._module}:predict"
         function = self._sibling("predict")
-        expected = f"floating-point outputs ({len(inputs)}, C)"
+        expected = f"floating-point outputs ({len(inputs)}, C, ...)"
         returned = self._call(name, function, expected, self._parameters(theta), inputs)
         outputs = _array(name, returned)
-        if outputs.ndim != 2 or len(outputs) != len(inputs) or outputs.dtype.kind != "f":
+        if outputs.ndim < 2 or len(outputs) != len(inputs) or outputs.dtype.kind != "f":
             raise ConfigError(name, f"{outputs.dtype} {outputs.shape}", expected)
         return outputs.astype(np.float32)
 

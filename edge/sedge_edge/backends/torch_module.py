@@ -1,7 +1,7 @@
 """Programs of the backend ``torch``: the user's own module in the place of the bundle's programs.
 
 ``backend.model`` names a function without arguments. It returns the module that was exported, or the module
-and its loss: from outputs (B, C) and labels (B,) to one number per row, (B,), by default cross entropy.
+and its loss: from outputs (B, C, ...) and targets to one number per row, (B,), by default the bundle's.
 autograd gives the gradient; the optimizer is the agent's own, as with every backend. It runs on the CUDA
 device where there is one, otherwise on the CPU.
 """
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from sedge_edge.backends.bundle_trainer import LoadedProgram, LoadProgram, Signa
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
+from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.layout import Tensor as LayoutTensor
-from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.bundle import Bundle, BundleManifest
 
-RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 KEY = "backend.model"
 
 
@@ -38,7 +38,8 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
     Raises ``ConfigError`` for code that fails, and for a module whose tensors are not the bundle's.
     """
     torch.set_num_threads(threads)
-    model = _Model(bundle, *_built(name, folder), name)
+    module, loss = _built(name, folder)
+    model = _Model(bundle, module, _objective(bundle.manifest, loss, name), name)
     functions: dict[str, Callable[..., list[Tensor]]] = {
         "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,
     }  # fmt: skip
@@ -66,7 +67,7 @@ class TorchProgram:
 class _Model:
     """The three programs' functions, of tensors on the model's device."""
 
-    def __init__(self, bundle: Bundle, module: nn.Module, loss: RowLoss, name: str) -> None:
+    def __init__(self, bundle: Bundle, module: nn.Module, objective: Objective, name: str) -> None:
         layout = bundle.manifest.layout
         _check(module, bundle.manifest.tensors, name)
         place_frozen(module, bundle)
@@ -74,8 +75,7 @@ class _Model:
             parameter.requires_grad_(key in layout.by_name)
         self.lock = threading.Lock()
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._classifies = bundle.manifest.num_classes > 0
-        self._loss = loss
+        self._objective = objective
         self._flat = FlatModule(module, layout, _views(layout), self.device)
 
     def tensor(self, array: NDArray[np.float32 | np.int64]) -> Tensor:
@@ -90,19 +90,20 @@ class _Model:
         def mean_loss() -> Tensor:
             with nullcontext() if noise is None else draws(noise):
                 output = self._flat.module(x)
-            return (w * self._loss(output, y)).sum() / w.sum()
+            return (w * self._objective.loss(output, y)).sum() / w.sum()
 
         found = self._flat.differentiate(theta, mean_loss)
         return [cast(Tensor, part) for part in found if part is not None]
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
-        """The sums over the batch of w loss, of w where the answer is right, and of w."""
+        """The sums over the batch of w loss, of w metric, and of w."""
         (outputs,) = self.predict(theta, x)
-        right = w[outputs.argmax(1) == y].sum() if self._classifies else torch.zeros(())
-        return [(w * self._loss(outputs, y)).sum(), right, w.sum()]
+        with self.device:
+            sums = [(w * rows(outputs, y)).sum() for rows in self._objective]
+        return [*sums, w.sum()]
 
     def predict(self, theta: Tensor, x: Tensor) -> list[Tensor]:
-        """The outputs (B, C) in evaluation mode."""
+        """The outputs (B, C, ...) in evaluation mode."""
         self._flat.place(theta)
         self._flat.module.eval()
         return [self._flat.module(x)]
@@ -112,8 +113,8 @@ def _views(layout: Layout) -> Callable[[Tensor], dict[str, Tensor]]:
     return lambda vector: {t.name: vector[t.slice].view(t.shape) for t in layout.tensors}
 
 
-def _built(name: str, folder: Path) -> tuple[nn.Module, RowLoss]:
-    """The module and its loss, from the user's function."""
+def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None]:
+    """The module, and its loss if there is one, from the user's function."""
     function = imported(name, folder, KEY)
     expected = "a torch.nn.Module, or a tuple (module, loss)"
     try:
@@ -123,15 +124,23 @@ def _built(name: str, folder: Path) -> tuple[nn.Module, RowLoss]:
         raise ConfigError(name, f"{type(exc).__name__}: {exc}", expected) from exc
     match built:
         case nn.Module():
-            return built, _cross_entropy
+            return built, None
         case (nn.Module() as module, loss) if callable(loss):
-            return module, cast(RowLoss, loss)
+            return module, cast(Rows, loss)
         case _:
             raise ConfigError(name, type(built).__name__, expected)
 
 
-def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(outputs, y, reduction="none")
+def _objective(manifest: BundleManifest, own: Rows | None, name: str) -> Objective:
+    """The user's own loss or else the bundle's, and the bundle's metric. Raises ``ConfigError``."""
+    loss = own or row_loss(manifest.loss)
+    if loss is None:
+        expected = f"a tuple (module, loss): the bundle's loss is {manifest.loss.name}"
+        raise ConfigError(name, "a torch.nn.Module alone", expected)
+    metric = row_metric(manifest.metric, loss)
+    if metric is None:
+        raise ConfigError(KEY, name, f"a backend that knows the metric {manifest.metric.name}")
+    return Objective(loss, metric)
 
 
 def _check(module: nn.Module, tensors: Sequence[LayoutTensor], name: str) -> None:

@@ -90,7 +90,8 @@ def _step(backend: str, bundle: Bundle, threads: int) -> None:
 
     manifest = bundle.manifest
     inputs = np.zeros((manifest.batch_size, *manifest.input.shape), manifest.input.dtype)
-    examples = Examples(inputs, np.zeros(manifest.batch_size, np.int64))
+    row = manifest.row_target
+    examples = Examples(inputs, np.zeros((manifest.batch_size, *row.shape), row.dtype))
     theta = np.zeros(manifest.layout.size, np.float32)
     if manifest.frozen is not None:
         bundle = Bundle(manifest, bundle.files, np.zeros(manifest.frozen.layout.size, np.float32))

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Fetch, Manifest
 
 OWNER = "fleet"
+# Takes why the device waits with its orders, and the time (handshake.py).
+Waits: TypeAlias = Callable[[str, float], list[Effect]]
 
 
 class Fetches:
@@ -70,8 +73,10 @@ class Fetches:
             needed.append(frozen.blob)
         return [manifest for manifest in needed if not self._blobs.has(manifest.sha256)]
 
-    def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
-        """Fetch exactly what these orders need; without room, try again after ``DISK_RETRY_S``."""
+    def sync(
+        self, orders: Iterable[Order], now: float, waits: Waits = lambda why, now: []
+    ) -> list[Effect]:
+        """Fetch exactly what these orders need; without room, say why to ``waits`` and try again later."""
         pairs = [(order, manifest) for order in orders for manifest in self.missing(order)]
         wanted = {manifest.transfer: manifest for _, manifest in pairs}
         self._wanted = {manifest.transfer: order for order, manifest in reversed(pairs)}
@@ -81,20 +86,20 @@ class Fetches:
         effects: list[Effect] = []
         for transfer, manifest in wanted.items():
             if transfer not in self._active and transfer not in self._retry_at:
-                effects += self._begin(transfer, manifest, now)
+                effects += self._begin(transfer, manifest, now, waits)
         for transfer, fetch in list(self._active.items()):
             if fetch.complete:  # a crash or a full disk prevented assembly after the last chunk
                 effects += self._complete(transfer, fetch, now)
         return [*effects, *self._listen()]
 
-    def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
+    def _begin(self, transfer: bytes, manifest: Manifest, now: float, waits: Waits) -> list[Effect]:
         """Start a download. One without room must not stop the downloads of other orders."""
         try:
             fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
         except StorageError as exc:
             self._retry_at[transfer] = now + DISK_RETRY_S
             self._peer.counters["storage_errors"] += 1
-            return [Note(logging.ERROR, str(exc))]
+            return [Note(logging.ERROR, str(exc)), *waits(str(exc), now)]
         self._active[transfer] = fetch
         if self._connected:
             fetch.connected(now)

@@ -10,12 +10,15 @@ import msgspec
 import numpy as np
 
 from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.frame import HEADER
 from sedge_protocol.wire.messages import Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
 # A coordinator that receives hellos answers one well before this many, which take some 20 seconds.
 WARN_AFTER_HELLOS = 6
+# Whoever can publish on our topic must not be able to fill the log.
+WARN_EVERY_S = 3600.0
 # The nonce of the welcome that a coordinator publishes when it starts, to make every device say hello.
 NO_NONCE = bytes(16)
 
@@ -31,6 +34,7 @@ class Handshake:
         self._nonce = bytes(16)
         self._due: float | None = None
         self._attempt = 0
+        self._warn_at = 0.0
         self._may_warn = True  # of another process under our name; once per connection
 
     @property
@@ -102,3 +106,16 @@ class Handshake:
         self._peer.awaited = None
         text = f"welcomed by coordinator {message.version}"
         return [Note(logging.INFO, text)] if first else []
+
+    def replayed(self, payload: bytes, now: float) -> list[Effect]:
+        """A sealed frame that the replay window refused. Warn when a coordinator may be talking in vain."""
+        newest, incarnation = self._peer.window.incarnation, HEADER.unpack_from(payload)[5]
+        # A repeat within one incarnation is the broker's doing, and harmless.
+        if incarnation >= newest or now < self._warn_at:
+            return []
+        self._warn_at = now + WARN_EVERY_S
+        text = (
+            f"ignored the coordinator: its incarnation is {incarnation}, expected at least {newest}, which "
+            "it had before. If its state was wiped, restart this agent; if not, somebody replays old frames"
+        )
+        return [Note(logging.WARNING, text)]

@@ -6,7 +6,7 @@ import msgspec
 
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.rounds.storage import Blobs, Vectors
-from sedge_edge.training.job import Job
+from sedge_edge.training.preparation import Job
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Order

@@ -8,7 +8,7 @@ predict with. So a run is evicted for another only when none of the device's las
 for it, and the log says so. While there is no such run, orders of new runs are declined.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +16,8 @@ import msgspec
 from sedge_edge.rounds.frozen_data import frozen_names
 from sedge_edge.rounds.global_model import base_versions, named_blobs, with_held_steps
 from sedge_edge.rounds.storage import DurableValue, ReadableBlobs
-from sedge_edge.training.job import Kept, Outcome
+from sedge_edge.training.job import Outcome
+from sedge_edge.training.preparation import Kept
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order, Step
@@ -291,6 +292,14 @@ class StateStore:
     def remove_update(self, waiting: Pending) -> None:
         """An update has its receipt, or is lost."""
         self._save(outbox=tuple(p for p in self.state.outbox if p != waiting))
+
+    def delete_runs(self, names: Collection[str]) -> None:
+        """Give up what is kept of runs that have neither an order nor an update."""
+        state = self.state
+        self._save(
+            runs={run: entry for run, entry in state.runs.items() if run not in names},
+            attempts={run: attempt for run, attempt in state.attempts.items() if run not in names},
+        )
 
     def set_chunk_bytes(self, chunk_bytes: int) -> None:
         """Set the chunk size from now on."""

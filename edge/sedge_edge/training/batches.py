@@ -89,5 +89,5 @@ def _padded(epoch: int, rows: NDArray[np.int64], batch_size: int) -> Batch:
 
 
 def _require_examples(num_examples: int) -> None:
-    if num_examples < 1:  # check_examples refuses an empty set long before
+    if num_examples < 1:  # fitting refuses an empty set long before
         raise LocalError(f"{num_examples} examples make no batch")

@@ -17,12 +17,13 @@ import numpy as np
 
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.local_training import Answer, Evaluate, Request, Train
-from sedge_edge.training.trainer import Mixed, Trained, TrainingState
+from sedge_edge.training.trainer import Mixed, Moments, Trained, TrainingState
+from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
 # Raise it with every change of the format, or of what a state's vectors mean.
-_FORMAT = b"checkpoint 1"
+_FORMAT = b"checkpoint 2"
 
 T = TypeVar("T")
 
@@ -85,9 +86,10 @@ class Attempt:
 
 
 def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
-    """What a checkpoint must agree with: the order, what the device has kept, and the examples' labels."""
-    parts = msgspec.msgpack.encode((order, kept, train.inputs.shape)), train.targets.tobytes()
-    return hashlib.sha256(b"".join((_FORMAT, *parts))).digest()
+    """What a checkpoint must agree with: the order, what the device has kept, and the examples' targets."""
+    found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
+    found.update(np.ascontiguousarray(train.targets).data)
+    return found.digest()
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -102,6 +104,19 @@ def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
     except ValueError:  # msgspec's errors: another version's
         found = None
     return Checkpoint(job) if found is None or found.job != job else found
+
+
+def encode_moments(moments: Moments) -> bytes:
+    """The bytes of an optimizer's state, which a device keeps as one blob a round."""
+    return _encoder.encode(moments)
+
+
+def decode_moments(data: bytes) -> Moments:
+    """The optimizer's state in ``data``. Raises ``StorageError`` for anything else."""
+    try:
+        return _decode(data, Moments)
+    except ValueError as exc:  # msgspec's errors
+        raise StorageError(f"the optimizer's state cannot be read: {exc}") from exc
 
 
 def _bytes(vector: object) -> bytes:

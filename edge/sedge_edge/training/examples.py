@@ -7,35 +7,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
-from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 
 Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples: ``inputs`` (N, ...) and ``targets`` (N,)."""
+    """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,), or anything (N, ...).
+
+    Where the inputs are the targets, both are the same array.
+    """
 
     inputs: Inputs
-    targets: NDArray[np.int64]
+    targets: Inputs
 
 
-def check_examples(examples: Examples, manifest: BundleManifest) -> None:
-    """Raise ``DataError`` unless the model can be trained and evaluated on the examples."""
+def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
+    """The examples as the model takes them: an autoencoder's targets are its inputs.
+
+    Raises ``DataError`` unless the model can be trained and evaluated on them.
+    """
+    if manifest.target is None:
+        examples = Examples(examples.inputs, examples.inputs)
+    elif examples.targets is examples.inputs:
+        raise DataError(f"there is no y, the model expects {manifest.target.dtype} targets")
     inputs, targets = examples.inputs, examples.targets
     if len(inputs) != len(targets):
         raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected the same number")
     check_inputs(inputs, manifest, "x")
-    if manifest.target.dtype != "int64" or manifest.target.shape:
-        expected = f"{manifest.target.dtype} of shape {manifest.target.shape}"
-        raise DataError(f"the model expects targets {expected}, the agent only has labels")
+    if manifest.target is not None:
+        _check_rows(targets, manifest.target, "y")
     if manifest.num_classes:
-        wrong = (targets < 0) | (targets >= manifest.num_classes)  # (N,)
+        wrong = ((targets < 0) | (targets >= manifest.num_classes)).reshape(len(targets), -1).any(1)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(
                 f"y[{row}] is {targets[row]}, the model has classes 0 to {manifest.num_classes - 1}"
             )
+    return examples
 
 
 def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples, Examples]:
@@ -44,10 +54,14 @@ def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples
     Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
     """
     train, test = split_rows(len(examples.targets), test_fraction, seed)
-    return (
-        Examples(examples.inputs[train], examples.targets[train]),
-        Examples(examples.inputs[test], examples.targets[test]),
-    )
+    return rows_of(examples, train), rows_of(examples, test)
+
+
+def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> Examples:
+    """Copies of these rows."""
+    inputs = examples.inputs[rows]
+    own = examples.targets is not examples.inputs
+    return Examples(inputs, examples.targets[rows] if own else inputs)
 
 
 def split_rows(
@@ -70,12 +84,16 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
     """Raise ``DataError``, which calls the inputs (N, ...) ``name``, unless the model can take them."""
     if len(inputs) == 0:
         raise DataError(f"{name} has no rows, expected at least one")
-    if inputs.dtype != manifest.input.dtype:
-        raise DataError(f"{name} is {inputs.dtype}, the model expects {manifest.input.dtype}")
-    if inputs.shape[1:] != manifest.input.shape:
-        found = f"rows of shape {inputs.shape[1:]}"
-        raise DataError(f"{name} has {found}, the model expects {manifest.input.shape}")
-    require_finite(inputs, name)
+    _check_rows(inputs, manifest.input, name)
+
+
+def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
+    if rows.dtype != expected.dtype:
+        raise DataError(f"{name} is {rows.dtype}, the model expects {expected.dtype}")
+    if rows.shape[1:] != expected.shape:
+        found = f"rows of shape {rows.shape[1:]}"
+        raise DataError(f"{name} has {found}, the model expects {expected.shape}")
+    require_finite(rows, name)
 
 
 def require_finite(inputs: Inputs, name: str) -> None:

@@ -8,40 +8,37 @@ core commits the outcome, a crash leaves nothing but orphaned blobs, which are c
 An emulator that trains many devices at once prepares and completes each, and batches the local trainings.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.rounds.storage import Vectors
 from sedge_edge.training.checkpoint import (
     Attempt,
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
+    encode_moments,
     job_hash,
 )
-from sedge_edge.training.examples import Examples, check_examples, split
 from sedge_edge.training.local_training import (
     FEATURES,
     Answer,
     Evaluate,
     LocalResult,
-    LocalTraining,
     Request,
     Train,
-    check_order,
     examples_for,
-    local_training,
     run_to_end,
     scores_gradient,
 )
+from sedge_edge.training.meter import NOTHING_SPENT, Meter, Spent
+from sedge_edge.training.preparation import NOTHING, Job, JobContext, Kept, Prepared, prepare
 from sedge_edge.training.selection import select_elements, subtract_sent
-from sedge_edge.training.start_vector import StartCandidates, assemble
-from sedge_edge.training.steppers import tensor_slices
 from sedge_edge.training.trainer import (
+    Mixed,
     Trainer,
     TrainingDiverged,
     TrainingState,
@@ -51,16 +48,15 @@ from sedge_protocol.codec import (
     Compression,
     SparseVector,
     ValueCoding,
-    decode,
     decoded_values,
     encode,
     mask_bitmap,
 )
 from sedge_protocol.errors import SedgeError, StorageError, Unencodable
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, Bundle, BundleManifest
-from sedge_protocol.wire.messages import TRAIN, Order
-from sedge_protocol.wire.update import Report, encode_update
+from sedge_protocol.wire.bundle import FROZEN, Bundle
+from sedge_protocol.wire.messages import TRAIN
+from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 # Optional abilities of this agent, which it must announce (``Hello.codecs``).
 CODECS = ("int4", "sign", FROZEN, *FEATURES)
@@ -78,38 +74,6 @@ class JobStopped(SedgeError):
         self.checkpoint = checkpoint
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
-
-    ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
-    it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
-    update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
-    """
-
-    model: bytes | None = None
-    residual: bytes | None = None
-    mask: bytes | None = None
-    part: bytes | None = None
-    gradient: bytes | None = None
-    patch: bytes | None = None
-
-    def names(self) -> set[bytes]:
-        """The names of all that is kept."""
-        return {name for name in msgspec.structs.astuple(self) if name is not None}
-
-
-NOTHING = Kept()
-
-
-@dataclass(frozen=True)
-class Job:
-    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it."""
-
-    order: Order
-    kept: Kept = NOTHING
-    checkpoint: bytes | None = None
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a job leaves: the update, a blob, and what the device keeps from now on."""
@@ -122,54 +86,17 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class JobContext:
-    """The storage and examples of a job. Without ``keeps_model`` the device's own model is not stored."""
-
-    blobs: WholeBlobs
-    vectors: Vectors
-    train: Examples
-    test: Examples
-    keeps_model: bool = field(default=True, kw_only=True)
-
-
-@dataclass(frozen=True)
 class WorkerContext(JobContext):
-    """What a device's worker thread needs besides; ``clock`` is any clock in seconds."""
+    """What a device's worker thread needs besides; ``clock`` is any clock in seconds.
+
+    ``temperature_c`` reads the device's thermometer, and ``watts`` is what it draws; None is unknown.
+    """
 
     open_bundle: Callable[[bytes], tuple[Bundle, Trainer]]
     stopped: Callable[[], bool]
     clock: Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A job that is ready to train.
-
-    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``; ``kept`` are
-    the slices of the tensors that stay on the device. ``own`` (n,) is the device's own model, or its part
-    of a mixture, when the order trains one. ``mask_context`` is the bitmap that the update's mask is coded
-    against. ``held_out`` are the examples that ``train`` leaves out to pick one of ``candidates`` by.
-    ``correction`` (n,) is added to the gradients.
-    """
-
-    job: Job
-    manifest: BundleManifest
-    start: Theta
-    base: Theta
-    personal: NDArray[np.uint32]
-    kept: Sequence[slice]
-    train: Examples
-    mask_context: bytes | None = None
-    own: Theta | None = None
-    candidates: StartCandidates | None = None
-    held_out: Examples | None = None
-    correction: Theta | None = None
-
-    @property
-    def local_training(self) -> LocalTraining:
-        """The local training, not yet begun."""
-        layout, order = self.manifest.layout, self.job.order
-        return local_training(order, layout, self.start, self.own, self.candidates, self.correction)
+    temperature_c: Callable[[], float | None] = field(default=lambda: None, kw_only=True)
+    watts: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -197,9 +124,19 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
 def _run_job(job: Job, context: WorkerContext) -> Outcome:
     bundle, trainer = context.open_bundle(job.order.bundle.sha256)
     prepared = prepare(job, context, bundle.manifest)
+    meter = Meter(context.temperature_c, context.watts)
+
+    def stopped() -> bool:
+        meter.look()
+        return context.stopped()
 
     def ask(request: Request, state: TrainingState | None) -> Answer:
-        return _answer(request, state, trainer, prepared, context)
+        began = None if isinstance(request, Evaluate) else context.clock()
+        answer = _answer(request, state, trainer, prepared, stopped)
+        if began is not None and not isinstance(answer, Metrics):
+            steps = (answer.sent if isinstance(answer, Mixed) else answer).steps
+            meter.add(context.clock() - began, steps - (0 if state is None else state.steps))
+        return answer
 
     same = job_hash(job.order, job.kept, prepared.train)
     attempt = Attempt(decode_checkpoint(job.checkpoint, same), ask, context.clock)
@@ -207,7 +144,8 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
         result = run_to_end(prepared.local_training, attempt.answer)
     except TrainingStopped as exc:
         raise JobStopped(str(exc), _keep(attempt.checkpoint(exc.state), context)) from exc
-    return complete(prepared, result, attempt.seconds, context)
+    seconds = attempt.seconds
+    return complete(prepared, result, seconds, context, meter.spent(seconds))
 
 
 def _keep(checkpoint: Checkpoint | None, context: WorkerContext) -> bytes | None:
@@ -223,16 +161,18 @@ def _answer(
     state: TrainingState | None,
     trainer: Trainer,
     prepared: Prepared,
-    context: WorkerContext,
+    stopped: Callable[[], bool],
 ) -> Answer:
     """Answer a request of the local training with the device's trainer, from ``state`` on."""
     if isinstance(request, Evaluate):
         return trainer.evaluate(
-            request.theta, examples_for(request, context.test, prepared.held_out)
+            request.theta, examples_for(request, prepared.test, prepared.held_out)
         )
-    train, stopped = prepared.train, context.stopped
+    train = prepared.train
     training, seed = request.training, request.seed
     if isinstance(request, Train):
+        if state is None and request.moments is not None:
+            state = request.moments.begin(request.theta)
         return trainer.train(
             request.theta,
             train,
@@ -248,50 +188,12 @@ def _answer(
     return trainer.train_mixed(*models, train, training, seed, stopped, resume=state)
 
 
-def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
-    """Everything before the training. Stores the order's global model; ``manifest`` is of its bundle.
-
-    Raises ``CodecError`` for inputs that do not match the order (``BrokenSteps`` when fetching the whole
-    model may help) or an order that cannot be done, ``DataError`` for data that do not fit the bundle,
-    ``StorageError`` for the disk.
-    """
-    order, layout, vectors = job.order, manifest.layout, context.vectors
-    check_examples(context.train, manifest)
-    check_examples(context.test, manifest)
-    check_order(order, layout)
-    train, held_out = context.train, None
-    if order.work.choice is not None:
-        train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
-    slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
-    start = assemble(order, context.blobs, vectors, layout, slices, kept.model, kept.gradient)
-    mask_context = None
-    if order.work.select is not None and kept.mask is not None and order.context == kept.mask:
-        mask_context = vectors.read_mask(kept.mask)
-    own_name = None
-    if order.work.own_model is not None:
-        own_name = kept.part if order.work.own_model.mixes else kept.model
-    own = None if own_name is None else vectors.read(own_name, layout)
-    correction = None
-    if order.correction is not None:
-        correction = decode(context.blobs.read(order.correction.sha256), layout.size).dense()
-    return Prepared(
-        job,
-        manifest,
-        start.theta,
-        start.base,
-        start.personal,
-        slices,
-        train,
-        mask_context,
-        own,
-        start.candidates,
-        held_out,
-        correction,
-    )
-
-
 def complete(
-    prepared: Prepared, result: LocalResult, seconds: float, context: JobContext
+    prepared: Prepared,
+    result: LocalResult,
+    seconds: float,
+    context: JobContext,
+    spent: Spent = NOTHING_SPENT,
 ) -> Outcome:
     """Everything after the training: the report, the coded update, and what the device keeps.
 
@@ -315,6 +217,9 @@ def complete(
         mix=result.mix,
         sparse=result.sparse,
         level=None if result.picked is None else result.picked.level,
+        step_s=spent.step_s,
+        temperature_c=spent.temperature_c,
+        energy_j=spent.energy_j,
     )
     encoded = EncodedDelta(b"", job.kept)
     if order.task == TRAIN and order.work.upload:
@@ -328,8 +233,16 @@ def complete(
             model=vectors.keep(result.model) if context.keeps_model else None,
             part=None if result.part is None else vectors.keep(result.part),
             gradient=None if last is None else vectors.keep(last),
+            moments=_kept_moments(result, vectors),
         )
     return Outcome(order.run, order.round, update, report, kept)
+
+
+def _kept_moments(result: LocalResult, vectors: Vectors) -> bytes | None:
+    """Keep the optimizer's state, if the order says so. Returns its name."""
+    if result.moments is None:
+        return None
+    return vectors.keep_mask(encode_moments(result.moments))
 
 
 def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:

@@ -27,10 +27,11 @@ from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.steppers import tensor_slices
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import Mixed, Moments, Trained, TrainingDiverged
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Order, Training, UpdateSelection
+from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.update import Metrics
 
 # What an order may ask for beyond one training, as ``Hello.codecs`` announces it.
@@ -58,6 +59,7 @@ class Train:
     anchor: Theta | None = None
     gradient: bool = False
     correction: Theta | None = None
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,8 @@ class LocalResult:
     ``model`` (n,) is what the device predicts with from now on; ``before`` and ``after`` are its metrics on
     the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its share. When the order
     selects, ``chosen`` (k,) are the critical elements, and ``sparse`` the metrics of these alone.
-    ``picked`` is the start, when the device has picked it.
+    ``picked`` is the start, when the device has picked it. ``moments`` is the state of the first training's
+    optimizer, if the device keeps it.
     """
 
     before: Metrics
@@ -104,6 +107,7 @@ class LocalResult:
     chosen: NDArray[np.uint32] | None = None
     sparse: Metrics | None = None
     picked: PickedStart | None = None
+    moments: Moments | None = None
 
 
 LocalTraining: TypeAlias = Generator[Request, Answer, LocalResult]
@@ -116,25 +120,29 @@ def local_training(
     own: Theta | None,
     candidates: StartCandidates | None = None,
     correction: Theta | None = None,
+    metric: Metric = ACCURACY,
+    moments: Moments | None = None,
 ) -> LocalTraining:
     """Do an order that has passed ``check_order``, from start (n,) or from the best of ``candidates``.
 
     ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
-    ``correction`` (n,) is added to every gradient of the model that is sent.
+    ``correction`` (n,) is added to every gradient of the model that is sent. ``metric`` says which of the
+    candidates is best. ``moments`` is the optimizer's state that the first training begins with.
     """
     personal, picked = order.work.own_model, None
     if candidates is not None:
-        picked = yield from _pick(candidates)
+        picked = yield from _pick(candidates, metric)
         start = picked.start
     mixes = personal is not None and personal.mixes
     own, mix = start if own is None else own, 0.0 if personal is None else personal.mix
     before = yield from _ask(Evaluate(mixture(mix, own, start)), Metrics)
-    first = yield from _first_training(order, start, own, correction)
+    first = yield from _first_training(order, start, own, correction, moments)
     trained, own = yield from _further_trainings(order, start, first, correction)
     mix = first.mix if mixes else mix
     model = mixture(mix, own, trained.theta)
     after = yield from _ask(Evaluate(model), Metrics)
-    result = LocalResult(before, trained, after, model, picked=picked)
+    kept = first.sent.moments
+    result = LocalResult(before, trained, after, model, picked=picked, moments=kept)
     if mixes:
         result = replace(result, part=own, mix=mix)
     if order.work.select is None:
@@ -146,33 +154,33 @@ def local_training(
     return replace(result, chosen=chosen, sparse=sparse)
 
 
-def _pick(candidates: StartCandidates) -> Generator[Request, Answer, PickedStart]:
+def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
     """The start that does best on the held-out examples; the first of equal ones."""
     first, *others = candidates.offered
     best = PickedStart(first, candidates.start(first))
     if not others:
         return best
-    highest = _rank((yield from _ask(Evaluate(best.start, held_out=True), Metrics)))
+    least = _badness((yield from _ask(Evaluate(best.start, held_out=True), Metrics)), metric)
     for level in others:
         start = candidates.start(level)
-        rank = _rank((yield from _ask(Evaluate(start, held_out=True), Metrics)))
-        if rank > highest:
-            best, highest = PickedStart(level, start), rank
+        found = _badness((yield from _ask(Evaluate(start, held_out=True), Metrics)), metric)
+        if found < least:
+            best, least = PickedStart(level, start), found
     return best
 
 
-def _rank(metrics: Metrics) -> tuple[float, float]:
-    return metrics.accuracy, -metrics.loss
+def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
+    return metric.badness(found.metric), found.loss
 
 
 def _first_training(
-    order: Order, start: Theta, own: Theta, correction: Theta | None
+    order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
 ) -> Generator[Request, Answer, Mixed]:
     """The order's first training; with a mixture, of its own part as well."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     if personal is None or not personal.mixes:
         wanted = wants_gradient(order) and not order.work.then
-        asked = Train(start, training, seed, gradient=wanted, correction=correction)
+        asked = Train(start, training, seed, None, wanted, correction, moments)
         trained = yield from _trained(asked)
         return Mixed(trained, own, 0.0)
     both = TrainMixed(start, own, personal.mix, personal.adaptive, training, seed)

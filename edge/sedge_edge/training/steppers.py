@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.training.optimizers import optimizer
+from sedge_edge.training.trainer import Moments, TrainingState
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import Training
@@ -72,8 +73,8 @@ class Stepper(Protocol):
         """The models and their optimizers' state, as they are; a step changes them."""
         ...
 
-    def resume(self, steps: int, vectors: Sequence[Theta], mix: float) -> None:
-        """Go on as after ``steps`` steps, given what ``vectors`` and ``mix`` were then."""
+    def resume(self, state: TrainingState) -> None:
+        """Go on from a state of this training."""
         ...
 
 
@@ -92,7 +93,7 @@ class Model:
         self.theta[...] = theta
         self._start, self._correction = theta, correction
         self._anchor = theta if anchor is None else anchor
-        self._prox, self._optimizer = training.prox, optimizer(training, theta, xp)
+        self._training, self._optimizer = training, optimizer(training, theta, xp)
         self._frozen = tensor_slices(layout, training.freeze)
         self._fixed = tensor_slices(layout, (*layout.statistics, *training.freeze))
         self._statistics = _statistic_places(layout, training.freeze)
@@ -101,6 +102,11 @@ class Model:
     def vectors(self) -> list[Theta]:
         """theta and the optimizer's state, (..., n) each."""
         return [self.theta, *self._optimizer.vectors]
+
+    @property
+    def moments(self) -> Moments:
+        """The optimizer's state as it is; a step changes its vectors (..., n)."""
+        return Moments(self._training.optimizer, self._optimizer.steps, self._optimizer.vectors)
 
     def resume(self, steps: int, vectors: Sequence[Theta]) -> None:
         """Go on as after ``steps`` steps, given what ``vectors`` were then."""
@@ -116,8 +122,8 @@ class Model:
     def advance(self, found: Differentiated) -> None:
         """One step along a gradient at theta."""
         gradient = found.gradient
-        if self._prox:
-            gradient += self._prox * (self.theta - self._anchor)
+        if self._training.prox:
+            gradient += self._training.prox * (self.theta - self._anchor)
         if self._correction is not None:
             gradient += self._correction
         for tensors in self._fixed:
@@ -175,9 +181,9 @@ class PlainStepper:
         """theta (n,) and the optimizer's state."""
         return self.model.vectors
 
-    def resume(self, steps: int, vectors: Sequence[Theta], mix: float) -> None:
-        """Go on as after ``steps`` steps."""
-        self.model.resume(steps, vectors)
+    def resume(self, state: TrainingState) -> None:
+        """Go on from a state of this training."""
+        self.model.resume(state.earlier + state.steps, state.vectors)
 
 
 class MixtureStepper:
@@ -218,12 +224,12 @@ class MixtureStepper:
         """Both models (n,), each with its optimizer's state."""
         return [*self.sent.vectors, *self.own.vectors]
 
-    def resume(self, steps: int, vectors: Sequence[Theta], mix: float) -> None:
-        """Go on as after ``steps`` steps."""
-        half = len(vectors) // 2
-        self.sent.resume(steps, vectors[:half])
-        self.own.resume(steps, vectors[half:])
-        self.mix, self._adapts = mix, self._adapts and not steps
+    def resume(self, state: TrainingState) -> None:
+        """Go on from a state of this training."""
+        half = len(state.vectors) // 2
+        self.sent.resume(state.steps, state.vectors[:half])
+        self.own.resume(state.steps, state.vectors[half:])
+        self.mix, self._adapts = state.mix, self._adapts and not state.steps
 
     def _next_mix(self, gradient: Theta) -> float:
         """The mix after this step, given the mixture's gradient (n,)."""

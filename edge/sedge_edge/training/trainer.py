@@ -1,5 +1,6 @@
 """The interface of a backend: train, evaluate and predict with one bundle."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,13 +19,28 @@ from sedge_protocol.wire.update import Metrics
 class TrainingState:
     """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
 
-    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's.
+    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's. The optimizer had
+    made ``earlier`` steps before the training.
     """
 
     steps: int
     losses: tuple[float, ...]
     vectors: tuple[Theta, ...]
     mix: float
+    earlier: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """An optimizer's state after a training: its name, the steps it has made, its vectors (n,)."""
+
+    optimizer: str
+    steps: int
+    vectors: tuple[Theta, ...]
+
+    def begin(self, theta: Theta) -> TrainingState:
+        """The state of a training from theta (n,) with this optimizer, before its first step."""
+        return TrainingState(0, (), (theta, *self.vectors), 0.0, self.steps)
 
 
 class TrainingStopped(SedgeError):
@@ -39,13 +55,22 @@ class TrainingDiverged(SedgeError):
     """The model or its loss is no longer finite: the settings do not suit this device's data."""
 
 
+def evaluation(loss_sum: float, metric_sum: float, weight_sum: float, count: int) -> Metrics:
+    """The means of an evaluation over ``count`` examples. Raises ``TrainingDiverged`` for NaN or inf."""
+    means = float(loss_sum / weight_sum), float(metric_sum / weight_sum)
+    for what, mean in zip(("loss", "metric"), means, strict=True):
+        if not math.isfinite(mean):
+            raise TrainingDiverged(f"evaluation: the mean {what} is {mean}")
+    return Metrics(*means, count)
+
+
 @dataclass(frozen=True)
 class Trained:
     """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
 
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
     prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
-    trained on, or None for all.
+    trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
     """
 
     theta: Theta
@@ -53,6 +78,7 @@ class Trained:
     steps: int
     gradient: Theta | None = None
     num_examples: int | None = None
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +111,8 @@ class Trainer(Protocol):
         ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
         batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
         which have none. ``resume`` goes on where the same training was stopped, and ends with the same bits
-        as without the stop; a trainer that cannot do so starts over, and stops without a state.
+        as without the stop, or begins with another's optimizer (``Moments.begin``); a trainer that cannot
+        do so starts over, and stops without a state.
 
         Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
         tensor that the model does not have, or what this backend cannot do, and ``ConfigError`` for user
@@ -122,9 +149,9 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and accuracy of theta (n,). Raises ``TrainingDiverged`` when the loss is not finite."""
+        """Mean loss and metric of theta (n,). Raises ``TrainingDiverged`` for one that is not finite."""
         ...
 
     def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
-        """The model's outputs (N, C) for inputs (N, ...)."""
+        """The model's outputs (N, C, ...) for inputs (N, ...)."""
         ...

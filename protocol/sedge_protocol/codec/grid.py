@@ -17,12 +17,13 @@ from sedge_protocol.layout import Theta
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
-def nearest_multiples(vector: Theta, k: int) -> SparseVector:
+def nearest_multiples(vector: Theta, k: int, *, binary: bool = False) -> SparseVector:
     """Of the ``k`` largest elements of ``vector`` (n,) the nearest multiples of a spacing, without zeros.
 
     The spacing is the largest of 4, 5, 6 and 7 times a power of two that is at most twice the magnitude
-    with the rank 3k/4, so that at least 3k/4 elements are sent. A vector with fewer elements that are not 0
-    stays as it is. Errors as in ``top_k``.
+    with the rank 3k/4, so that at least 3k/4 elements are sent. With ``binary`` it is the power of two
+    nearest to that, and about k/2 elements may remain: sums of many steps then have few significant bits. A
+    vector with fewer elements that are not 0 stays as it is. Errors as in ``top_k``.
     """
     chosen, rank = top_k(vector, k), max(1, 3 * k // 4)
     if chosen.count < rank:
@@ -31,7 +32,10 @@ def nearest_multiples(vector: Theta, k: int) -> SparseVector:
     if not _SMALLEST < least < _LARGEST:
         return chosen
     mantissa, exponent = math.frexp(2 * least)
-    multiples = rounded(chosen.values, math.ldexp(math.floor(8 * mantissa), exponent - 3))
+    spacing = math.ldexp(math.floor(8 * mantissa), exponent - 3)
+    if binary:
+        spacing = 2.0 ** round(math.log2(spacing))
+    multiples = rounded(chosen.values, spacing)
     moved = np.flatnonzero(multiples)
     indices = moved.astype(np.uint32) if chosen.indices is None else chosen.indices[moved]
     return SparseVector(chosen.size, indices, multiples[moved])

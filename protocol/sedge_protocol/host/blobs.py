@@ -45,6 +45,7 @@ FREE_MAX_BYTES = 64 * 2**20
 READ_BYTES = 2**20
 _OWNER = re.compile(r"[a-z0-9-]{1,48}")
 _HASH_BYTES = 32
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobFolder:
@@ -116,6 +117,16 @@ class BlobFolder:
         path = self._blob(sha256)
         with translated("look up blob", path):
             return os.stat(path).st_size
+
+    def sizes(self) -> dict[bytes, int]:
+        """Every whole blob and its size on the disk, in bytes."""
+        found: dict[bytes, int] = {}
+        with translated("look through", self._blobs):
+            for path in self._blobs.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+                    if _NAME.fullmatch(path.name):
+                        found[bytes.fromhex(path.name)] = path.stat().st_size
+        return found
 
     def read(self, sha256: bytes) -> bytes:
         """A blob, checked. One that fails its hash is set aside, so that it can be fetched again."""

@@ -1,10 +1,12 @@
-"""Notifications to systemd from a service of ``Type=notify``, without libsystemd.
+"""What a service of ``Type=notify`` tells systemd, without libsystemd: its state, and its log's priorities.
 
-Protocol: sd_notify(3), one datagram of ``KEY=value`` lines to the socket named in the environment.
-Outside systemd there is no such socket and nothing happens.
+Protocols: sd_notify(3), one datagram of ``KEY=value`` lines to the socket named in the environment, and
+sd-daemon(3), a priority before each line on standard error. Outside systemd there is no such socket, and
+lines have the time in place of a priority.
 """
 
 import contextlib
+import logging
 import os
 import socket
 
@@ -34,3 +36,43 @@ def watchdog_interval_s() -> float | None:
     if not limit_us.isdecimal() or int(limit_us) == 0 or pid not in (None, str(os.getpid())):
         return None
     return int(limit_us) / 2e6
+
+
+def log_to_stderr(level: str, status: bool = False) -> None:
+    """Log lines from this level on, as suits the reader of standard error: a person, or the journal.
+
+    With ``status`` the last line is also what ``systemctl status`` shows.
+    """
+    handler = logging.StreamHandler()
+    if is_journal(2):
+        handler.setFormatter(JournalFormatter("%(levelname)s %(name)s: %(message)s"))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handlers = [handler, *([StatusHandler(logging.INFO)] if status else [])]
+    logging.basicConfig(level=level.upper(), handlers=handlers)
+
+
+def is_journal(descriptor: int) -> bool:
+    """Whether a file descriptor leads to systemd's journal, which says which one does."""
+    with contextlib.suppress(OSError):
+        found = os.fstat(descriptor)
+        return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return False
+
+
+class JournalFormatter(logging.Formatter):
+    """Lines with the journal's priority in front, which it takes off; the journal knows the time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record's lines, each with the priority: a traceback has many."""
+        levels = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+        priority = next((number for level, number in levels if record.levelno >= level), 7)
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
+
+
+class StatusHandler(logging.Handler):
+    """Makes each line the service's status."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell the service manager, in one line."""
+        notify(f"STATUS={' '.join(record.getMessage().split())}")

@@ -133,7 +133,7 @@ class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     ``holdout`` is the share of its training examples held out for this, drawn by ``seed``, which is the
     same in every order of a run. ``levels`` (codec/patch_levels.py), coded, are the levels of the patch's
     elements; empty means all 0. Of the parts that they offer the device picks the one with the best
-    accuracy, of equals the one with the least loss, then the smallest.
+    metric, of equals the one with the least loss, then the smallest.
     """
 
     holdout: Annotated[float, Meta(gt=0, lt=1)]

@@ -20,7 +20,9 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` do not
     change. ``momentum`` and ``nesterov`` are ``sgd``'s; ``beta1``, ``beta2`` and ``epsilon`` are those of
     ``adam`` and ``adamw``. ``weight_decay`` is part of the gradient, and under ``adamw`` shrinks theta
-    instead. ``clip_norm`` > 0 limits the L2 norm of each step's gradient.
+    instead. ``clip_norm`` > 0 limits the L2 norm of each step's gradient. The optimizer's state begins at 0
+    or, with ``keep``, where the device's last such training of the run ended: that of an order's first
+    training, without a mixture. A device that has lost it starts anew.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -36,9 +38,15 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-8
     weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.0
     clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    optimizer_state: Literal["reset", "keep"] = "reset"
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the optimizer's state outlasts the round."""
+        return self.optimizer_state == "keep"
 
     @property
     def plain(self) -> bool:
         """Whether every device can do its steps: SGD with momentum and nothing more."""
-        extras = self.nesterov, self.weight_decay, self.clip_norm
+        extras = self.nesterov, self.weight_decay, self.clip_norm, self.keeps_state
         return self.optimizer == "sgd" and not any(extras)

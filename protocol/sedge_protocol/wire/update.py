@@ -21,10 +21,10 @@ LARGEST = (2 - 2**-23) * 2.0**127
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """An evaluation: mean loss, and the share of correct answers in [0, 1], over ``num_examples``."""
+    """An evaluation over ``num_examples``: the mean loss, and the mean of the bundle's metric."""
 
     loss: float
-    accuracy: Annotated[float, Meta(ge=0, le=1)]
+    metric: float
     num_examples: Count
 
 
@@ -35,7 +35,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the mean over the last epoch's batches, for the model that is sent; ``steps`` and ``seconds`` are totals
     over all trainings. ``mix`` is an APFL mixture's last alpha. ``sparse`` evaluates the trained model with
     every element set to zero that ``select`` could have chosen and did not. ``level`` is the part of the
-    patch that the device has picked, if the order has a ``choice``.
+    patch that the device has picked, if the order has a ``choice``. ``step_s`` is the time of a training
+    step, ``temperature_c`` the highest that the device has seen meanwhile, and ``energy_j`` an estimate of
+    what the work took.
     """
 
     run: Id
@@ -53,6 +55,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     mix: Share | None = None
     sparse: Metrics | None = None
     level: Annotated[int, Meta(ge=0, le=MAX_LEVEL)] | None = None
+    step_s: Annotated[float, Meta(ge=0)] | None = None
+    temperature_c: float | None = None
+    energy_j: Annotated[float, Meta(ge=0)] | None = None
 
 
 def encode_update(report: Report, payload: bytes) -> bytes:
@@ -74,10 +79,12 @@ def decode_update(blob: bytes) -> tuple[Report, memoryview]:
     except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
         raise CodecError(f"update: {exc}") from exc
     numbers = {"train_loss": report.train_loss, "seconds": report.seconds, "mix": report.mix or 0.0}
+    for name in ("step_s", "temperature_c", "energy_j"):
+        numbers[name] = getattr(report, name) or 0.0
     evaluations = {"before": report.before, "after": report.after, "sparse": report.sparse}
     for name, metrics in evaluations.items():
         if metrics is not None:
-            numbers |= {f"{name}.loss": metrics.loss, f"{name}.accuracy": metrics.accuracy}
+            numbers |= {f"{name}.loss": metrics.loss, f"{name}.metric": metrics.metric}
     for name, value in numbers.items():
         if not abs(value) <= LARGEST:  # nor NaN
             raise CodecError(f"update.{name}: {value}, expected at most {LARGEST:.8g} in magnitude")

@@ -17,6 +17,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.messages import Refusal
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +118,41 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
     blob = msgspec.structs.replace(HELD.blob, size=6 * 10**6, chunk_bytes=2**18, digests=bytes(368))
     run.manifest = msgspec.structs.replace(manifest, frozen=bundles.FrozenData(HELD.layout, blob))
     assert lacking(run)(little) == ["memory for 6 MB of frozen data"]
+
+
+def costing(manifest: BundleManifest, memory_mb: int) -> BundleManifest:
+    """The manifest with a program with which a device needs so much memory."""
+    needed = memory_mb * 10**6 - bundles.AGENT_BYTES
+    program = bundles.Program("gradient", "onnxruntime", "gradient.onnx", "", memory_bytes=needed)
+    return msgspec.structs.replace(manifest, programs=(program,))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "widths"),
+    [
+        ("heterofl", {0: 0, 400: 0, 399: 1, 200: 1, 199: None}),
+        ("fedavg", {0: 0, 400: 0, 399: None}),
+    ],
+)
+def test_a_device_gets_what_fits_into_its_memory(
+    tmp_path: Path, strategy: str, widths: dict[int, int | None]
+) -> None:
+    names = tuple(f"pi-{number}" for number in range(len(widths)))
+    config = msgspec.structs.replace(CONFIG, strategy=strategy, min_train_devices=1)
+    cloud = Cloud(tmp_path, config, names, widths=(0.5,))
+    run = cloud.core.runs[RUN]
+    run.manifests[:] = [costing(run.manifests[0], 400), costing(run.manifests[1], 200)]
+    for name, memory_mb in zip(names, widths, strict=True):
+        cloud.say(name, msgspec.structs.replace(a_hello(name), memory_mb=memory_mb))
+    cloud.poll()
+    for name, (memory_mb, width) in zip(names, widths.items(), strict=True):
+        if width is not None:
+            assert cloud.order(name).bundle == run.bundles[width]
+            continue
+        (refusal,) = cloud.messages(name, Refusal)
+        least = 200 if strategy == "heterofl" else 400
+        what = f"memory for a step: {least} MB, of which it has {memory_mb}"
+        text = f"run {RUN} has no work for {name}: it lacks {what}"
+        assert refusal == Refusal("unable", text)
+        hello = msgspec.structs.replace(a_hello(name), memory_mb=memory_mb)
+        assert lacking(run)(hello) == [what]

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import os
 import signal
 import threading
@@ -13,7 +14,13 @@ from tests.cloud.helper import as_nobody, mode, open_store
 from tests.system.harness import RealFleet, wait_until
 
 from sedge_cloud.admin import enrolment
-from sedge_cloud.admin.enrolment import add_device, add_password, reissue_device, revoke_device
+from sedge_cloud.admin.enrolment import (
+    add_device,
+    add_password,
+    join_text,
+    reissue_device,
+    revoke_device,
+)
 from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow
@@ -80,6 +87,27 @@ def test_the_authority_comes_along_where_there_is_tls(
     assert settings.url == (device_url or url)
     assert settings.ca_file == (str(folder / "ca.pem") if with_ca else None)
     assert (folder / "ca.pem").exists() == with_ca
+    told = read_join_text(join_text(cloud, "pi-1", folder))
+    assert told["url"] == settings.url
+    assert told.get("ca") == ("PEM" if with_ca else None)
+
+
+def read_join_text(text: str) -> dict[str, str]:
+    """As another implementation does it from enrolment.md, E7."""
+    coded = text.removeprefix("sedge:")
+    read: dict[str, str] = json.loads(base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4)))
+    return read
+
+
+def test_a_join_text_is_that_of_the_page(store: Store, tmp_path: Path) -> None:
+    cloud = CloudConfig("home", broker=BrokerConfig("mqtt://192.168.1.10:1883"))
+    folder = add_device(store, cloud, "phone-1", tmp_path / "phone-1")
+    secret = (folder / "secret").read_text().strip()
+    told = {"device": "phone-1", "fleet": "home", "url": cloud.broker.url, "secret": secret}
+    assert read_join_text(join_text(cloud, "phone-1", folder)) == told
+    (folder / "secret").write_text(bytes(range(32)).hex() + "\n")
+    page = Path(__file__).parents[3] / "protocol" / "spec" / "enrolment.md"
+    assert f"  {join_text(cloud, 'phone-1', folder)}\n" in page.read_text()
 
 
 @pytest.mark.parametrize("url", ["mqtts://broker.example", "mqtt://broker.example"])

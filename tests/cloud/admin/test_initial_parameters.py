@@ -8,6 +8,7 @@ import pytest
 from sedge_cloud.__main__ import main
 from sedge_protocol.layout import Role
 from sedge_protocol.wire.bundle import TensorSpec, load, pack, unpack
+from sedge_protocol.wire.objective import Metric
 
 NAMED = """
 import numpy as np
@@ -50,6 +51,30 @@ def test_named_arrays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert manifest.input == TensorSpec("float32", (2, 4))
     assert (manifest.programs, manifest.verification) == ((), None)
     assert manifest.uses_batch_statistics
+
+
+def test_numbers_and_a_metric_of_ones_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "rated_arrays.py").write_text(NAMED)
+    words = (
+        "bundle",
+        "rated_arrays:initial",
+        "--sample-shape",
+        "4",
+        "--batch-size",
+        "8",
+        "--name",
+        "r",
+    )
+    made = "--out", str(folder / "made")
+    assert main([*words, *made, "--target-shape", "1", "--metric", "rmse:lower"]) == 0
+    manifest = load(folder / "made")[0].manifest
+    assert (manifest.target, manifest.num_classes) == (TensorSpec("float32", (1,)), 0)
+    assert manifest.metric == Metric("rmse", "lower")
+    assert main([*words, *made]) == 0
+    manifest = load(folder / "made")[0].manifest
+    assert (manifest.target, manifest.metric.name) == (None, "loss")
+    assert main([*words, *made, "--target-shape", "1", "--num-classes", "2"]) == 2
+    assert "found 2, expected none beside --target-shape" in capsys.readouterr().err
 
 
 def test_a_list(folder: Path) -> None:

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import msgspec
-from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, fetch_model
+from tests.cloud.helper import CONFIG, RUN, a_hello, fetch_model
+from tests.cloud.status.seen import Seen
 
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.config import BroadcastConfig, PatchConfig
@@ -14,11 +15,9 @@ from sedge_protocol.wire.messages import Decline
 
 def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     """One update of no use, one decline; then a device that comes for the second time and one new."""
-    cloud = Cloud(
-        tmp_path / "cloud",
-        msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8)),
-        devices="abc",
-    )
+    config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8))
+    seen = Seen(tmp_path / "cloud", config)
+    cloud = seen.cloud
     cloud.hello("a", "b")
     cloud.offer("a", b"x" * 100)
     cloud.say("c", a_hello("c"))
@@ -26,26 +25,31 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     fetch_model(cloud, "a")
     cloud.say("c", Decline(RUN, 2, "TrainingDiverged", "NaN"))
     cloud.answer("a", "b")
-    lines = list(run_report(cloud.store, RUN, as_json=False))
+    seen.record()
+    lines = list(run_report(seen.reader, RUN, as_json=False))[:-4]  # the last is the open round
     assert [line.strip() for line in lines if line.startswith("      ")] == [
         lines[2].strip(), "rejected: malformed 1", lines[5].strip(),
         "fetched the whole model in the place of changes: 1", "declined: TrainingDiverged 1",
     ]  # fmt: skip
     assert lines[2].split()[0] == "2" and lines[5].split()[0] == "1"
-    one, two = map(json.loads, run_report(cloud.store, RUN, as_json=True))
+    one, two, current = map(json.loads, run_report(seen.reader, RUN, as_json=True))
+    assert (current["round"], current["state"], len(current["waiting"])) == (3, "open", 3)
+    assert one["opened"] <= one["closed"] and one["state"] == "closed"
     assert (one["newcomers"], two["newcomers"]) == (["a", "b"], ["c"])
     assert list(one["rejects"]) == ["a"] and list(two["declines"]) == ["c"]
     assert [t["whole_model"] for t in two["traffic"].values()] == [True, False, False]
 
 
 def test_who_waits_before_beginning_is_named_with_the_reason(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path / "cloud", CONFIG, devices="abc")
+    seen = Seen(tmp_path / "cloud")
+    cloud = seen.cloud
     cloud.hello("a", "b")
     for device, why in {"a": "hot\n\x1b[2J", "b": "quiet hours", "c": "not asked"}.items():
         cloud.say(device, msgspec.structs.replace(a_hello(device), waits=why))
 
     def waiting() -> list[str]:
-        lines = run_report(cloud.store, RUN, as_json=False)
+        seen.record()
+        lines = run_report(seen.reader, RUN, as_json=False)
         return [line.strip() for line in lines if "waits" in line]
 
     assert waiting() == ["a waits: hot\\n\\x1b[2J", "b waits: quiet hours"]
@@ -56,8 +60,11 @@ def test_who_waits_before_beginning_is_named_with_the_reason(tmp_path: Path) -> 
 def test_who_gets_no_work_is_named_with_what_is_lacking(tmp_path: Path) -> None:
     """What the strategy needs, too: so far only what the run file needs was."""
     options = {"strategy": "fedpurin", "patch": PatchConfig(values=ValueCoding.INT4)}
-    cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options))
+    seen = Seen(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options), "ab")
+    cloud = seen.cloud
     cloud.say("a", a_hello("a", codecs=("remember",)))
     cloud.say("b", a_hello("b", codecs=("remember", "select", "int4")))
-    _, line = run_report(cloud.store, RUN, as_json=False)
+    seen.record()
+    _, why, line = run_report(seen.reader, RUN, as_json=False)
+    assert why == "running: needs 2 devices online, 1 is; 1 more cannot do its work"
     assert line == "no work for a: it lacks int4, select"

@@ -14,7 +14,7 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import Committed, Reject, Work
-from sedge_protocol.wire.update import Report, encode_update
+from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 OTHER = Layout.of([("body.weight", (119, 100), Role.PARAMETER), ("b", (100,), Role.PARAMETER)])
 
@@ -57,6 +57,10 @@ WRONG_FIELDS: dict[str, tuple[Callable[[Report], Report], str]] = {
     ),
     "model": (changed(model_hash=bytes(32)), "mismatch: update.model_hash: 0000000000000000, exp"),
     "patch": (changed(patch_hash=b"x" * 32), "mismatch: update.patch_hash: 7878787878787878, exp"),
+    "metric": (
+        lambda report: msgspec.structs.replace(report, after=Metrics(1.0, 1.1, 9)),
+        "invalid: update.after.metric: 1.1, expected accuracy from 0 to 1",
+    ),
     "no examples": (changed(num_examples=0), "invalid: update.num_examples: 0, expected at least 1"),
 }  # fmt: skip
 

@@ -204,8 +204,8 @@ def test_what_a_round_came_to(tmp_path: Path) -> None:
         report = msgspec.structs.replace(
             report,
             num_examples=examples,
-            before=msgspec.structs.replace(report.before, accuracy=before),
-            after=msgspec.structs.replace(report.after, accuracy=after),
+            before=msgspec.structs.replace(report.before, metric=before),
+            after=msgspec.structs.replace(report.after, metric=after),
             train_loss=float(examples),
         )
         vector = SparseVector(

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -324,7 +325,7 @@ def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.store.database.BUSY_S", 0.05)
+    monkeypatch.setattr("sedge_cloud.store.connection.BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
     with one._transaction():
         with pytest.raises(StorageError, match=r"sedge\.sqlite: database is locked"):
@@ -341,7 +342,9 @@ def test_another_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     before = (tmp_path / "sedge.sqlite").read_bytes()
     with pytest.raises(StorageError) as caught:
         Store(tmp_path)
-    expected = f"{tmp_path}/sedge.sqlite: schema {schema}, this version uses {SCHEMA}"
+    expected = (
+        f"{tmp_path}/sedge.sqlite: schema {schema}, this version uses {SCHEMA}; upgrade Sedge"
+    )
     assert str(caught.value) == expected
     assert (tmp_path / "sedge.sqlite").read_bytes() == before
 
@@ -484,3 +487,48 @@ def test_rows_keep_their_columns_in_the_order_of_the_tables(tmp_path: Path) -> N
         ):
             columns = tuple(row[1] for row in db.execute(f"PRAGMA table_info({table})"))
             assert columns == kind.__struct_fields__
+
+
+def test_two_stores_of_a_process_keep_their_log_when_another_process_leaves(tmp_path: Path) -> None:
+    """The status page opens a second one; then a command writes, and would end as the last user."""
+    first, second = Store(tmp_path), Store(tmp_path)
+    first.add_device("a", bytes(32))
+    words = f"from pathlib import Path; from sedge_cloud.store.database import Store; s = Store(Path({str(tmp_path)!r})); s.add_device('b', bytes(32)); s.close()"  # noqa: E501
+    subprocess.run([sys.executable, "-c", words], check=True)
+    assert (tmp_path / "sedge.sqlite-wal").exists()
+    first.add_device("c", bytes(32))
+    second.close()
+    copy = tmp_path / "copy"  # as a power cut would leave it
+    copy.mkdir()
+    for name in ("sedge.sqlite", "sedge.sqlite-wal"):
+        shutil.copy(tmp_path / name, copy)
+    after = Store(copy)
+    assert [row.device for row in after.devices()] == ["a", "b", "c"]
+    first.close()
+    after.close()
+
+
+def test_an_older_schema_is_brought_up_in_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step in order, or, with one that fails or is missing, none."""
+    store = open_store(tmp_path)
+    store.add_device("a", bytes(32))
+    store.close()
+    later = {
+        SCHEMA: "ALTER TABLE devices ADD COLUMN note TEXT NOT NULL DEFAULT 'old'",
+        SCHEMA + 1: "CREATE TABLE notes (note TEXT); INSERT INTO notes SELECT note FROM devices",
+    }
+    monkeypatch.setattr("sedge_cloud.store.connection.SCHEMA", SCHEMA + 2)
+    for broken in ({SCHEMA: later[SCHEMA]}, {**later, SCHEMA + 1: "CREATE TABLE notes (; )"}):
+        monkeypatch.setattr("sedge_cloud.store.connection.MIGRATIONS", broken)
+        with pytest.raises(
+            StorageError, match=rf"schema {SCHEMA}, this version uses {SCHEMA + 2}; no|incomplete"
+        ):
+            open_store(tmp_path)
+    monkeypatch.setattr("sedge_cloud.store.connection.MIGRATIONS", later)
+    for _ in range(2):
+        store = open_store(tmp_path)
+        assert store._db.execute("SELECT note FROM notes").fetchall() == [("old",)]
+        assert store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA + 2,)
+        store.close()

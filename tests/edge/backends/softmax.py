@@ -13,7 +13,7 @@ from onnx import checker, parser
 from tests.edge.harness import manifest_of
 
 from sedge_edge.training.batches import batches
-from sedge_edge.training.examples import Examples
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program, TensorSpec
 from sedge_protocol.wire.messages import Training
@@ -63,7 +63,7 @@ COUNT = """
     right = Equal (guess, y)
     right_number = Cast <to = 1> (right)
     right_weighted = Mul (right_number, w)
-    correct_count = ReduceSum <keepdims = 0> (right_weighted, first)
+    metric_sum = ReduceSum <keepdims = 0> (right_weighted, first)
 """
 ROWS = f"float[{N}] theta, float[{B}, {F}] x"
 BATCH = f"{ROWS}, int64[{B}] y, float[{B}] w"
@@ -80,7 +80,7 @@ def program(inputs: str, outputs: str, *nodes: str) -> bytes:
 FILES = {
     "gradient": program(BATCH, f"float[{N}] gradient, float loss", FORWARD, GRADIENT),
     "evaluate": program(
-        BATCH, "float loss_sum, float correct_count, float weight_sum", FORWARD, COUNT
+        BATCH, "float loss_sum, float metric_sum, float weight_sum", FORWARD, COUNT
     ),
     "predict": program(ROWS, f"float[{B}, {C}] logits"),
 }
@@ -126,7 +126,7 @@ def never() -> bool:
 
 
 def twin_losses(
-    theta: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.int64]
+    theta: NDArray[np.float64], x: NDArray[np.float64], y: Inputs
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Loss of each row (B,), and probabilities (B, C)."""
     logits = x @ theta[: F * C].reshape(F, C) + theta[F * C :]
@@ -143,7 +143,10 @@ def twin(
     steps, losses, weights = 0, 0.0, 0.0
     found = batches(len(data.targets), B, training.local_epochs, training.last_batch, seed, safe)
     for batch in found:
-        x, y = data.inputs[batch.indices].astype(np.float64), data.targets[batch.indices]
+        x, y = (
+            data.inputs[batch.indices].astype(np.float64),
+            data.targets[batch.indices].astype(int),
+        )
         w = batch.weights.astype(np.float64)
         rows, probabilities = twin_losses(current, x, y)
         error = (probabilities - np.eye(C)[y]) * w[:, None] / w.sum()  # (B, C)

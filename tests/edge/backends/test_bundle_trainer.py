@@ -38,7 +38,7 @@ from sedge_edge.training.trainer import (
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, TORCH
-from sedge_protocol.wire.training import LastBatch, Training
+from sedge_protocol.wire.training import LastBatch, OptimizerName, Training
 
 CODE = UserCode(Path(__file__).parent, "softmax_module:build")
 Result = TypeVar("Result", Trained, Mixed)
@@ -96,7 +96,7 @@ def test_evaluation_and_prediction(trainer: Trainer, count: int) -> None:
     logits = data.inputs @ theta[: F * C].reshape(F, C) + theta[F * C :]
     metrics = trainer.evaluate(theta, data)
     assert metrics.loss == pytest.approx(rows.mean(), abs=1e-5)
-    assert metrics.accuracy == pytest.approx((logits.argmax(axis=1) == data.targets).mean())
+    assert metrics.metric == pytest.approx((logits.argmax(axis=1) == data.targets).mean())
     assert metrics.num_examples == count
     found = trainer.predict(theta, data.inputs)
     assert found.shape == (count, C)
@@ -131,7 +131,7 @@ def test_the_last_batchs_gradient(trainer: Trainer, momentum: float, prox: float
     first, last = batches(8, B, 1, "pad", 7, True)
     one = Examples(data.inputs[first.indices], data.targets[first.indices])
     before = trainer.train(start(), one, training, 0, never).theta
-    y = data.targets[last.indices]
+    y = data.targets[last.indices].astype(int)
     x = data.inputs[last.indices].astype(np.float64)
     error = (twin_losses(before.astype(np.float64), x, y)[1] - np.eye(C)[y]) / B
     wanted = np.concatenate([(x.T @ error).ravel(), error.sum(axis=0)])
@@ -230,6 +230,38 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     assert (pieces.mix, pieces.sent.loss) == (both.mix, both.sent.loss)
     assert pieces.own.tobytes() == both.own.tobytes()
     assert pieces.sent.theta.tobytes() == both.sent.theta.tobytes()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_an_optimizer_goes_on_where_the_last_round_ended(
+    trainer: Trainer, optimizer: OptimizerName
+) -> None:
+    """Two rounds of one batch are two epochs of it; and without the state they are not."""
+    two = Training(2, 0.05, 0.9, optimizer=optimizer, optimizer_state="keep", weight_decay=0.01)
+    one, data = structs.replace(two, local_epochs=1), examples(B)
+    whole = trainer.train(start(), data, two, 0, never)
+    first = trainer.train(start(), data, one, 0, never)
+    assert whole.moments is not None and first.moments is not None
+    assert (first.moments.optimizer, first.moments.steps) == (optimizer, 1)
+    before = [vector.copy() for vector in first.moments.vectors]
+    going_on = first.moments.begin(first.theta)
+    second = trainer.train(first.theta, data, one, 0, never, resume=going_on)
+    np.testing.assert_allclose(second.theta, whole.theta, atol=1e-6)
+    assert second.moments is not None and second.moments.steps == whole.moments.steps == 2
+    for vector, held in zip(first.moments.vectors, before, strict=True):
+        np.testing.assert_array_equal(vector, held)  # it can be tried again
+    anew = trainer.train(first.theta, data, one, 0, never).theta
+    assert np.abs(anew - whole.theta).max() > 1e-4
+    reset = structs.replace(one, optimizer_state="reset")
+    assert trainer.train(start(), data, reset, 0, never).moments is None
+    # Stopped between the epochs of a second round, it goes on with the same bits.
+    again = trainer.train(first.theta, data, two, 0, never, resume=going_on)
+    calls = iter((False, True))
+    with pytest.raises(TrainingStopped) as stopped:
+        trainer.train(first.theta, data, two, 0, lambda: next(calls), resume=going_on)
+    ended = trainer.train(first.theta, data, two, 0, never, resume=stopped.value.state)
+    np.testing.assert_array_equal(ended.theta, again.theta)
+    assert ended.moments is not None and ended.moments.steps == 3
 
 
 def test_divergence_names_epoch_and_step(trainer: Trainer) -> None:

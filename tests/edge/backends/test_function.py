@@ -15,6 +15,7 @@ from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopp
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import Bundle, frozen_data
+from sedge_protocol.wire.objective import LOSS, Metric
 from sedge_protocol.wire.training import Training
 
 Client: TypeAlias = Callable[..., Trainer]
@@ -74,7 +75,7 @@ def test_evaluation_and_prediction(client: Client) -> None:
     trainer, data = client(GOOD), examples(5)
     found = trainer.evaluate(start(), data)
     assert found.loss == pytest.approx(start()[: F * C].mean())
-    assert (found.accuracy, found.num_examples) == (0.25, 5)
+    assert (found.metric, found.num_examples) == (0.25, 5)
     logits = data.inputs @ start()[: F * C].reshape(F, C) + start()[F * C :]
     np.testing.assert_allclose(trainer.predict(start(), data.inputs), logits, rtol=1e-6)
 
@@ -194,6 +195,19 @@ def test_a_wrong_fit_is_named(client: Client, body: str) -> None:
         client(FIT + body + EVALUATE).train(start(), data, Training(), 0, never)
     np.testing.assert_array_equal(data.inputs, examples(4).inputs)
     data.inputs[0] = 0  # the device's own examples are as writable as before
+
+
+def test_the_bundles_metric_is_taken(client: Client) -> None:
+    source = (
+        f"{FIT}return parameters, 4, {{}}\ndef evaluate(parameters, examples):\n    return 0.5, 4, "
+    )
+    for metric, found, expected in (
+        (Metric("rmse", "lower"), "{'rmse': 57, 'accuracy': 0.5}", 57.0),
+        (LOSS, "{}", 0.5),
+    ):
+        manifest = structs.replace(bundle({}).manifest, metric=metric)
+        trainer = client(source + found, Bundle(manifest, {}))
+        assert trainer.evaluate(start(), examples(4)).metric == expected
 
 
 WRONG_EVALUATIONS = {

@@ -108,10 +108,13 @@ def both() -> Bundle:
     """One bundle with programs for both backends."""
     listed: list[Program] = []
     files: dict[str, bytes] = {}
-    for backend, programs in ((ONNXRUNTIME, FILES), (EXECUTORCH, PTE)):
+    for backend, programs, memory in (
+        (ONNXRUNTIME, FILES, 200 * 10**6),
+        (EXECUTORCH, PTE, 60 * 10**6),
+    ):
         for program in bundle(programs, backend).manifest.programs:
             file = f"{program.name}.{backend}"
-            listed.append(replace(program, file=file))
+            listed.append(replace(program, file=file, memory_bytes=memory))
             files[file] = programs[program.name]
     return Bundle(replace(bundle(FILES).manifest, programs=tuple(listed)), files)
 

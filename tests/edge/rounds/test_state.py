@@ -14,7 +14,8 @@ from sedge_edge.rounds.state import (
     StateStore,
     TooManyRuns,
 )
-from sedge_edge.training.job import Kept, Outcome
+from sedge_edge.training.job import Outcome
+from sedge_edge.training.preparation import Kept
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import Order, Step

@@ -11,7 +11,8 @@ from tests.edge.harness import DriftTrainer, Harness, drift, examples, only
 
 from sedge_edge.agent import GATE_RETRY_S, StartJob
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Job, JobStopped, Outcome, run_job
+from sedge_edge.training.job import JobStopped, Outcome, run_job
+from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Mixed, Trained, TrainingState, TrainingStopped
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
@@ -123,7 +124,7 @@ def test_the_time_of_every_attempt_counts(device: Harness) -> None:
         run_job(Job(order), replace(clocked, stopped=lambda: True))
     assert first.value.checkpoint is not None
     checkpoint = device.blobs().read(first.value.checkpoint)
-    assert run_job(Job(order, checkpoint=checkpoint), clocked).report.seconds == 2.0
+    assert run_job(Job(order, checkpoint=checkpoint), clocked).report.seconds == 5.0
 
 
 CHANGED: dict[str, Callable[[Harness, Job], tuple[Harness, Job]]] = {

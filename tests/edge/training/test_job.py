@@ -7,30 +7,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.checkpoint import encode_moments
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
     EncodedDelta,
-    Job,
     JobStopped,
-    Kept,
     Outcome,
     OutOfMemory,
-    Prepared,
     WorkerContext,
     complete,
     encode_delta,
-    prepare,
     run_job,
 )
 from sedge_edge.training.local_training import FEATURES, LocalResult
+from sedge_edge.training.meter import Spent
+from sedge_edge.training.preparation import Job, Kept, Prepared, prepare
 from sedge_edge.training.start_vector import own_elements
-from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import Moments, Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
@@ -150,7 +150,7 @@ def sent(
     job = Job(order, Kept(None, residual, mask))
     nothing = np.empty(0, np.uint32)
     prepared = Prepared(
-        job, manifest_of(device), start, start, nothing, kept, device.train, context
+        job, manifest_of(device), start, start, nothing, kept, device.train, device.test, context
     )
     learned = replace(ended(trained), chosen=chosen)
     coded = encode_delta(prepared, learned, FolderVectors(device.blobs()))
@@ -278,7 +278,13 @@ def coded_of(
     plain: dict[str, Any] = {"base": start, "personal": np.empty(0, np.uint32)}
     job = Job(order, Kept(residual=changes.pop("residual", None)))
     prepared = Prepared(
-        job, manifest_of(device), start, kept=kept, train=device.train, **{**plain, **changes}
+        job,
+        manifest_of(device),
+        start,
+        kept=kept,
+        train=device.train,
+        test=device.test,
+        **{**plain, **changes},
     )
     return encode_delta(prepared, learned, FolderVectors(device.blobs())), prepared
 
@@ -428,8 +434,45 @@ def test_a_job_leaves_update_model_and_report(device: Harness) -> None:
         order.model_hash,
         b"",
     )
-    assert report.seconds == 1
+    assert (report.seconds, report.step_s) == (3, 1 / report.steps)
     assert decode(payload, N).count == N // 2
+
+
+def test_an_optimizers_state_is_used_where_it_suits_the_order(device: Harness) -> None:
+    """Otherwise, as where it is lost, the optimizer starts anew."""
+    held = Moments("sgd", 3, (drift(1),))
+    name = FolderVectors(device.blobs()).keep_mask(encode_moments(held))
+    keep = Training(optimizer_state="keep")
+    others = keep, structs.replace(keep, optimizer="adam"), Training()
+    for training, used in zip(others, (True, False, False), strict=True):
+        order = device.order(2, training=training)
+        stored(device)
+        mine = Job(order, Kept(moments=name))
+        moments = prepare(mine, device.place(), manifest_of(device)).moments
+        assert (moments is not None) == used
+        if moments is not None:
+            assert (moments.optimizer, moments.steps) == ("sgd", 3)
+            np.testing.assert_array_equal(moments.vectors[0], drift(1))
+        # The trainer of these tests has no optimizer: what was kept is forgotten.
+        assert run_job(mine, device.place()).kept.moments is None
+
+
+def test_what_a_job_takes_is_reported(device: Harness) -> None:
+    order = device.order(2)
+    stored(device)
+    seconds, heat = iter(np.arange(0.0, 1e3, 0.5)), iter((61.5, None))
+    place = replace(
+        device.place(),
+        clock=lambda: float(next(seconds)),
+        temperature_c=lambda: next(heat),
+        watts=4.0,
+    )
+    report = run_job(Job(order), place).report
+    assert report.temperature_c == 61.5
+    assert report.step_s is not None and 0 < report.step_s * report.steps < report.seconds
+    assert report.energy_j == 4 * report.seconds
+    plain = run_job(Job(order), device.place()).report
+    assert (plain.temperature_c, plain.energy_j) == (None, None)
 
 
 def test_a_job_in_parts_is_the_job_as_a_whole(device: Harness) -> None:
@@ -441,7 +484,7 @@ def test_a_job_in_parts_is_the_job_as_a_whole(device: Harness) -> None:
     for one, order, whole in zip(prepared, orders, wholes, strict=True):
         worth = Metrics(1.0, 0.5, 7)
         learned = replace(ended(one.start + drift(order.seed)), before=worth, after=worth)
-        assert complete(one, learned, 1.0, twelve) == whole
+        assert complete(one, learned, 3.0, twelve, Spent(1 / learned.trained.steps)) == whole
         slow = complete(one, learned, 7.5, twelve)
         assert slow.report.seconds == 7.5
         assert slow.update != whole.update

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec import structs
 from tests.edge.harness import manifest_of
 
 from sedge_edge import backends
@@ -61,10 +62,21 @@ def test_the_error_says_what_to_install(backend: str, monkeypatch: pytest.Monkey
         open_trainer(bundle("onnxruntime"), backend, 1)
 
 
+def costing(made_of: Bundle, *memory_bytes: int) -> Bundle:
+    """The bundle, whose first programs say what memory they take."""
+    programs = list(made_of.manifest.programs)
+    for place, needed in enumerate(memory_bytes):
+        programs[place] = structs.replace(programs[place], memory_bytes=needed)
+    return structs.replace(
+        made_of, manifest=structs.replace(made_of.manifest, programs=tuple(programs))
+    )
+
+
 @pytest.mark.parametrize(
-    ("memory", "tried"), [(0, ["a", "b"]), (255, ["b", "a"]), (256, ["a", "b"])]
+    ("memory", "tried"),
+    [(0, ["a", "b"]), (148, ["a", "b"]), (147, ["b", "a"]), (100, ["b", "a"])],
 )
-def test_with_little_memory_the_last_is_tried_first(
+def test_what_does_not_fit_into_memory_is_tried_last(
     memory: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -85,7 +97,7 @@ def test_with_little_memory_the_last_is_tried_first(
     monkeypatch.setattr(backends, "memory_mb", lambda: memory)
     expected = "; ".join(f"{name}: no {name} (get {name})" for name in tried)
     with pytest.raises(ConfigError, match=f"a working backend; {re.escape(expected)}$"):
-        open_trainer(bundle("a", "b", "c"), "auto", 1)
+        open_trainer(costing(bundle("a", "b", "c"), 100 * 10**6, 60 * 10**6), "auto", 1)
     assert asked == tried
 
 

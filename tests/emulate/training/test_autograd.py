@@ -1,15 +1,19 @@
 """One device after another by autograd."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from tests.emulate.training import trainings
-from tests.emulate.training.trainings import MODELS, PLAIN, PULLED, problem
+from tests.emulate.training.trainings import BATCH, MODELS, PLAIN, PULLED, problem
 
 from sedge_edge.training.batches import Permutations
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Precision
+from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.wire.training import LastBatch, Training
 
 CPU = torch.device("cpu")
@@ -75,12 +79,27 @@ def test_somebody_elses_shuffles() -> None:
 
     shuffles: Permutations = backwards
     of = problem("mlp")
-    other = Problem(of.module, of.loss, True, of.batch_size, of.input, shuffles)
+    other = Problem(of.module, of.objective, of.batch_size, of.input, shuffles=shuffles)
     trainings.check_like_torch(opened(other), other, PLAIN, 2e-4)
     (task, *_) = trainings.devices(of, PLAIN)
     own, others = (trainings.trained(opened(p), [task])[0] for p in (of, other))
     assert (own.theta != others.theta).any()
     assert (task.seed, 20, 1) in asked
+
+
+def test_an_optimizer_goes_on_where_the_last_round_ended() -> None:
+    """As on a device: two rounds of one batch are two epochs of it."""
+    of = problem("cnn")
+    two = Training(2, 0.01, optimizer="adam", optimizer_state="keep")
+    (task,) = trainings.devices(of, two, (BATCH,))
+    for trainer in (opened(of), VectorisedTrainer(of, "fp32", torch.device("cpu"))):
+        (whole,) = trainings.trained(trainer, [task])
+        single = replace(task, training=structs.replace(two, local_epochs=1))
+        (first,) = trainings.trained(trainer, [single])
+        following = replace(single, theta=first.theta, moments=first.moments)
+        (second,) = trainings.trained(trainer, [following])
+        np.testing.assert_allclose(second.theta, whole.theta, atol=1e-5)
+        assert second.moments is not None and second.moments.steps == 2
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ from tests.emulate.training.trainings import problem
 from tools.bench.zoo.deep import resnet18
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.steppers import Differentiated
@@ -29,7 +30,6 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.models import resnet8
-from sedge_export.network import cross_entropy
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import TensorSpec
@@ -71,7 +71,7 @@ def normalised() -> nn.Module:
 
 def problem_of(model: nn.Module, batch_size: int) -> Problem:
     row = TensorSpec("float32", (1, 28, 28))
-    return Problem(model, cross_entropy, True, batch_size, row, permutations)
+    return Problem(model, CLASSIFICATION, batch_size, row, shuffles=permutations)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -86,7 +86,7 @@ def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_doe
     """At the usual rates two right trainings of this network have nothing in common after three steps."""
     torch.manual_seed(0)
     row = TensorSpec("float32", (3, 16, 16))
-    of = Problem(resnet18(8), cross_entropy, True, 16, row, permutations)
+    of = Problem(resnet18(8), CLASSIFICATION, 16, row, shuffles=permutations)
     found = references(of)
     assert found.tasks[0].training.learning_rate < 0.05
     trainer = AutogradTrainer(of, "fp32", CPU)
@@ -279,8 +279,8 @@ def test_divergence_is_wrong_here(wanted: References) -> None:
     ("shape", "model"), [((3, 8, 8), OF.module), ((2, 8, 8), nn.Conv2d(2, 3, 3))]
 )
 def test_a_model_that_does_not_fit_its_input(shape: tuple[int, ...], model: nn.Module) -> None:
-    of = Problem(model, OF.loss, True, 8, TensorSpec("float32", shape))
-    with pytest.raises(ExportError, match=r"expected outputs \(B, C\) for rows of float32"):
+    of = Problem(model, OF.objective, 8, TensorSpec("float32", shape))
+    with pytest.raises(ExportError, match=r"expected outputs \(B, C, ...\) for rows of float32"):
         references(of)
 
 
@@ -289,7 +289,7 @@ def test_inputs_have_flat_halves_and_whole_numbers_stay_small() -> None:
     x = drawn(OF, 6, rng)
     assert (x[::2, ..., :4] == -0.5).all()
     assert len(np.unique(x[1])) > 50
-    tokens = drawn(Problem(OF.module, OF.loss, True, 8, TensorSpec("int64", (5,))), 6, rng)
+    tokens = drawn(Problem(OF.module, OF.objective, 8, TensorSpec("int64", (5,))), 6, rng)
     assert tokens.dtype == np.int64
     assert set(np.unique(tokens)) == {0, 1}
     assert TOLERANCE["fp32"] < TOLERANCE["bf16"] < 0.5

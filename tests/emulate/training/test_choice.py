@@ -28,7 +28,7 @@ def opened(
     of: Problem = OF, name: str = "auto", precision: Precision = "fp32", device: str = "cpu"
 ) -> FleetTrainer:
     return open_trainer(
-        of.module, of.loss, of.classifies, of.batch_size, of.input,
+        of.module, of.objective, of.batch_size, of.input,
         name=name, precision=precision, device=device,
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_programs_train_where_there_are_any(tmp_path: Path) -> None:
     bundle, _ = load(tmp_path / "b")
     found = [
         open_trainer(
-            OF.module, OF.loss, True, OF.batch_size, OF.input, bundle=bundle, shuffles=shuffles
+            OF.module, OF.objective, OF.batch_size, OF.input, bundle=bundle, shuffles=shuffles
         ).name
         for shuffles in (permutations, another)
     ]

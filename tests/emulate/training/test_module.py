@@ -6,11 +6,11 @@ from tests.emulate.training import trainings
 from tests.emulate.training.trainings import CLASSES, PLAIN, PULLED, problem
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
-from sedge_export import cross_entropy
 from sedge_protocol.wire.bundle import TensorSpec
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ class Partial(nn.Module):
 
 def partial() -> Problem:
     torch.manual_seed(4)
-    return Problem(Partial(), cross_entropy, True, 8, TensorSpec("float32", (1, 8, 8)))
+    return Problem(Partial(), CLASSIFICATION, 8, TensorSpec("float32", (1, 8, 8)))
 
 
 def test_tied_frozen_and_unused_parameters() -> None:
@@ -63,7 +63,7 @@ def test_a_group_norm_whose_input_needs_no_gradient() -> None:
     torch.manual_seed(6)
     model = nn.Sequential(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(),
                           nn.Linear(144, CLASSES))  # fmt: skip
-    of = Problem(model, cross_entropy, True, 8, TensorSpec("float32", (4, 8, 8)))
+    of = Problem(model, CLASSIFICATION, 8, TensorSpec("float32", (4, 8, 8)))
     trainer = AutogradTrainer(of, "fp32", CPU)
     trainings.check_like_torch(trainer, of, PLAIN, 3e-4)
     trainings.check_frozen_and_anchored(trainer, of, 3e-4)
@@ -73,7 +73,7 @@ def test_tokens() -> None:
     """Inputs of whole numbers."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(24, CLASSES))
-    of = Problem(model, cross_entropy, True, 8, TensorSpec("int64", (4,)))
+    of = Problem(model, CLASSIFICATION, 8, TensorSpec("int64", (4,)))
     rng = np.random.default_rng(0)
     data = Examples(rng.integers(0, 9, (20, 4)), rng.integers(0, CLASSES, 20))
     task = Task(of.network.theta, data, PULLED, 3)

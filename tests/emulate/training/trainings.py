@@ -11,11 +11,11 @@ from msgspec import structs
 from numpy.typing import NDArray
 from torch import nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
-from sedge_export import cross_entropy
 from sedge_export.models import ResNet8, avgcnn
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Role, Theta
@@ -67,7 +67,7 @@ def problem(name: str, batch_size: int = BATCH) -> Problem:
     """A model with fixed values."""
     torch.manual_seed(3)
     make, shape = MODELS[name]
-    return Problem(make(), cross_entropy, True, batch_size, TensorSpec("float32", shape))
+    return Problem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
 
 
 def examples(shape: tuple[int, ...], count: int, seed: int) -> Examples:
@@ -125,7 +125,7 @@ class Torch:
         """Of the mean loss of the rows, (n,), 0 where frozen; moves the statistics."""
         self._optimizer.zero_grad()
         x, y = (torch.from_numpy(a[rows]) for a in (data.inputs, data.targets))
-        torch.autograd.backward(self._of.loss(self.model(x), y).mean())
+        torch.autograd.backward(self._of.objective.loss(self.model(x), y).mean())
         return self._layout.flatten(
             {
                 name: np.zeros(tensor.shape, np.float32)
@@ -359,8 +359,10 @@ def check_evaluation(trainer: FleetTrainer, of: Problem, error: float = 1e-5) ->
         y = torch.from_numpy(task.examples.targets)
         right = float((output.argmax(1) == y).double().mean())
         assert not isinstance(metrics, Exception)
-        assert abs(metrics.loss - float(of.loss(output, y).mean())) <= error * metrics.loss
-        assert abs(metrics.accuracy - right) <= 1.5 / len(y) + (error > 1e-3) * 0.1
+        assert (
+            abs(metrics.loss - float(of.objective.loss(output, y).mean())) <= error * metrics.loss
+        )
+        assert abs(metrics.metric - right) <= 1.5 / len(y) + (error > 1e-3) * 0.1
         assert metrics.num_examples == len(y)
     assert isinstance(diverged, Exception)
     assert "evaluation" in str(diverged)

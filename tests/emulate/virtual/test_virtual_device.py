@@ -21,7 +21,8 @@ from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.agent import Identity
-from sedge_edge.training.job import CODECS, Job, Kept
+from sedge_edge.training.job import CODECS
+from sedge_edge.training.preparation import Job, Kept
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.config import LinkConfig
 from sedge_emulate.virtual.clock import Clock

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tests.orders import changed
 
-from sedge_emulate.config import TrainerConfig
+from sedge_emulate.config import ModelConfig, TrainerConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import ModelSource, export_model
@@ -46,7 +46,9 @@ def make_setup(
     folder: Path, backend: str = "onnx", devices: int = 4, features: int = 6
 ) -> WorkerSetup:
     """Shares and an exported model in a folder, made once: 2,003 parameters for 6 features."""
-    source = ModelSource("mlp", "", folder, (features,), CLASSES, BATCH)
+    source = ModelSource(
+        "mlp", "", folder, (features,), CLASSES, "class", ModelConfig(batch_size=BATCH)
+    )
     if not (folder / "bundle").exists():
         shares = make_shares(devices, features)
         shares.save(folder / "data")

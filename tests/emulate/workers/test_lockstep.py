@@ -177,7 +177,7 @@ def test_who_picks_its_start_is_asked_on_what_it_holds_out(setup: WorkerSetup) -
         levels = np.arange(theta.size).astype(np.uint8) % 3
         parts = StartCandidates(theta, theta + wild[device], slice(None), levels)
         worths = trainer.evaluate([(parts.start(level), held) for level in range(3)])
-        ranks = [(w.accuracy, -w.loss) for w in worths if isinstance(w, Metrics)]
+        ranks = [(w.metric, -w.loss) for w in worths if isinstance(w, Metrics)]
         assert found.picked.level == ranks.index(max(ranks))
 
 

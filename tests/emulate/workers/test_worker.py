@@ -15,7 +15,8 @@ from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_bac
 
 from sedge_edge.backends import open_trainer
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.job import Job, Kept, Outcome, WorkerContext, run_job
+from sedge_edge.training.job import Outcome, WorkerContext, run_job
+from sedge_edge.training.preparation import Job, Kept
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers import worker as module
 from sedge_emulate.workers.job_disk import JobVectors
@@ -42,7 +43,7 @@ from sedge_protocol.wire.messages import (
     Training,
     UpdateSelection,
 )
-from sedge_protocol.wire.update import decode_update
+from sedge_protocol.wire.update import decode_update, encode_update
 
 DEVICES = 4
 KEY = b"k" * 32
@@ -86,6 +87,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "apfl": {"own_model": OwnModel(mix=0.25, adaptive=True)},
     "critical": {"select": UpdateSelection(), "remember": True},
     "own": {"scoring": DeviceScoring(0.9, "fisher")},
+    "optimizer": {"training": Training(optimizer="adam", optimizer_state="keep")},
     "choice": {"choice": PatchChoice(0.25, 3, encode_levels(np.arange(40, dtype=np.uint8) // 10))},
 }
 
@@ -128,8 +130,14 @@ def test_a_job_has_the_outcome_that_the_device_itself_would_have(
         expected = run_job(theirs, place)
         request = Request(1, mine, maker.home, bytes([number]) * 32, 0.0)
         found = done(worker.perform([request]).answers[0])
-        assert found.update == folder.read(expected.update)
-        assert found.outcome.report == expected.report
+        # A device also measures its steps.
+        assert expected.report.step_s == 0.0
+        report = msgspec.structs.replace(expected.report, step_s=None)
+        _, payload = decode_update(folder.read(expected.update))
+        assert found.outcome.report == report
+        assert found.update == encode_update(report, bytes(payload))
+        assert (expected.kept.moments is not None) == (asked == "optimizer")
+        assert found.outcome.kept.moments == expected.kept.moments
         assert (found.outcome.kept.mask, found.outcome.kept.patch) == (
             expected.kept.mask,
             expected.kept.patch,
@@ -192,7 +200,7 @@ def test_training_helps(worker: Worker, maker: OrderMaker) -> None:
     training = Training(local_epochs=5, learning_rate=0.1)
     request = request_of(maker, 0, maker.order(training=training))
     report = done(worker.perform([request]).answers[0]).outcome.report
-    assert report.after.accuracy > report.before.accuracy
+    assert report.after.metric > report.before.metric
     assert report.after.loss < report.before.loss
     assert (report.num_examples, report.steps) == (30, 20)
 

@@ -20,7 +20,8 @@ import pytest
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
 from sedge_edge.rounds.global_model import BrokenSteps
-from sedge_edge.training.job import Job, Outcome
+from sedge_edge.training.job import Outcome
+from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import pool as module
 from sedge_emulate.workers import worker

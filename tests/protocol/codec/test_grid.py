@@ -46,6 +46,17 @@ def test_the_spacing_follows_from_three_quarters_of_the_elements(
     assert found.values.tolist() == [-spacing, 2 * spacing, -2 * spacing]
 
 
+@pytest.mark.parametrize(
+    ("least", "spacing"), [(0.63, 1.0), (0.74, 1.0), (0.8, 2.0), (2**-20, 2**-19)]
+)
+def test_a_binary_spacing_is_the_nearest_power_of_two(least: float, spacing: float) -> None:
+    """Nearest by ratio: of 1.25 it is 1, of 1.5 it is 2."""
+    vector = np.array([-least, 2.4 * spacing, -1.6 * spacing, 0], np.float32)
+    found = nearest_multiples(vector, 4, binary=True).dense()
+    first = spacing if 2 * least >= spacing else 0.0
+    assert found.tolist() == [-first, 2 * spacing, -2 * spacing, 0]
+
+
 def test_elements_that_are_alike_are_sent() -> None:
     found = nearest_multiples(np.full(100, -0.75, np.float32), 10)
     assert found.count == 10 and found.values.tolist() == [-1.5] * 10

@@ -1,5 +1,6 @@
 """sd_notify over a real datagram socket."""
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -7,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sedge_protocol.host.systemd import notify, watchdog_interval_s
+from sedge_protocol.host.systemd import (
+    JournalFormatter,
+    is_journal,
+    notify,
+    watchdog_interval_s,
+)
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -62,3 +68,19 @@ def test_watchdog_interval(
         else:
             monkeypatch.setenv(name, value)
     assert watchdog_interval_s() == expected
+
+
+def test_the_journal_gets_priorities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    formatter = JournalFormatter("%(levelname)s %(name)s: %(message)s")
+    for level, prefix in (
+        (logging.CRITICAL, "<3>"), (logging.ERROR, "<3>"), (logging.WARNING, "<4>"),
+        (logging.INFO, "<6>"), (logging.DEBUG, "<7>"),
+    ):  # fmt: skip
+        record = logging.LogRecord("sedge", level, "", 0, "one\ntwo", None, None)
+        lines = formatter.format(record).splitlines()
+        assert [line[:3] for line in lines] == [prefix, prefix] and lines[1] == f"{prefix}two"
+    with (tmp_path / "stream").open("w") as stream:
+        found = os.fstat(stream.fileno())
+        assert not is_journal(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        assert is_journal(stream.fileno()) and not is_journal(0)

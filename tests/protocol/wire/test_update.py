@@ -55,7 +55,7 @@ def test_what_a_report_may_leave_out() -> None:
     more = msgspec.structs.replace(REPORT, mix=0.25, sparse=Metrics(0.5, 0.75, 100))
     for report in (more, msgspec.structs.replace(more, mix=0.0), REPORT):
         assert decode_update(encode_update(report, b""))[0] == report
-    assert encode_update(REPORT, b"") == blob_of(fields())
+    assert msgspec.msgpack.decode(encode_update(REPORT, b"")[4:]) == fields()
     assert {"mix", "sparse"}.isdisjoint(fields())
 
 
@@ -103,18 +103,16 @@ CHANGES = [
     Change(
         "train_loss", 3.5e38, "train_loss: 3.5e"
     ),  # of the sum of three of 1.8e308 there is no mean
-    Change("before", {"loss": NAN, "accuracy": 0.5, "num_examples": 1}, "before.loss: nan"),
-    Change("after", {"loss": INFINITY, "accuracy": 0.5, "num_examples": 1}, "after.loss: inf"),
-    Change("before", {"loss": 1.0, "accuracy": NAN, "num_examples": 1}, "accuracy"),
-    Change("after", {"loss": 1.0, "accuracy": 1.1, "num_examples": 1}, "accuracy"),
-    Change("after", {"loss": 1.0, "accuracy": -0.1, "num_examples": 1}, "accuracy"),
-    Change("after", {"loss": 1.0, "accuracy": 0.5, "num_examples": -1}, "num_examples"),
+    Change("before", {"loss": NAN, "metric": 0.5, "num_examples": 1}, "before.loss: nan"),
+    Change("after", {"loss": INFINITY, "metric": 0.5, "num_examples": 1}, "after.loss: inf"),
+    Change("before", {"loss": 1.0, "metric": NAN, "num_examples": 1}, "metric"),
+    Change("after", {"loss": 1.0, "metric": 3.5e38, "num_examples": 1}, "after.metric: 3.5e"),
+    Change("after", {"loss": 1.0, "metric": 0.5, "num_examples": -1}, "num_examples"),
     Change("after", None, "after"),
     Change("mix", NAN, "mix"),
     Change("mix", 1.1, "mix"),
     Change("mix", "most", "mix"),
-    Change("sparse", {"loss": NAN, "accuracy": 0.5, "num_examples": 1}, "sparse.loss: nan"),
-    Change("sparse", {"loss": 1.0, "accuracy": 1.1, "num_examples": 1}, "accuracy"),
+    Change("sparse", {"loss": NAN, "metric": 0.5, "num_examples": 1}, "sparse.loss: nan"),
     Change("sparse", 0.5, "sparse"),
 ]
 

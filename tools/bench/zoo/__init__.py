@@ -8,8 +8,8 @@ import torch
 from tools.bench.zoo import deep, images, rows, sequences
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import Rows
 from sedge_export import models as reference
-from sedge_export.network import RowLoss
 from sedge_protocol.wire.bundle import TensorSpec
 
 
@@ -26,7 +26,7 @@ class Case:
     row: tuple[int, ...]
     classes: int = 10
     vocabulary: int = 0
-    loss: RowLoss | None = None
+    loss: Rows | None = None
     targets: int = 0
 
     def sample(self, batch_size: int) -> Tensor:

@@ -70,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "--verbose", action="store_true", help="show the log of agents and coordinator"
     )
     run.set_defaults(call=_run)
+    keys = commands.add_parser("reference", help="every key of a fleet file")
+    keys.set_defaults(call=_reference)
     _cost_parser(commands.add_parser("cost", help="what a device's link costs in a month"))
     return parser
 
@@ -108,6 +110,14 @@ def _cost(arguments: argparse.Namespace) -> int:
     from sedge_emulate.cost import cost
 
     return cost(arguments)
+
+
+def _reference(_: argparse.Namespace) -> int:
+    from sedge_emulate.config import EmulationConfig
+    from sedge_protocol.host.reference import reference
+
+    print(reference("fleet.toml", EmulationConfig), end="")
+    return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:

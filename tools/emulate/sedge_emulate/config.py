@@ -69,12 +69,20 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Without either, the data decides. ``widths`` are the forms of the model that devices may get, each given
     by the share of the channels that it lacks; 0, the whole model, comes first. The strategy decides which
     device gets which form; most strategies know the whole model only.
+
+    ``loss``, ``label_smoothing``, ``class_weights``, ``target`` and ``metric`` are those of `sedge-export`.
+    Without a ``target`` the data decide: labels, numbers, or the input itself where there is no y.
     """
 
     factory: str = ""
     name: Literal["", "avgcnn", "mlp", "resnet8"] = ""
     batch_size: Annotated[int, Meta(ge=1, le=65536)] = 32
     widths: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=16)] = (0.0,)
+    loss: str = ""
+    label_smoothing: Rate = 0.0
+    class_weights: tuple[Annotated[float, Meta(ge=0, le=1e6)], ...] = ()
+    target: Literal["", "class", "float", "none"] = ""
+    metric: str = ""
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -31,6 +31,7 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
@@ -64,6 +65,7 @@ class Stage:
     model: Model
     source: ModelSource
     out: Path
+    metric: Metric = ACCURACY
 
     @property
     def bundle(self) -> Path:
@@ -96,6 +98,7 @@ class Stage:
             self.config.trainer.precision.encode(),
             msgspec.json.encode({package: version(package) for package in VERSIONS}),
             bundle.manifest.layout.hash,
+            msgspec.json.encode((bundle.manifest.loss, bundle.manifest.metric)),
             b"" if bundle.frozen is None else bundle.frozen.tobytes(),
             theta.tobytes(),
             self.shares.train.tobytes(),
@@ -145,7 +148,7 @@ def set_up(
     frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
     note(f"exported and verified: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
-    return Stage(config, dataset.name, split, mapped, model, source, out)
+    return Stage(config, dataset.name, split, mapped, model, source, out, manifest.metric)
 
 
 def described_split(config: EmulationConfig, dataset: Dataset) -> str:

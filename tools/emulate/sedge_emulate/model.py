@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.util
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.user_code import imported
+from sedge_protocol.wire.objective import Loss, TargetKind
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from sedge_edge.backends.rows import Rows
 
 AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 
@@ -22,15 +27,17 @@ AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 class ModelSource:
     """Where the model comes from: ``factory``, "module:function" looked up in ``base``, or by its name.
 
-    ``shape`` and ``dtype`` (numpy's name) are one example's, ``num_classes`` the data set's.
+    ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` what a named model gives for it.
+    ``config`` says what it is trained for, and ``target`` what a row of y is.
     """
 
     name: str
     factory: str
     base: Path
     shape: tuple[int, ...]
-    num_classes: int
-    batch_size: int
+    outputs: int
+    target: TargetKind
+    config: ModelConfig
     dtype: str = "float32"
 
     @classmethod
@@ -38,9 +45,31 @@ class ModelSource:
         """The configured model; without one, what suits the data."""
         shape = dataset.inputs.shape[1:]
         name = config.factory or config.name or (AVGCNN if shape == (1, 28, 28) else MLP)
-        dtype = str(dataset.inputs.dtype)
-        size = config.batch_size
-        return cls(name, config.factory, base, shape, dataset.num_classes, size, dtype)
+        dtype, target = str(dataset.inputs.dtype), config.target or dataset.target
+        if target not in ("none", dataset.target):
+            raise ConfigError("model.target", target, f"{dataset.target}, as {dataset.name} has it")
+        outputs = math.prod(shape) if target == "none" else dataset.outputs
+        return cls(name, config.factory, base, shape, outputs, target, config, dtype)
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels there are; 0 for another target."""
+        return self.outputs if self.target == "class" else 0
+
+    @property
+    def loss(self) -> Loss | None:
+        """The loss by name; None for the target's usual one."""
+        config = self.config
+        adjusted = bool(config.label_smoothing or config.class_weights)
+        if not config.loss and not adjusted:
+            return None
+        return Loss(config.loss or "cross_entropy", config.label_smoothing, config.class_weights)
+
+    def own_loss(self) -> "Rows | None":
+        """The user's loss, where the model has one. Raises ``ConfigError`` when it is not there."""
+        if ":" not in self.config.loss:
+            return None
+        return imported(self.config.loss, self.base, "model.loss")
 
     @property
     def code(self) -> str:
@@ -80,12 +109,9 @@ class ModelSource:
         if self.name in (AVGCNN, RESNET8):
             channels = self._channels()
             if self.name == AVGCNN:
-                return avgcnn(channels, self.num_classes, self.shape[-1])
-            return resnet8(channels, self.num_classes)
-        inputs = 1
-        for extent in self.shape:
-            inputs *= extent
-        return mlp(inputs, 200, self.num_classes)
+                return avgcnn(channels, self.outputs, self.shape[-1])
+            return resnet8(channels, self.outputs)
+        return mlp(math.prod(self.shape), 200, self.outputs)
 
     def _channels(self) -> int:
         """The channels of an image. Raises ``ConfigError`` for examples that are none."""
@@ -129,10 +155,13 @@ def export_model(
     torch.set_num_threads(1)
     export(
         source.build(seed),
-        torch.from_numpy(dataset.inputs[: source.batch_size]),
-        batch_size=source.batch_size,
+        torch.from_numpy(dataset.inputs[: source.config.batch_size]),
+        batch_size=source.config.batch_size,
         name=source.name.rpartition(":")[2],
         num_classes=source.num_classes,
+        loss=source.own_loss() or source.loss,
+        target=source.target,
+        metric=source.config.metric or None,
         folder=folder,
         dropped=dropped,
     )

@@ -23,8 +23,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sedge_emulate.report.numbers import duration, percent, size
+from sedge_cloud.status.numbers import duration, measured, size
 from sedge_emulate.result import Rate, RoundResult, rates_of
+from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # The first round also waits for devices to join, and a fleet may slow down as it warms up.
 _RECENT_ROUNDS = 5
@@ -43,6 +44,7 @@ class _Track:
     name: str
     num_rounds: int
     started_s: float
+    metric: Metric = ACCURACY
     ended_s: float | None = None
     closed: list[RoundResult] = field(default_factory=list[RoundResult])
     round: int = 0
@@ -104,10 +106,10 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def strategy(self, name: str, num_rounds: int) -> None:
+    def strategy(self, name: str, num_rounds: int, metric: Metric = ACCURACY) -> None:
         """The next strategy begins."""
         self.finished()
-        self._tracks.append(_Track(name, num_rounds, self._clock()))
+        self._tracks.append(_Track(name, num_rounds, self._clock(), metric))
         self._plain(f"{name}: {num_rounds} rounds")
 
     def round_opened(self, round: int, cohort: int) -> None:
@@ -152,7 +154,7 @@ class Progress:
     def _render(self) -> RenderableType:
         now = self._clock()
         table = Table.grid(padding=(0, 2))
-        for column in ("strategy", "bar", "round", "accuracy", "bytes", "elapsed", "left"):
+        for column in ("strategy", "bar", "round", "metric", "bytes", "elapsed", "left"):
             right = column in ("round", "bytes", "elapsed")
             # The bar gives way where the terminal is narrow.
             table.add_column(
@@ -176,7 +178,9 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
         Text(track.name, style="bold"),
         ProgressBar(total=max(track.num_rounds, 1), completed=track.done),
         f"{track.done}/{track.num_rounds}",
-        f"{percent(last.before_mean)} → {percent(last.after_mean)}" if last else "",
+        f"{measured(last.before_mean, track.metric)} → {measured(last.after_mean, track.metric)}"
+        if last
+        else "",
         _arrows(rates_of(track.closed).device),
         duration(ended - track.started_s),
         f"{duration(left_s)} left" if left_s else "",
@@ -217,8 +221,9 @@ def _line(track: _Track, left_s: float | None) -> str:
         if rate.both
     ]
     return (
-        f"{track.name} round {track.done}/{track.num_rounds}: {last.num_updates} devices{late}, accuracy "
-        f"{percent(last.before_mean)} -> {percent(last.after_mean)}, loss {last.train_loss:.3f}, "
+        f"{track.name} round {track.done}/{track.num_rounds}: {last.num_updates} devices{late}, "
+        f"{track.metric.words} {measured(last.before_mean, track.metric)} -> "
+        f"{measured(last.after_mean, track.metric)}, loss {last.train_loss:.3f}, "
         f"{', '.join(moved)}{resent}, {duration(last.seconds)}{left}"
     )
 

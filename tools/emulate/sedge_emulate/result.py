@@ -8,10 +8,10 @@
                                                          ├ engine         Engine
                                                          └ classes        ClassResult
 
-Accuracies and shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is a device's
-accuracy on its own test examples with the model it was sent, ``after`` the same once it has trained
-locally. Fields may be added within a format, with the default that an older file means; none changes
-its meaning.
+Shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is the result's ``metric``, such as
+the accuracy, on a device's own test examples with the model it was sent, ``after`` the same once it
+has trained locally. Fields may be added within a format, with the default that an older file means; none
+changes its meaning.
 
 Bytes are of three kinds that add up to the total: ``payload`` is the content of blobs (models, deltas,
 patches, updates), ``resent`` is payload that was sent before, and ``overhead`` is all the rest. An
@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.errors import LocalError, StorageError
+from sedge_protocol.wire.objective import ACCURACY, Metric
 
 FORMAT = 1
 
@@ -37,12 +38,12 @@ Option: TypeAlias = str | int | float | bool | list[str | int | float | bool] | 
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """An accuracy over devices, each counting once: the mean, the mean of the worst tenth, the ends."""
+    """A metric over devices, each counting once: the mean, the mean of the worst tenth, the ends."""
 
-    mean: Share
-    worst_tenth: Share
-    min: Share
-    max: Share
+    mean: float
+    worst_tenth: float
+    min: float
+    max: float
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +65,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     round: Count
-    before_mean: Share
-    after_mean: Share
+    before_mean: float
+    after_mean: float
     train_loss: float
     num_updates: Count
     late: Count
@@ -100,8 +101,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     num_train: Count
     num_test: Count
     num_classes: Count
-    before: Share
-    after: Share
+    before: float
+    after: float
     class_name: str = ""
     payload_up: Count = 0
     overhead_up: Count = 0
@@ -124,8 +125,8 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     devices: Count
     evaluated: Count
-    before: Share
-    after: Share
+    before: float
+    after: float
     payload_up: Count
     overhead_up: Count
     resent_up: Count
@@ -239,6 +240,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     strategies: list[StrategyResult]
     link: str = ""
+    metric: Metric = ACCURACY
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -276,16 +278,26 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     worst: DeviceResult
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
     """The spread of the devices' values. A tenth is rounded down to whole devices, but to at least one."""
     if not values:
         raise LocalError("spread: no values, expected one for each device")
     ordered = sorted(values)
-    worst = ordered[: max(1, len(ordered) // 10)]
+    tenth = max(1, len(ordered) // 10)
+    worst = ordered[:tenth] if metric.better == "higher" else ordered[-tenth:]
     return Spread(_mean(ordered), _mean(worst), ordered[0], ordered[-1])
 
 
-def headline(strategy: StrategyResult) -> Headline:
+def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceResult]:
+    """The devices by what they have before training, then after it, then by name."""
+
+    def place(device: DeviceResult) -> tuple[float, float, str]:
+        return -metric.badness(device.before), -metric.badness(device.after), device.device
+
+    return sorted(devices, key=place)
+
+
+def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
     """The strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
     if not strategy.devices:
         raise LocalError(f"{strategy.name}: a result without devices")
@@ -298,8 +310,7 @@ def headline(strategy: StrategyResult) -> Headline:
         rates=rates,
         of_dense=rates.device.both / dense if dense else 0.0,
         seconds=strategy.seconds,
-        # The device that is worst off with the model it was sent; of equals, the first name.
-        worst=min(strategy.devices, key=lambda d: (d.before, d.after, d.device)),
+        worst=worst_first(strategy.devices, metric)[0],
     )
 
 
@@ -327,7 +338,7 @@ def _rate(up: float, down: float, count: int) -> Rate:
 def class_results(
     devices: Sequence[DeviceResult], absent: Sequence[DeviceResult] = ()
 ) -> list[ClassResult]:
-    """The classes by name. Of ``absent`` devices, which were not evaluated, no accuracy is read."""
+    """The classes by name. Of ``absent`` devices, which were not evaluated, no metric is read."""
     names = sorted({device.class_name for device in (*devices, *absent)})
     found: list[ClassResult] = []
     for name in names:

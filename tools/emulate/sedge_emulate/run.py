@@ -89,6 +89,7 @@ def _result(
         machine=_machine(),
         strategies=strategies,
         link=link,
+        metric=stage.metric,
     )
 
 

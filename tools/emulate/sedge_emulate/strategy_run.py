@@ -56,7 +56,7 @@ def run_strategy(
     run did not come to its end.
     """
     began_s = time.monotonic()
-    progress.strategy(strategy_run.title, strategy_run.config.num_rounds)
+    progress.strategy(strategy_run.title, strategy_run.config.num_rounds, stage.metric)
     trained_s = pool.train_s
     with closing(_fleet(stage, strategy_run, pool, url)) as fleet:
         if isinstance(fleet, BrokerFleet):
@@ -141,8 +141,8 @@ def _result(
         name=strategy_run.title,
         options=msgspec.to_builtins(strategy_run.config.options),
         rounds=watch.rounds,
-        before=spread([device.before for device in devices]),
-        after=spread([device.after for device in devices]),
+        before=spread([device.before for device in devices], stage.metric),
+        after=spread([device.after for device in devices], stage.metric),
         devices=devices,
         bytes=_traffic(stage, fleet, watch),
         seconds=engine.wall_s,

@@ -1,7 +1,8 @@
 """sedge-export: compiles a model into a bundle folder, from the command line.
 
     sedge-export package.module:function --sample-shape 1,28,28 --batch-size 32 --num-classes 10 \\
-        --name avgcnn --out folder [--widths 0,0.25,0.5,0.75] [--backend onnxruntime,executorch]
+        --name avgcnn --out folder [--widths 0,0.25,0.5,0.75] [--backend onnxruntime,executorch] \\
+        [--loss cross_entropy] [--target class] [--metric accuracy]
     sedge-export show folder
     sedge-export personal package.module:function --weights pi-1.npz --sample-shape 1,28,28 \\
         --out model.onnx|model.pte [--int8 --data package.module:function]
@@ -13,7 +14,6 @@ channels of every axis to ``folder-0.25``, and so on. Each is verified like any 
 
 import argparse
 import importlib
-import math
 import sys
 from collections.abc import Callable
 from itertools import groupby
@@ -23,11 +23,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from sedge_export.export import TOLERANCE, export
-from sedge_export.personal import LARGEST_LOSS, export_personal
-from sedge_export.target import TARGETS
+from sedge_edge.backends.rows import Rows
+from sedge_export.arguments import export_parser, objective, personal_parser, show_parser
+from sedge_export.export import export
+from sedge_export.personal import export_personal
 from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.wire.bundle import ONNXRUNTIME, BundleManifest, Verification, load
+from sedge_protocol.wire.bundle import BundleManifest, Program, Verification, load
+from sedge_protocol.wire.objective import LOSSES, Loss
 
 QUARTERS = (0.25, 0.5, 0.75)
 SHOWN = 4  # tensors of an axis that ``show`` names
@@ -38,12 +40,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         if arguments[:1] == ["show"]:
-            folder = Path(_show_parser().parse_args(arguments[1:]).folder)
+            folder = Path(show_parser().parse_args(arguments[1:]).folder)
             text = summary(load(folder)[0].manifest, folder)
         elif arguments[:1] == ["personal"]:
-            text = _personal(_personal_parser(), arguments[1:])
+            text = _personal(personal_parser(), arguments[1:])
         else:
-            made = _export(_export_parser().parse_args(arguments))
+            made = _export(export_parser(), arguments)
             text = "\n\n".join(summary(manifest, folder) for folder, manifest in made.items())
         print(text)
     except (SedgeError, OSError) as exc:
@@ -56,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def summary(manifest: BundleManifest, folder: Path) -> str:
     """A bundle in a few lines: its contents and its measured errors."""
-    layout, target = manifest.layout, manifest.target
+    layout = manifest.layout
     rows = [
         ("bundle", f"{manifest.name} in {folder}"),
         ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
@@ -64,7 +66,9 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("statistics", ", ".join(layout.statistics) or "none"),
         ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
         ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
-        ("target", f"{target.dtype} {_shape(target.shape)}, {manifest.num_classes} classes"),
+        ("target", _target(manifest)),
+        ("loss", _loss_text(manifest.loss)),
+        ("metric", f"{manifest.metric.name}, {manifest.metric.better} is better"),
         ("batch size", f"{manifest.batch_size}"),
         *_axes_rows(manifest),
         *_program_rows(manifest, folder),
@@ -72,6 +76,20 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _target(manifest: BundleManifest) -> str:
+    target = manifest.target
+    if target is None:
+        return "the input"
+    classes = f", {manifest.num_classes} classes" if manifest.num_classes else ""
+    return f"{target.dtype} {_shape(target.shape)}{classes}"
+
+
+def _loss_text(loss: Loss) -> str:
+    smoothing = f", label smoothing {loss.label_smoothing:g}" if loss.label_smoothing else ""
+    weights = ", ".join(f"{weight:g}" for weight in loss.class_weights)
+    return f"{loss.name}{smoothing}{weights and f', class weights {weights}'}"
 
 
 def _frozen(manifest: BundleManifest) -> str:
@@ -95,13 +113,23 @@ def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:
 
 
 def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str]]:
-    """Each file with its programs and its size."""
+    """Each file with its programs, its size, and what they cost."""
     rows: list[tuple[str, str]] = []
     for file, group in groupby(manifest.programs, lambda program: program.file):
         programs = list(group)
         names = ", ".join(program.name for program in programs)
         rows.append((f"{names} ({programs[0].backend})", f"{_size(folder / file):,} bytes"))
+        rows += [("a step", text) for text in map(_cost, programs) if text]
     return rows
+
+
+def _cost(program: Program) -> str:
+    """What a training step costs; empty for another program, or where nothing is known."""
+    if program.name != "gradient":
+        return ""
+    memory = program.memory_bytes / 1e6
+    parts = [f"{program.multiply_adds / 1e6:,.1f} million multiply-adds"]
+    return ", ".join([*([f"{memory:.0f} MB of memory"] if memory else []), *parts])
 
 
 def _axes_rows(manifest: BundleManifest) -> list[tuple[str, str]]:
@@ -131,9 +159,12 @@ def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _export(options: argparse.Namespace) -> dict[Path, BundleManifest]:
+def _export(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[Path, BundleManifest]:
+    options = parser.parse_args(arguments)
+    num_classes, target = objective(parser, options)
     torch.manual_seed(options.seed)
     model = _model(options.model)
+    loss = _loss(options)
     sample = _sample(options.sample_shape, options.vocabulary, options.seed)
     folders = {
         dropped: Path(f"{Path(options.out)}-{dropped:g}" if dropped else options.out)
@@ -145,15 +176,34 @@ def _export(options: argparse.Namespace) -> dict[Path, BundleManifest]:
             sample,
             batch_size=options.batch_size,
             name=options.name,
-            num_classes=options.num_classes,
+            num_classes=num_classes,
+            loss=loss,
+            target=target,
+            metric=options.metric,
             folder=folder,
             tolerance=options.tolerance,
             seed=options.seed,
             dropped=dropped,
             backends=options.backend,
+            measure=True,
         )
         for dropped, folder in folders.items()
     }
+
+
+def _loss(options: argparse.Namespace) -> Loss | Rows | None:
+    """The loss that is asked for; None for the target's usual one."""
+    adjusted = bool(options.label_smoothing or options.class_weights)
+    name = options.loss or ("cross_entropy" if adjusted else None)
+    if name is None:
+        return None
+    if name in LOSSES:
+        return Loss(name, options.label_smoothing, options.class_weights)
+    if adjusted:
+        raise ConfigError(
+            "--loss", name, "cross_entropy, with --label-smoothing or --class-weights"
+        )
+    return cast(Rows, _found("--loss", name, "module:function"))
 
 
 def _personal(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
@@ -204,6 +254,15 @@ def _model(path: str) -> nn.Module:
 
 def _called(key: str, path: str, expected: str) -> object:
     """What the user's function returns. Raises ``ConfigError`` with ``expected`` when it fails."""
+    function = _found(key, path, expected)
+    try:
+        return cast(Callable[[], object], function)()
+    except (Exception, SystemExit) as exc:  # the user's code may raise anything
+        raise ConfigError(key, path, f"{expected} ({exc})") from exc
+
+
+def _found(key: str, path: str, expected: str) -> object:
+    """The user's object at "module:name". Raises ``ConfigError`` with ``expected`` without one."""
     module_name, _, attribute = path.partition(":")
     if "" not in sys.path:  # find a module in the working folder, as python -m does
         sys.path.insert(0, "")
@@ -211,157 +270,9 @@ def _called(key: str, path: str, expected: str) -> object:
         value: object = importlib.import_module(module_name)
         for part in attribute.split("."):
             value = getattr(value, part)
-        return cast(Callable[[], object], value)()
+        return value
     except (Exception, SystemExit) as exc:  # the user's code may raise anything
         raise ConfigError(key, path, f"{expected} ({exc})") from exc
-
-
-def _row_shape(text: str) -> tuple[int, ...]:
-    try:
-        extents = tuple(int(part) for part in text.split(",") if part)
-        if any(extent < 1 for extent in extents):
-            raise ValueError
-    except ValueError:
-        expected = "whole numbers from 1 with commas between, such as 1,28,28"
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
-    return extents
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    try:
-        shares = tuple(float(part) for part in text.split(","))
-        if shares[0] != 0 or list(shares) != sorted(set(shares)) or not shares[-1] < 1:
-            raise ValueError
-    except ValueError:
-        expected = "0 and then rising shares below 1, such as 0,0.5"
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
-    return shares
-
-
-def _backends(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if len(set(names)) < len(names) or not set(names) <= set(TARGETS):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected of {','.join(TARGETS)}")
-    return names
-
-
-def _tolerance(text: str) -> float:
-    tolerance = float(text)
-    if not 0 < tolerance < math.inf:
-        raise ValueError(text)
-    return tolerance
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**63:  # torch takes no larger one
-        raise ValueError(text)
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 65536:
-        raise ValueError(text)
-    return number
-
-
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise ValueError(text)
-    return share
-
-
-def _folder(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text
-
-
-def _export_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sedge-export",
-        description="Export a torch model as programs that train it on a device.",
-        epilog="`sedge-export show FOLDER` prints what a bundle holds.",
-    )
-    parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
-    _add_input(parser)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--num-classes", type=int, required=True, help="0 for regression")
-    parser.add_argument("--name", required=True, help="name of the bundle")
-    parser.add_argument("--out", type=_folder, required=True, help="folder to write")
-    parser.add_argument(
-        "--widths",
-        type=_shares,
-        default=(0.0,),
-        help="shares of channels to leave out, rising from 0 to below 1: 0,0.25,0.5,0.75",
-    )
-    parser.add_argument(
-        "--backend",
-        type=_backends,
-        default=(ONNXRUNTIME,),
-        help=f"runtimes that get programs, of {', '.join(TARGETS)} (default {ONNXRUNTIME})",
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=_tolerance,
-        default=TOLERANCE,
-        help="largest error of a tensor's gradient beyond torch's own (default %(default)s)",
-    )
-    parser.add_argument(
-        "--seed", type=_number, default=0, help="seed of the initial values and test batches"
-    )
-    return parser
-
-
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
-    )
-    parser.add_argument(
-        "--vocabulary",
-        type=_number,
-        default=0,
-        help="inputs are int64 below this (default: float32)",
-    )
-
-
-def _personal_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sedge-export personal",
-        description="Write a model with a device's weights in it, for apps.",
-    )
-    parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
-    parser.add_argument(
-        "--weights",
-        required=True,
-        help=".npz from `sedge-edge export`, or a bundle's folder for its initial weights",
-    )
-    _add_input(parser)
-    parser.add_argument("--batch-size", type=_positive, default=1, help="default %(default)s")
-    parser.add_argument("--out", type=_folder, required=True, help="file to write: .onnx or .pte")
-    parser.add_argument("--int8", action="store_true", help="quantise weights and activations")
-    parser.add_argument(
-        "--data", help="module:function that returns (x, y): calibrates int8, and measures its cost"
-    )
-    parser.add_argument(
-        "--largest-loss",
-        type=_share,
-        default=LARGEST_LOSS,
-        help="what int8 may cost in accuracy, or add to a regression's relative error"
-        " (default %(default)s)",
-    )
-    parser.add_argument(
-        "--seed", type=_number, default=0, help="seed of what the weights leave out"
-    )
-    return parser
-
-
-def _show_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sedge-export show")
-    parser.add_argument("folder", help="a bundle folder")
-    return parser
 
 
 if __name__ == "__main__":

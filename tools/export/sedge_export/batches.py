@@ -33,12 +33,13 @@ class Batch:
 
 
 def random_samples(
-    sample: Tensor, target: TensorSpec, num_classes: int, batch_size: int, rng: Generator
+    sample: Tensor, target: TensorSpec | None, num_classes: int, batch_size: int, rng: Generator
 ) -> Samples:
     """Random rows whose values are drawn from the sample's, so that indices stay valid.
 
     Every other row is constant in one half: real images are full of equal neighbours, and these are what a
     wrong max pooling gets wrong. A constant float sample is replaced by normally distributed values.
+    Without a target y is x.
     """
     count = DRAWN_BATCHES * batch_size
     shape = (count, *sample.shape[1:])
@@ -49,7 +50,9 @@ def random_samples(
         x = pool[torch.randint(pool.numel(), shape, generator=rng)]
     if x.ndim > 1:
         x[::2, ..., : x.shape[-1] // 2] = pool[0]
-    if num_classes:
+    if target is None:
+        y = x
+    elif num_classes:
         y = torch.randint(num_classes, (count, *target.shape), generator=rng)
     else:
         y = torch.randn((count, *target.shape), generator=rng)

@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from sedge_edge.backends.draws import draws
+from sedge_edge.backends.rows import Objective
 from sedge_export.batches import Batch
-from sedge_export.network import RowLoss, copied
+from sedge_export.network import copied
 from sedge_protocol.layout import Layout, Theta
 
 Vector: TypeAlias = NDArray[np.float64]
@@ -28,11 +29,11 @@ class Eager:
     """A copy of the model with its optimizer, computing in ``kind``."""
 
     def __init__(
-        self, model: nn.Module, layout: Layout, loss: RowLoss, momentum: float = 0.0,
+        self, model: nn.Module, layout: Layout, objective: Objective, momentum: float = 0.0,
         kind: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         self._model = copied(model).to(kind)
-        self._layout, self._loss, self._kind = layout, loss, kind
+        self._layout, self._objective, self._kind = layout, objective, kind
         by_name = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._tensors = [by_name[tensor.name] for tensor in layout.tensors]
         trainable = [p for p in self._model.parameters() if p.requires_grad]
@@ -74,7 +75,7 @@ class Eager:
         with self._computing():
             with draws(batch.noise):
                 output = self._model(x)
-            losses = self._loss(output, y)
+            losses = self._objective.loss(output, y)
         loss = (losses * w).sum() / w.sum()
         torch.autograd.backward(loss)
         # An unused layer has no gradient here, and a zero one in a program.
@@ -89,17 +90,16 @@ class Eager:
                 target = torch.from_numpy(anchor[spec.slice].reshape(spec.shape))
                 tensor.grad += prox * (tensor.detach() - target)
 
-    def evaluate(self, batch: Batch, classifies: bool) -> tuple[Tensor, dict[str, float]]:
-        """Outputs (B, C) of all rows, and the sums that the program ``evaluate`` must return."""
+    def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Outputs (B, ...) of all rows, and the sums that the program ``evaluate`` must return."""
         self._model.eval()
         x, y, w = (self._cast(t) for t in (batch.x, batch.y, batch.w))
         with torch.no_grad(), self._computing():
             output: Tensor = self._model(x)
-            losses = self._loss(output, y)
-            right = (output.argmax(1) == y) if classifies else torch.zeros(len(w))
+            losses, metrics = (rows(output, y) for rows in self._objective)
         sums = {
             "loss_sum": (losses * w).sum().item(),
-            "correct_count": (right * w).sum().item(),
+            "metric_sum": (metrics * w).sum().item(),
             "weight_sum": w.sum().item(),
         }
         return output, sums
@@ -146,13 +146,13 @@ def _widened(value: object) -> object:
     return value
 
 
-def exact(model: nn.Module, layout: Layout, loss: RowLoss, batch: Batch) -> Eager:
+def exact(model: nn.Module, layout: Layout, objective: Objective, batch: Batch) -> Eager:
     """A reference in float64, or in float32 for a model that computes in nothing else."""
-    found = Eager(model, layout, loss, kind=torch.float64)
+    found = Eager(model, layout, objective, kind=torch.float64)
     try:
         copy.deepcopy(found).differentiate(batch)
     except RuntimeError:
-        return Eager(model, layout, loss)
+        return Eager(model, layout, objective)
     return found
 
 

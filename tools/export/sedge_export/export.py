@@ -13,22 +13,22 @@ import msgspec
 import torch
 from torch import Tensor, fx, nn
 
+from sedge_edge.backends.rows import Objective, Rows
 from sedge_export.axes import find_axes
 from sedge_export.batches import Samples, random_samples
 from sedge_export.inspection import OperatorRecorder, inspect_model
 from sedge_export.narrow import cut
 from sedge_export.network import (
     Network,
-    RowLoss,
     copied,
-    cross_entropy,
     random_numbers,
-    squared_error,
 )
+from sedge_export.objective import Choice, chosen
 from sedge_export.source import place, reason
+from sedge_export.step_memory import with_memory
 from sedge_export.survey import survey
 from sedge_export.target import TARGETS, File, Signature, signatures
-from sedge_export.trace import trace
+from sedge_export.trace import multiply_adds, trace
 from sedge_export.verify import Program as LoadedProgram
 from sedge_export.verify import verify
 from sedge_protocol.axes import Axes
@@ -47,6 +47,7 @@ from sedge_protocol.wire.bundle import (
     frozen_data,
     save,
 )
+from sedge_protocol.wire.objective import Loss, TargetKind
 
 TOLERANCE = 1e-5
 
@@ -59,23 +60,28 @@ def export(
     name: str,
     num_classes: int,
     folder: Path,
-    loss: RowLoss | None = None,
-    target: TensorSpec | None = None,
+    loss: Loss | Rows | None = None,
+    target: TensorSpec | TargetKind | None = None,
+    metric: str | None = None,
     real_data: tuple[Tensor, Tensor] | None = None,
     tolerance: float = TOLERANCE,
     seed: int = 0,
     dropped: float = 0.0,
     backends: Sequence[str] = (ONNXRUNTIME,),
+    measure: bool = False,
 ) -> BundleManifest:
     """Write the model's bundle. Returns its manifest.
 
-    ``sample_input`` (B, ...) sets type and shape of a row. ``loss`` maps outputs (B, C) and targets to one
-    number per row, by default cross entropy, or squared error when ``num_classes`` is 0. ``target``
-    describes a row of the targets, by default a label, or C floats. ``real_data`` (x, y), any number of
-    rows, is used for verification in addition to random rows. ``dropped`` (0 to below 1) exports a narrower
+    ``sample_input`` (B, ...) sets type and shape of a row. ``loss`` is one of
+    ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
+    cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
+    default a label, or numbers like the outputs; with "none" the input is the target. ``metric`` is one
+    of ``objective.METRICS``. ``real_data`` (x, y), any number of rows, is used for verification in addition
+    to random rows. ``dropped`` (0 to below 1) exports a narrower
     form, without this share of the channels of every axis: its tensors have the names and the order of the
     whole model's, and are slices of them. ``backends`` are the runtimes that get programs, names of
-    ``target.TARGETS``.
+    ``target.TARGETS``. With ``measure`` the memory of a step is measured in each, which takes a second or
+    more (``step_memory``).
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -83,12 +89,11 @@ def export(
     _check_backends(backends)
     x = _sample_batch(sample_input, batch_size)
     with _one_reason():
-        form = _form(model, x, loss, num_classes, dropped)
-        if target is None:
-            labels, floats = TensorSpec("int64", ()), TensorSpec("float32", (form.outputs,))
-            target = labels if num_classes else floats
+        choice = chosen(num_classes, target, loss, metric)
+        form = _form(model, x, choice.rows, num_classes, dropped)
+        row = target if isinstance(target, TensorSpec) else _row_target(choice, form, x)
         rng = torch.Generator().manual_seed(seed)
-        samples = random_samples(x, target, num_classes, batch_size, rng)
+        samples = random_samples(x, row, num_classes, batch_size, rng)
         sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
         graphs = _traced(form, x, samples.y[:batch_size])
         lowered: dict[str, dict[str, File]] = {}
@@ -101,9 +106,12 @@ def export(
                 measured.append(
                     _verified(form, backend, lowered[backend], sources, batch_size, tolerance, seed)
                 )
-    bundle = _bundle(form, lowered, _worst(measured), name, x, target, num_classes)
+    costs = {key: multiply_adds(graph) for key, graph in graphs.items()}
+    bundle = _bundle(form, lowered, _worst(measured), name, x, row, num_classes, choice, costs)
     if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
         raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
+    if measure:
+        bundle = with_memory(bundle, form.network.theta)
     save(folder, bundle, form.network.theta)
     return bundle.manifest
 
@@ -171,12 +179,12 @@ def _real(data: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Samples:
 
 @dataclass(frozen=True)
 class _Form:
-    """The model at the width that is exported; ``outputs`` is the C of its outputs (B, C)."""
+    """The model at the width that is exported; ``outputs`` is the shape of a row of its outputs."""
 
     model: nn.Module
     network: Network
     operators: OperatorRecorder
-    outputs: int
+    outputs: tuple[int, ...]
     axes: Axes | None
     dropped: float
 
@@ -195,21 +203,34 @@ class _Form:
 
 
 def _form(
-    model: nn.Module, x: Tensor, loss: RowLoss | None, num_classes: int, dropped: float
+    model: nn.Module, x: Tensor, objective: Objective, num_classes: int, dropped: float
 ) -> _Form:
-    loss = loss or (cross_entropy if num_classes else squared_error)
-    network = Network(model, loss, num_classes > 0)
+    network = Network(model, objective)
     operators, outputs = inspect_model(copied(model), x, num_classes)
     survey(model, x)
     network.noise = random_numbers(model, x)
     found = find_axes(network, x)
     if dropped:
         model = cut(model, x, network.layout, found, dropped)
-        network = Network(model, loss, num_classes > 0)
+        network = Network(model, objective)
         operators, outputs = inspect_model(copied(model), x, num_classes)
         network.noise = random_numbers(model, x)
     axes = found.axes.narrowed(dropped) if found.axes.channels else None
     return _Form(model, network, operators, outputs, axes, dropped)
+
+
+def _row_target(choice: Choice, form: _Form, x: Tensor) -> TensorSpec | None:
+    """A row of y: a label, numbers like the outputs, or None where the input is the target."""
+    if choice.target == "class":
+        return TensorSpec("int64", ())
+    if choice.target == "float":
+        return TensorSpec("float32", form.outputs)
+    if form.outputs != tuple(x.shape[1:]) or not x.is_floating_point():
+        raise ExportError(
+            f"target 'none': the model gives rows of float32 {form.outputs} for an input of {x.dtype}"
+            f" {tuple(x.shape[1:])}, expected the same"
+        )
+    return None
 
 
 def _traced(form: _Form, x: Tensor, y: Tensor) -> dict[str, fx.GraphModule]:
@@ -261,11 +282,17 @@ def _verified(
 
 def _bundle(
     form: _Form, lowered: dict[str, dict[str, File]], measured: Verification, name: str, x: Tensor,
-    target: TensorSpec, num_classes: int,
+    target: TensorSpec | None, num_classes: int, choice: Choice, costs: Mapping[str, int],
 ) -> Bundle:  # fmt: skip
     files = {file.name: file.data for programs in lowered.values() for file in programs.values()}
     entries = tuple(
-        Program(key, backend, file.name, hashlib.sha256(file.data).hexdigest())
+        Program(
+            key,
+            backend,
+            file.name,
+            hashlib.sha256(file.data).hexdigest(),
+            multiply_adds=costs[key],
+        )
         for backend, programs in lowered.items()
         for key, file in programs.items()
     )
@@ -281,6 +308,8 @@ def _bundle(
         num_classes=num_classes,
         frozen=frozen,
         noise=form.network.noise,
+        loss=choice.loss,
+        metric=choice.metric,
         uses_batch_statistics=form.network.uses_batch_statistics,
         programs=entries,
         verification=measured,

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export.executorch import runtime
 from sedge_export.lowering.inference import fold_batch_norms, plain_lowerings
 from sedge_export.lowering.to_onnx import to_onnx
-from sedge_export.network import Network, cross_entropy
+from sedge_export.network import Network
 from sedge_export.quantize import quantized_module, quantized_onnx
 from sedge_export.trace import trace
 from sedge_protocol.errors import ExportError, SedgeError
@@ -65,7 +66,7 @@ class _Onnx:
         """onnxruntime is required by the extra ``export``."""
 
     def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
-        network = Network(model, cross_entropy, True)
+        network = Network(model, CLASSIFICATION)
         network.model.eval()
         values = network.split(torch.from_numpy(network.theta))
 

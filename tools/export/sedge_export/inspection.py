@@ -105,14 +105,14 @@ def bare_name(operator: OpOverload) -> str:
 
 def inspect_model(
     model: nn.Module, x: Tensor, num_classes: int, modes: Sequence[bool] = (False, True)
-) -> tuple[OperatorRecorder, int]:
-    """Run the model, by default in both modes. Returns the record and the C of its output (B, C).
+) -> tuple[OperatorRecorder, tuple[int, ...]]:
+    """Run the model, by default in both modes. Returns the record and the shape of a row of its output.
 
-    Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C), draws random
+    Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C, ...), draws random
     numbers, or changes a tensor that is not a running statistic.
     """
     recorder = OperatorRecorder(model)
-    width = 0
+    row: tuple[int, ...] = ()
     for training in modes:
         model.train(training)
         before = {name: t.clone() for name, t in _tensors(model).items()}
@@ -126,9 +126,9 @@ def inspect_model(
                 f"model: fails on the sample input {x.dtype} {tuple(x.shape)}{place(exc)}:"
                 f" {reason(exc)}{'' if x.is_floating_point() else integers}"
             ) from exc
-        width = _check_output(output, x.shape[0], num_classes)
+        row = _check_output(output, x.shape[0], num_classes)
         _check_unchanged(before, _tensors(model))
-    return recorder, width
+    return recorder, row
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -139,18 +139,20 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_output(output: object, batch_size: int, num_classes: int) -> int:
-    expected = f"float32 ({batch_size}, {num_classes or 'C'})"
+def _check_output(output: object, batch_size: int, num_classes: int) -> tuple[int, ...]:
+    expected = f"float32 ({batch_size}, {num_classes or 'C, ...'})"
     if not isinstance(output, Tensor):
         raise ExportError(
             f"model: output is a {type(output).__name__}, expected a tensor {expected}"
         )
     shape = tuple(output.shape)
-    right = len(shape) == 2 and shape[0] == batch_size and shape[1] == (num_classes or shape[1])
+    right = len(shape) > 1 and shape[0] == batch_size
+    if num_classes:
+        right = shape == (batch_size, num_classes)
     if not right or output.dtype != torch.float32:
         labels = f", one output for each label 0 to {num_classes - 1}" if num_classes else ""
         raise ExportError(f"model: output is {output.dtype} {shape}, expected {expected}{labels}")
-    return shape[1]
+    return shape[1:]
 
 
 def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:

@@ -6,8 +6,9 @@ Its tensors are slices of the whole model's. It trains and exports like any othe
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import REGRESSION
 from sedge_export.axes import FoundAxes, find_axes
-from sedge_export.network import Network, copied, squared_error
+from sedge_export.network import Network, copied
 from sedge_export.resize import resize
 from sedge_export.source import place, reason
 from sedge_protocol.axes import FIXED, Axes
@@ -24,7 +25,7 @@ def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
     Raises ``ExportError`` when nothing can be narrowed, when a normalisation would be left with a broken
     group, and when the narrower form does not run, for instance because its forward pass hard-codes sizes.
     """
-    network = Network(module, squared_error, False)
+    network = Network(module, REGRESSION)
     return cut(module, sample, network.layout, find_axes(network, sample), dropped)
 
 

@@ -21,30 +21,16 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from sedge_edge.backends.draws import draws
+from sedge_edge.backends.rows import Objective, Rows
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.layout import Tensor as LayoutTensor
 
-RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # Prevents 0 / 0 when every row of a batch is padding; any real sum of weights is far larger.
 MIN_WEIGHT_SUM = 1e-12
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Each row's cross entropy, shape (B,), of logits (B, C) and labels (B,).
-
-    A label outside the classes, as padding may have, gives loss 0 and gradient 0.
-    """
-    chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
-    return -(logits.log_softmax(1) * chosen).sum(1)
-
-
-def squared_error(output: Tensor, y: Tensor) -> Tensor:
-    """Each row's mean squared error, shape (B,), of outputs and targets (B, C)."""
-    return (output - y).square().mean(1)
 
 
 class Network:
@@ -54,14 +40,13 @@ class Network:
     as ``frozen`` (m,), or take the model's own. Raises ``ExportError`` when theta cannot hold a model.
     """
 
-    def __init__(self, model: nn.Module, loss: RowLoss, classifies: bool, noise: int = 0) -> None:
+    def __init__(self, model: nn.Module, objective: Objective, noise: int = 0) -> None:
         self.noise = noise  # how many random numbers a batch takes in training
         self.model = copied(model).train()
         for name, module in self.model.named_modules():
             if isinstance(module, BATCH_NORMS):
                 _make_functional(name, module)
-        self.loss = loss
-        self.classifies = classifies
+        self.objective = objective
         self._tensors = _tensors(self.model)
         moving = {name for name, (t, _) in self._tensors.items() if t.requires_grad}
         if not moving:
@@ -134,15 +119,13 @@ class Network:
     def evaluate(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, frozen: Tensor | None = None
     ) -> Sums:
-        """Weighted sums of loss and of correct answers, and the sum of the weights."""
-        logits = self.predict(theta, x, frozen)
-        correct = torch.zeros(())
-        if self.classifies:
-            correct = (w * (logits.argmax(1) == y)).sum()
-        return (w * self._row_loss(logits, y)).sum(), correct, w.sum()
+        """Weighted sums of loss and of the metric, and the sum of the weights."""
+        output = self.predict(theta, x, frozen)
+        losses, metrics = (self._rows(rows, output, y) for rows in self.objective)
+        return (w * losses).sum(), (w * metrics).sum(), w.sum()
 
     def predict(self, theta: Tensor, x: Tensor, frozen: Tensor | None = None) -> Tensor:
-        """Outputs (B, C)."""
+        """Outputs (B, ...)."""
         return self.output(self.split(theta, frozen), x)[0]
 
     def split(self, theta: Tensor, frozen: Tensor | None = None) -> dict[str, Tensor]:
@@ -158,12 +141,12 @@ class Network:
         output = functional_call(self.model, updated, (x,))
         return output, {name: updated[name] for name in self.layout.statistics}
 
-    def _row_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        rows = self.loss(logits, y)
-        if rows.shape != logits.shape[:1]:
+    def _rows(self, function: Rows, output: Tensor, y: Tensor) -> Tensor:
+        rows = function(output, y)
+        if rows.shape != output.shape[:1]:
             raise ExportError(
                 f"loss: returns shape {tuple(rows.shape)}, expected one number per row,"
-                f" ({logits.shape[0]},)"
+                f" ({output.shape[0]},)"
             )
         return rows
 
@@ -173,8 +156,8 @@ class Network:
         """The gradient of the layout's tensors (0 for statistics), the new statistics, and the loss."""
 
         def mean_loss(trainable: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            logits, statistics = self.output({**values, **trainable}, x)
-            total = (w * self._row_loss(logits, y)).sum()
+            output, statistics = self.output({**values, **trainable}, x)
+            total = (w * self._rows(self.objective.loss, output, y)).sum()
             return total / w.sum().clamp_min(MIN_WEIGHT_SUM), statistics
 
         statistics = set(self.layout.statistics)

@@ -14,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export.batches import random_samples, whole_batches
 from sedge_export.formats import FORMATS, Format, Run
 from sedge_export.inspection import inspect_model
-from sedge_export.network import Network, copied, cross_entropy
+from sedge_export.network import Network, copied
 from sedge_protocol.errors import ConfigError, DataError, ExportError
 from sedge_protocol.host.disk import replace_file, translated
+from sedge_protocol.host.model_files import read_tensors
 from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import TensorSpec, load
 
@@ -80,7 +82,7 @@ def export_personal(
 
     ``sample`` (B, ...) sets type and shape of a row. With ``data`` (x, y) the file is in int8: one half of
     the rows sets the ranges of activations, the other half measures what int8 costs. y is a label for each
-    row, or the outputs of a regression (N, C).
+    row, or the outputs of a regression (N, C, ...).
 
     Raises ``ConfigError`` for another ending, ``ExportError`` for weights that are not this model's, a
     model that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
@@ -118,7 +120,7 @@ def with_weights(model: nn.Module, path: Path) -> nn.Module:
     not finite.
     """
     model = copied(model)
-    specs = Network(model, cross_entropy, True).tensors
+    specs = Network(model, CLASSIFICATION).tensors
     tensors = _bundle_tensors(path) if path.is_dir() else _file_tensors(path)
     _check(tensors, specs, path)
     held: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -135,13 +137,9 @@ def _bundle_tensors(folder: Path) -> Mapping[str, NDArray[np.generic]]:
 
 def _file_tensors(path: Path) -> Mapping[str, NDArray[np.generic]]:
     try:
-        # np.load(path) would leave the file of a broken archive open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
-        # Of a file that is no archive, numpy only says how to load it unsafely.
-        why = exc if isinstance(exc, OSError) else type(exc).__name__
-        raise ExportError(f"weights {path}: {why}, expected .npz or a bundle's folder") from exc
+        return read_tensors(path)
+    except DataError as exc:
+        raise ExportError(f"weights {exc} or a bundle's folder") from exc
 
 
 def _check(
@@ -164,7 +162,7 @@ def _check(
 
 
 def _halves(
-    x: Tensor, y: Tensor, like: Tensor, outputs: int, largest_loss: float
+    x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...], largest_loss: float
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Rows for calibration, and rows with targets for the gate; no row is in both."""
     _check_data(x, y, like, outputs)
@@ -180,19 +178,19 @@ def _halves(
     return x[seen], (x[held_out], y[held_out])
 
 
-def _check_data(x: Tensor, y: Tensor, like: Tensor, outputs: int) -> None:
+def _check_data(x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...]) -> None:
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         row = ", ".join(map(str, like.shape[1:]))
         raise DataError(f"data: x is {x.dtype} {tuple(x.shape)}, expected {like.dtype} (N, {row})")
-    labels = y.dtype == torch.int64 and y.shape == x.shape[:1]
-    if not labels and not (y.dtype == torch.float32 and y.shape == (len(x), outputs)):
+    labels = y.dtype == torch.int64 and y.shape == x.shape[:1] and len(outputs) == 1
+    if not labels and not (y.dtype == torch.float32 and y.shape == (len(x), *outputs)):
         raise DataError(
             f"data: y is {y.dtype} {tuple(y.shape)}, expected {len(x)} labels in torch.int64,"
-            f" or torch.float32 ({len(x)}, {outputs})"
+            f" or torch.float32 {(len(x), *outputs)}"
         )
-    if labels and len(y) and not 0 <= int(y.min()) <= int(y.max()) < outputs:
+    if labels and len(y) and not 0 <= int(y.min()) <= int(y.max()) < outputs[0]:
         raise DataError(
-            f"data: labels from {int(y.min())} to {int(y.max())}, expected 0 to {outputs - 1}"
+            f"data: labels from {int(y.min())} to {int(y.max())}, expected 0 to {outputs[0] - 1}"
         )
     for name, values in (("x", x), ("y", y)):
         if not bool(values.isfinite().all()):

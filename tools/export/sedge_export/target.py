@@ -42,7 +42,7 @@ def signatures(has_statistics: bool, has_noise: bool, has_frozen: bool) -> dict[
     gradient = ("gradient", "loss", *(("statistics",) if has_statistics else ()))
     return {
         "gradient": Signature((*batch, "noise") if has_noise else batch, gradient),
-        "evaluate": Signature(batch, ("loss_sum", "correct_count", "weight_sum")),
+        "evaluate": Signature(batch, ("loss_sum", "metric_sum", "weight_sum")),
         "predict": Signature((*values, "x"), ("logits",)),
     }
 

@@ -14,6 +14,8 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry
 
 from sedge_export.lowering.table import LOWERINGS
 from sedge_export.own_functions import fit_for_tracing
@@ -40,6 +42,21 @@ def trace(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
+
+
+def multiply_adds(graph: fx.GraphModule) -> int:
+    """The multiplications of a traced graph's convolutions and products, each with its sum."""
+    operations = 0
+    for node in graph.graph.nodes:
+        count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        if count is not None:
+            args, named = tree_map_only(fx.Node, _traced_value, (node.args, node.kwargs))
+            operations += count(*args, **named, out_val=_traced_value(node))
+    return operations // 2
+
+
+def _traced_value(node: fx.Node) -> object:
+    return node.meta["val"]
 
 
 @contextmanager

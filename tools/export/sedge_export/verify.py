@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sedge_edge.backends.rows import accuracy, label_accuracy
 from sedge_export import kinks
 from sedge_export.batches import Batch, Samples, draw
 from sedge_export.eager import Eager, Vector, exact, shaken
@@ -138,8 +139,8 @@ class _Epoch:
         self._pads = not network.uses_batch_statistics and not network.noise and batch_size > 1
         self._tolerance = tolerance
         batch = self._draw(False)
-        self._exact = exact(model, self._layout, network.loss, batch)
-        self._plain = Eager(model, self._layout, network.loss)
+        self._exact = exact(model, self._layout, network.objective, batch)
+        self._plain = Eager(model, self._layout, network.objective)
         self._rate = self._learning_rate(batch)
 
     def _draw(self, padded: bool) -> Batch:
@@ -271,21 +272,24 @@ class _Epoch:
             self._check(
                 {"logits": logits, **sums},
                 truth,
-                {"correct_count": _undecided(truth.right["logits"], batch, 2 * allowed)},
+                {"metric_sum": self._undecided(truth.right["logits"], batch, 2 * allowed)},
             )
 
     def _evaluated(self, eager: Eager, batch: Batch) -> Answers:
-        output, sums = eager.evaluate(batch, self._network.classifies)
+        output, sums = eager.evaluate(batch)
         named = {name: np.array([value]) for name, value in sums.items()}
         return {"logits": output.double().numpy(), **named}
 
-
-def _undecided(logits: Vector, batch: Batch, gap: float) -> float:
-    """The weight of the rows whose two largest logits (B, C) lie so near that float32 may exchange them."""
-    if logits.shape[1] < 2:
-        return 0.0
-    second, first = np.sort(logits, 1)[:, -2:].T
-    return float(batch.w.numpy()[first - second <= gap].sum())
+    def _undecided(self, logits: Vector, batch: Batch, gap: float) -> float:
+        """The weight of what is counted by logits (B, ...) so near that float32 may exchange them."""
+        metric, w = self._network.objective.metric, batch.w.numpy()
+        if metric is label_accuracy:
+            near = np.abs(logits) <= gap
+            return float(w @ near.reshape(len(near), -1).mean(1))
+        if metric is not accuracy or logits.shape[1] < 2:
+            return 0.0
+        second, first = np.sort(logits, 1)[:, -2:].T
+        return float(w[first - second <= gap].sum())
 
 
 def _largest(values: NDArray[Any]) -> float:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from sedge_edge.data import load_source
 from sedge_edge.training.examples import Inputs, require_finite
 from sedge_protocol.errors import DataError
+from sedge_protocol.wire.objective import TargetKind
 
 DATA_VARIABLE = "SEDGE_DATA"
 FILES = (
@@ -41,6 +42,7 @@ FASHION_MEAN, FASHION_STD = 0.286, 0.3205
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
 # Of a user's own data: a model gets an output for each label up to the largest.
 MAX_CLASSES = 2**20
+TENTHS = 10
 _UNSIGNED_BYTE = 0x08
 # The largest file, the train images, is 47,040,016 bytes; a header that claims more than this is not read.
 _MAX_IDX_BYTES = 64 * 2**20
@@ -48,27 +50,56 @@ _MAX_IDX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Dataset:
-    """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets`` (N,) from 0."""
+    """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets``.
+
+    These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing.
+    """
 
     name: str
     inputs: Inputs
-    targets: NDArray[np.int64]
+    targets: Inputs
     num_classes: int
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim < 2 or self.targets.shape != self.inputs.shape[:1]:
+        numbers = self.targets.dtype == np.float32
+        shape = self.targets.shape[:1] if numbers else self.targets.shape
+        if self.inputs.ndim < 2 or shape != self.inputs.shape[:1]:
+            expected = "(N, ...) and (N, ...)" if numbers else "(N, ...) and labels (N,)"
             raise DataError(
                 f"{self.name}: inputs {self.inputs.shape} and targets {self.targets.shape}, "
-                "expected (N, ...) and (N,)"
+                f"expected {expected}"
             )
         if self.targets.size == 0:
             raise DataError(f"{self.name}: no examples")
-        low, high = int(self.targets.min()), int(self.targets.max())
-        if low < 0 or high >= self.num_classes:
+        low, high = self.targets.min(), self.targets.max()
+        if self.num_classes and (low < 0 or high >= self.num_classes):
             raise DataError(
                 f"{self.name}: labels {low} to {high}, expected 0 to {self.num_classes - 1}"
             )
         require_finite(self.inputs, f"{self.name}: x")
+        require_finite(self.targets, f"{self.name}: y")
+
+    @property
+    def target(self) -> TargetKind:
+        """What a row of ``targets`` is; "none" where nothing was said."""
+        if self.num_classes:
+            return "class"
+        return "float" if self.targets.dtype == np.float32 else "none"
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model of these targets has."""
+        return self.num_classes or math.prod(self.targets.shape[1:])
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """What a split goes by, (N,): the labels, or tenths of the examples by their first number."""
+        if self.targets.dtype != np.float32:
+            return self.targets.astype(np.int64, copy=False)
+        order = np.argsort(self.targets.reshape(len(self.targets), -1)[:, 0], kind="stable")
+        labels = np.empty(len(order), np.int64)
+        labels[order] = np.arange(len(order)) * TENTHS // len(order)
+        return labels
 
 
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:
@@ -79,6 +110,10 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
     """
     if name not in ("auto", "fashion-mnist", "digits"):
         own = load_source(name, base or Path.cwd())
+        if own.targets is own.inputs:
+            return Dataset(name, own.inputs, np.zeros(len(own.inputs), np.int64), 0)
+        if own.targets.dtype == np.float32:
+            return Dataset(name, own.inputs, own.targets, 0)
         classes = int(own.targets.max(initial=0)) + 1
         if classes > MAX_CLASSES:
             raise DataError(

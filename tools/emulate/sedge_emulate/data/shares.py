@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_emulate.config import DataConfig
@@ -20,14 +19,14 @@ from sedge_protocol.host.disk import translated
 
 @dataclass(frozen=True)
 class Shares:
-    """Every device's part of ``inputs`` (N, ...) and ``targets`` (N,).
+    """Every device's part of ``inputs`` and ``targets`` (N, ...).
 
     Device i trains on ``train[train_ends[i - 1] : train_ends[i]]`` and is tested on the same part of
     ``test``; both hold indices into the data set.
     """
 
     inputs: Inputs
-    targets: NDArray[np.int64]
+    targets: Inputs
     train: Indices
     train_ends: Indices
     test: Indices
@@ -74,7 +73,9 @@ class Shares:
         return len(_part(self.test, self.test_ends, number))
 
     def num_classes(self, number: int) -> int:
-        """How many labels occur on a device."""
+        """How many labels occur on a device; 0 where targets are numbers."""
+        if self.targets.dtype != np.int64:
+            return 0
         places = [
             _part(self.train, self.train_ends, number),
             _part(self.test, self.test_ends, number),
@@ -101,9 +102,9 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
     if config.examples:
         dataset = subsample(dataset, config.examples, rng)
     if config.split == "dirichlet":
-        parts = dirichlet(dataset.targets, devices, config.alpha, rng, config.min_examples)
+        parts = dirichlet(dataset.labels, devices, config.alpha, rng, config.min_examples)
     else:
-        parts = pathological(dataset.targets, devices, config.classes_per_device, rng)
+        parts = pathological(dataset.labels, devices, config.classes_per_device, rng)
         smallest = min(len(part) for part in parts)
         if smallest < config.min_examples:
             expected = f"data.min_examples = {config.min_examples} or more on each"

@@ -171,7 +171,7 @@ def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
     # Each example's random rank within its class, as a share of that class: the smallest shares are an
     # equal part of every class.
     rank = np.empty(size)
-    for indices in _members(dataset.targets):
+    for indices in _members(dataset.labels):
         rank[rng.permutation(indices)] = (np.arange(len(indices)) + 0.5) / len(indices)
     chosen = np.sort(np.argsort(rank, kind="stable")[:num_examples])
     return Dataset(

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader
 
-from sedge_emulate.report import drawing, plots
-from sedge_emulate.report.numbers import duration, percent, size
+from sedge_cloud.status import pages
+from sedge_cloud.status.pages import percent_text
+from sedge_emulate.report import plots
 from sedge_emulate.result import (
     DeviceResult,
     Result,
@@ -22,6 +22,7 @@ from sedge_emulate.result import (
     headline,
     write_whole,
 )
+from sedge_protocol.wire.objective import Metric
 
 # Of larger fleets, only the ends of the table are on the page; result.json has every device.
 MAX_ROWS, ENDS = 200, 20
@@ -35,17 +36,18 @@ def write_report(result: Result, path: Path) -> None:
 def page(result: Result) -> str:
     """The whole page."""
     strategies = result.strategies
-    rows = [headline(strategy) for strategy in strategies]
+    rows = [headline(strategy, result.metric) for strategy in strategies]
     by_name = [{device.device: device for device in s.devices} for s in strategies]
     names = sorted(set().union(*by_name))
     worst = [row.worst.device for row in rows]
-    shown = names if len(names) <= MAX_ROWS else _ends(names, by_name, worst)
+    shown = names if len(names) <= MAX_ROWS else _ends(names, by_name, worst, result.metric)
     late = [Counter(name for r in s.rounds for name in r.late_devices) for s in strategies]
     total = sum(late, Counter[str]())
     latest = sorted(total, key=lambda name: (-total[name], name))[:ENDS]
     return environment().get_template("report.html").render(
         title=f"{result.dataset} on {result.devices} devices",
         result=result,
+        metric=result.metric,
         rows=rows,
         plain=next((row for row in rows if _is_fedavg(row.name)), None),
         end_s=max((r.closed_s for s in strategies for r in s.rounds), default=0.0),
@@ -58,26 +60,9 @@ def page(result: Result) -> str:
     )  # fmt: skip
 
 
-def _percent(share: float) -> str:
-    return _unbroken(percent(share))
-
-
-def _size(num_bytes: float) -> str:
-    return _unbroken(size(num_bytes))
-
-
-def _unbroken(text: str) -> str:
-    """A number that a line break does not part from its unit."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _comma(number: float) -> str:
-    return f"{number:,.4g}" if isinstance(number, float) else f"{number:,}"
-
-
 def _part_of(part: float, whole: float) -> str:
     """A part as a percentage, or nothing where there is no whole."""
-    return _percent(part / whole) if whole else ""
+    return percent_text(part / whole) if whole else ""
 
 
 def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
@@ -85,51 +70,29 @@ def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Seq
     return [(name, heads) for name in names]
 
 
-_FILTERS: dict[str, Any] = {
-    "percent": _percent,
-    "size": _size,
-    "duration": duration,
-    "comma": _comma,
-    "px": drawing.pixels,
-    "series": drawing.series,
-    "of": _part_of,
-}
-_GLOBALS: dict[str, Any] = {
-    "WIDTH": drawing.WIDTH,
-    "LEFT": drawing.LEFT,
-    "RIGHT": drawing.RIGHT,
-    "BOTTOM": drawing.BOTTOM,
-    "ENDS": ENDS,
-    "plots": plots,
-    "classes_of": classes_of,
-    "heads_of": _heads_of,
-}
-
-
 @cache
 def environment() -> Environment:
     """The templates, with what they word numbers by."""
-    found = Environment(
-        loader=PackageLoader("sedge_emulate", "report/templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+    names = {"ENDS": ENDS, "plots": plots, "classes_of": classes_of, "heads_of": _heads_of}
+    return pages.environment(
+        names,
+        {"of": _part_of},
+        PackageLoader("sedge_emulate", "report/templates"),
     )
-    found.filters.update(_FILTERS)
-    found.globals.update(_GLOBALS)
-    return found
 
 
 def _ends(
-    names: list[str], by_name: Sequence[dict[str, DeviceResult]], worst: Sequence[str]
+    names: list[str],
+    by_name: Sequence[dict[str, DeviceResult]],
+    worst: Sequence[str],
+    metric: Metric,
 ) -> list[str]:
-    """The devices with the lowest and the highest accuracy before training, on average over the
-    strategies, and every strategy's worst; worst first."""
+    """The devices that are worst and best off before training, on average over the strategies, and every
+    strategy's worst; worst first."""
 
     def served(name: str) -> float:
         found = [devices[name].before for devices in by_name if name in devices]
-        return sum(found) / len(found)
+        return -metric.badness(sum(found) / len(found))
 
     ordered = sorted(names, key=lambda name: (served(name), name))
     kept = {*ordered[:ENDS], *ordered[-ENDS:], *worst}

@@ -1,28 +1,35 @@
-"""The report's plots: accuracy by round, over time, by device and against bytes; what is personal."""
+"""The report's plots: the metric by round, over time, by device and against bytes; what is personal."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sedge_emulate.report.drawing import (
+from sedge_cloud.status.charts import stacked
+from sedge_cloud.status.drawing import (
     GREY,
     HEIGHT,
-    NUM_SERIES,
     RED,
     WIDTH,
     Axis,
     Plot,
-    accuracy_axis,
     bytes_axis,
     count_axis,
+    metric_axis,
     round_axis,
     series,
     time_axis,
 )
-from sedge_emulate.report.numbers import percent, size
-from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult, rates_of
+from sedge_cloud.status.numbers import measured, size
+from sedge_emulate.result import (
+    DeviceResult,
+    Result,
+    RoundResult,
+    StrategyResult,
+    rates_of,
+    worst_first,
+)
+from sedge_protocol.wire.objective import Metric
 
 # Of more devices, a stroke for each would be thinner than a pixel.
 MAX_STROKES = 400
@@ -47,12 +54,12 @@ def curve(plot: Plot, i: int, x: Sequence[float], y: Sequence[float]) -> None:
         plot.dots(x, y, series(i), 5)
 
 
-def accuracy_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) -> list[Plot]:
-    """Accuracy of each round's devices before and after local training, one line per strategy."""
+def metric_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) -> list[Plot]:
+    """The metric of each round's devices before and after local training, one line per strategy."""
     plots: list[Plot] = []
     for title, mean in _MOMENTS:
         values = [mean(r) for s in result.strategies for r in s.rounds]
-        plot = Plot(title, x, accuracy_axis(values))
+        plot = Plot(title, x, metric_axis(values, result.metric))
         for i, strategy in enumerate(result.strategies):
             rounds = strategy.rounds
             curve(plot, i, [at(r) for r in rounds], [mean(r) for r in rounds])
@@ -61,38 +68,41 @@ def accuracy_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) 
 
 
 def by_round(result: Result) -> list[Plot]:
-    """Accuracy by the number of the round."""
-    return accuracy_plots(result, _rounds(result), lambda r: r.round)
+    """The metric by the number of the round."""
+    return metric_plots(result, _rounds(result), lambda r: r.round)
 
 
 def over_time(result: Result) -> list[Plot]:
-    """Accuracy when the round closed, then each strategy's rounds as strips; none without times."""
+    """The metric when the round closed, then each strategy's rounds as strips; none without times."""
     longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
     if not longest_s:
         return []
     axis = time_axis(longest_s)
     most = max(len(s.rounds) for s in result.strategies)
     strips = [_strips(i, s, axis, most) for i, s in enumerate(result.strategies)]
-    return [*accuracy_plots(result, axis, lambda r: r.closed_s), *strips]
+    return [*metric_plots(result, axis, lambda r: r.closed_s), *strips]
 
 
 def of_devices(result: Result) -> list[Plot]:
     """Every device of the final evaluation, from before to after, worst first; one plot per strategy.
 
-    Of more than ``MAX_STROKES`` devices, how their accuracies are distributed.
+    Of more than ``MAX_STROKES`` devices, how their metrics are distributed.
     """
-    # A little lower than the worst: its name stands below its dot.
-    values = [
-        max(v - _LOW, 0) for s in result.strategies for d in s.devices for v in (d.before, d.after)
-    ]
+    metric = result.metric
+    values = [v for s in result.strategies for d in s.devices for v in (d.before, d.after)]
+    if metric.share:  # a little lower than the worst: its name stands below its dot
+        values = [max(v - _LOW, 0) for v in values]
     plots: list[Plot] = []
     for i, strategy in enumerate(result.strategies):
-        devices = sorted(strategy.devices, key=lambda d: (d.before, d.after, d.device))
+        devices = worst_first(strategy.devices, metric)
         x = count_axis(1, max(len(devices), 2), "devices, worst before training first", 0.6)
-        plot = Plot(strategy.name, x, accuracy_axis(values))
-        (_distribution if len(devices) > MAX_STROKES else _each)(plot, series(i), devices)
+        plot = Plot(strategy.name, x, metric_axis(values, metric))
+        if len(devices) > MAX_STROKES:
+            _distribution(plot, series(i), devices)
+        else:
+            _each(plot, series(i), devices, metric)
         if devices:
-            _name_worst(plot, devices[0])
+            _name_worst(plot, devices[0], metric)
         plots.append(plot)
     return plots
 
@@ -120,7 +130,7 @@ def of_bytes(result: Result) -> list[Plot]:
 
 
 def of_cost(result: Result) -> list[Plot]:
-    """Accuracy against the bytes of all devices, both ways; the dot is the final evaluation."""
+    """The metric against the bytes of all devices, both ways; the dot is the final evaluation."""
     totals = [
         list(accumulate(r.bytes_up + r.bytes_down for r in s.rounds)) for s in result.strategies
     ]
@@ -134,7 +144,9 @@ def of_cost(result: Result) -> list[Plot]:
         plot = Plot(
             title,
             x,
-            accuracy_axis([*finals, *(mean(r) for s in result.strategies for r in s.rounds)]),
+            metric_axis(
+                [*finals, *(mean(r) for s in result.strategies for r in s.rounds)], result.metric
+            ),
         )
         for i, (s, sums) in enumerate(zip(result.strategies, totals, strict=True)):
             points = [(total, mean(r)) for total, r in zip(sums, s.rounds, strict=True) if total]
@@ -150,22 +162,11 @@ def of_personal(result: Result) -> list[Plot]:
     """How many personal parameters a device had in each tensor, by round, stacked."""
     plots: list[Plot] = []
     for strategy in result.strategies:
-        names, layers = _by_tensor(strategy.rounds)
-        if not names:
-            continue
-        sums = np.vstack([np.zeros(layers.shape[1]), np.cumsum(layers, axis=0)])
-        y = count_axis(0, float(sums[-1].max()))
-        plot = Plot(
-            f"{strategy.name}: personal parameters of a device, by round", _rounds(result), y
-        )
-        rounds = np.array([r.round for r in strategy.rounds])
-        # Each round is a step, so that one round alone is drawn as well.
-        x = np.column_stack([rounds - 0.5, rounds + 0.5]).ravel()
-        for layer, name in enumerate(names):
-            low, high = np.repeat(sums[layer], 2), np.repeat(sums[layer + 1], 2)
-            plot.area(x, low, high, series(layer), 1)
-            plot.keys.append((series(layer), name))
-        plots.append(plot)
+        title = f"{strategy.name}: personal parameters of a device, by round"
+        numbers = [r.round for r in strategy.rounds]
+        plot = stacked(title, numbers, _rounds(result), [r.personal for r in strategy.rounds])
+        if plot is not None:
+            plots.append(plot)
     return plots
 
 
@@ -173,35 +174,16 @@ def _rounds(result: Result) -> Axis:
     return round_axis([r.round for s in result.strategies for r in s.rounds])
 
 
-def _by_tensor(rounds: list[RoundResult]) -> tuple[list[str], NDArray[np.float64]]:
-    """The tensors with personal parameters, and how many each had in each round (tensors, rounds).
-
-    Of more than there are colours the largest, and the others as one.
-    """
-    totals: dict[str, float] = {}
-    for r in rounds:
-        for name, elements in r.personal.items():
-            totals[name] = totals.get(name, 0.0) + elements
-    shown, rest = list(totals), list[str]()
-    if len(shown) > NUM_SERIES:
-        rest = sorted(shown, key=lambda name: -totals[name])[NUM_SERIES - 1 :]
-        shown = [name for name in shown if name not in rest]
-    layers = [[r.personal.get(name, 0.0) for r in rounds] for name in shown]
-    if rest:
-        shown.append(f"{len(rest)} others")
-        layers.append([sum(r.personal.get(name, 0.0) for name in rest) for r in rounds])
-    return shown, np.array(layers)
-
-
-def _each(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
+def _each(plot: Plot, colour: str, devices: list[DeviceResult], metric: Metric) -> None:
     """One stroke for each device."""
     # Wide strokes and dots for 10 devices, fine ones for hundreds.
     step = min(WIDTH / max(len(devices), 1), 14)
     x = np.arange(1.0, len(devices) + 1)
     before = np.array([d.before for d in devices])
     after = np.array([d.after for d in devices])
+    worsened = after < before if metric.better == "higher" else after > before
     for worse, stroke in ((False, colour), (True, RED)):
-        at = np.flatnonzero((after < before) == worse)
+        at = np.flatnonzero(worsened == worse)
         plot.strokes((x[at], before[at]), (x[at], after[at]), stroke, max(step / 4, 0.5), 0.45)
     dot = min(max(step * 0.6, 1.5), 7)
     plot.dots(x, before, GREY, dot)
@@ -209,7 +191,7 @@ def _each(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
 
 
 def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
-    """The accuracy before as one line; median and quartiles after, of each hundredth of the devices."""
+    """The metric before as one line; median and quartiles after, of each hundredth of the devices."""
     x = np.linspace(1, len(devices), _HUNDREDTHS)
     before = np.array([d.before for d in devices])
     after = np.array_split(np.array([d.after for d in devices]), _HUNDREDTHS)
@@ -219,10 +201,10 @@ def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
     plot.line(x, np.interp(x, np.arange(1, len(devices) + 1), before), GREY)
 
 
-def _name_worst(plot: Plot, worst: DeviceResult) -> None:
+def _name_worst(plot: Plot, worst: DeviceResult, metric: Metric) -> None:
     # Below its dot, where nothing else is, unless the axis itself is there.
-    shift = (10.0, -6.0) if worst.before < _LOW else (10.0, 14.0)
-    words = f"{worst.device}: {percent(worst.before)} → {percent(worst.after)}"
+    shift = (10.0, -6.0) if metric.share and worst.before < _LOW else (10.0, 14.0)
+    words = f"{worst.device}: {measured(worst.before, metric)} → {measured(worst.after, metric)}"
     plot.text(1, worst.before, words, shift)
 
 

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sedge_emulate.report.numbers import duration, listed, percent, size
+from sedge_cloud.status.numbers import duration, listed, measured, percent, size
 from sedge_emulate.result import Headline, Result, Spread, StrategyResult, headline
+from sedge_protocol.wire.objective import Metric
 
 
 def print_table(result: Result, console: Console, report: Path) -> None:
@@ -26,32 +27,33 @@ def print_table(result: Result, console: Console, report: Path) -> None:
         "time",
     ):
         table.add_column(column, justify="right")
-    rows = [headline(strategy) for strategy in result.strategies]
+    rows = [headline(strategy, result.metric) for strategy in result.strategies]
     for row in rows:
         table.add_row(
             Text(row.name, style="bold"),
-            *_accuracy(row.before),
-            *_accuracy(row.after),
+            *_measured(row.before, result.metric),
+            *_measured(row.after, result.metric),
             *_bytes(row),
             duration(row.seconds),
         )
     _say(console, f"{result.dataset}, {result.devices} devices, {result.split}")
     console.print(table)
     for row in rows:
-        _say(console, _worst(row))
+        _say(console, _worst(row, result.metric))
     for row in rows:
         _say(console, _links(row))
     for strategy in result.strategies if result.link == "memory" else ():
         _say(console, _course(strategy))
     _say(
         console,
-        "before and after local training, over all devices; bytes of a device and round after its first",
+        f"{result.metric.words} before and after local training, over all devices; "
+        "bytes of a device and round after its first",
     )
     _say(console, f"report: {report}")
 
 
-def _accuracy(accuracy: Spread) -> tuple[str, str]:
-    return percent(accuracy.mean), percent(accuracy.worst_tenth)
+def _measured(found: Spread, metric: Metric) -> tuple[str, str]:
+    return measured(found.mean, metric), measured(found.worst_tenth, metric)
 
 
 def _bytes(row: Headline) -> tuple[str, ...]:
@@ -71,10 +73,10 @@ def _links(row: Headline) -> str:
     )
 
 
-def _worst(row: Headline) -> str:
+def _worst(row: Headline, metric: Metric) -> str:
     return (
         f"worst under {row.name}: {row.worst.device}, "
-        f"{percent(row.worst.before)} -> {percent(row.worst.after)}"
+        f"{measured(row.worst.before, metric)} -> {measured(row.worst.after, metric)}"
     )
 
 

@@ -5,6 +5,7 @@ the weighted mean that a device's program computes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -65,7 +66,7 @@ class AutogradTrainer:
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and accuracy of each theta (n,), in order."""
+        """Mean loss and metric of each theta (n,), in order."""
         with torch.no_grad(), repeatable(self._device):
             return [self._evaluate(theta, examples) for theta, examples in models]
 
@@ -76,10 +77,15 @@ class AutogradTrainer:
         start, anchor, correction = (None if v is None else self._stored(v) for v in vectors)
         layout = self._problem.network.layout
         model = Model(layout, cast(Theta, start), recipe, anchor, correction, torch)
+        if (held := task.moments) is not None:
+            model.resume(held.steps, [model.theta, *map(self._stored, held.vectors)])
         stepper = PlainStepper(self._differentiate, model, task.gradient)
         record, (losses,) = self._steps(task, stepper)
         gradient = None if stepper.gradient is None else self._read(stepper.gradient)
-        return record.result(self._read(model.theta), losses, gradient)
+        ended, moments = model.moments, None
+        if recipe.keeps_state:
+            moments = replace(ended, vectors=tuple(map(self._read, ended.vectors)))
+        return record.result(self._read(model.theta), losses, gradient, moments)
 
     def _train_mixed(self, task: MixedTask) -> Mixed | TrainingDiverged:
         recipe = task.training
@@ -127,13 +133,12 @@ class AutogradTrainer:
     def _evaluate(self, theta: Theta, examples: Examples) -> Metrics | TrainingDiverged:
         problem, count = self._problem, len(examples.targets)
         self._engine.place(cast(Tensor, self._stored(theta)))
-        sums = torch.zeros(2, dtype=torch.float64)  # loss, correct answers
+        sums = torch.zeros(2, dtype=torch.float64)  # loss, metric
         for start in range(0, count, EVALUATION_ROWS):
-            rows = np.arange(start, min(start + EVALUATION_ROWS, count))
-            x, y = self._resident.rows(examples, rows)
+            chosen = np.arange(start, min(start + EVALUATION_ROWS, count))
+            x, y = self._resident.rows(examples, chosen)
             output = self._engine.outputs(x)
             with output.device:
-                sums[0] += problem.loss(output, y).sum().double().cpu()
-            if problem.classifies:
-                sums[1] += (output.argmax(1) == y).sum().cpu()
+                found = [rows(output, y).sum().double().cpu() for rows in problem.objective]
+            sums += torch.stack(found)
         return metrics(float(sums[0]), float(sums[1]), count)

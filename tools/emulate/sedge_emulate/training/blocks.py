@@ -42,7 +42,7 @@ class Resident:
         return torch.cat([self._copy(array) for array in arrays])
 
     def rows(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """x (B, ...) and y (B,) of the rows (B,)."""
+        """x and y (B, ...) of the rows (B,)."""
         x, y = examples.inputs, examples.targets
         if self._device.type == "cpu":
             return torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
@@ -61,7 +61,7 @@ class Resident:
 class Block:
     """D places with B rows in each of S steps: rows of the data, and their weights.
 
-    ``x`` (N, ...) and ``y`` (N,) hold all devices' examples; ``rows`` (S, D, B) point into them;
+    ``x`` and ``y`` (N, ...) hold all devices' examples; ``rows`` (S, D, B) point into them;
     ``weights`` (S, D, B) are 0 for padding; ``steps`` (d,) counts each device's, d at most D.
     """
 
@@ -92,11 +92,14 @@ class Block:
         return cls(x, y, torch.from_numpy(rows).to(on), torch.from_numpy(weights).to(on), steps)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """x (D, B, ...), y (D, B) and weights (D, B) of a step."""
+        """x and y (D, B, ...) and weights (D, B) of a step."""
         rows = self.rows[step]
         chosen = rows.flatten()
-        x = self.x.index_select(0, chosen).view(*rows.shape, *self.x.shape[1:])
-        return x, self.y.index_select(0, chosen).view(rows.shape), self.weights[step]
+        x, y = (
+            values.index_select(0, chosen).view(*rows.shape, *values.shape[1:])
+            for values in (self.x, self.y)
+        )
+        return x, y, self.weights[step]
 
     def ending(self, step: int) -> list[int]:
         """The places of the devices whose last step this is."""
@@ -168,7 +171,7 @@ def train_in_blocks(
     return [found[place] for place in range(len(tasks))]
 
 
-# Evaluates one block: thetas, the block -> for each device the sums of losses and of correct answers.
+# Evaluates one block: thetas, the block -> for each device the sums of losses and of the metric.
 EvaluateBlock = Callable[[Sequence[Theta], Block], list[tuple[float, float]]]
 
 
@@ -179,7 +182,7 @@ def evaluate_in_blocks(
     resident: Resident,
     run: EvaluateBlock,
 ) -> list[Metrics | TrainingDiverged]:
-    """Mean loss and accuracy of each theta (n,), in order; ``rows`` is an evaluation's batch size."""
+    """Mean loss and metric of each theta (n,), in order; ``rows`` is an evaluation's batch size."""
     counts = [len(examples.targets) for _, examples in models]
     found: dict[int, Metrics | TrainingDiverged] = {}
     for places in _cut(sorted(range(len(models)), key=lambda place: -counts[place]), width):
@@ -187,8 +190,8 @@ def evaluate_in_blocks(
             (models[place][1], list(evaluation_batches(counts[place], rows))) for place in places
         ]
         sums = run([models[place][0] for place in places], Block.of(parts, width, resident))
-        for place, (loss, correct) in zip(places, sums, strict=True):
-            found[place] = metrics(loss, correct, counts[place])
+        for place, (loss, metric) in zip(places, sums, strict=True):
+            found[place] = metrics(loss, metric, counts[place])
     return [found[place] for place in range(len(models))]
 
 

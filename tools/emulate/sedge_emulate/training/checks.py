@@ -21,10 +21,11 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from sedge_edge.backends.rows import COUNTED
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainingDiverged
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.batches import Batch
 from sedge_export.eager import Eager, Vector
@@ -103,7 +104,7 @@ def references(problem: Problem) -> References:
     rng = np.random.default_rng(0)
     rows = [max(2, round(size * problem.batch_size)) for size in _SIZES]
     classes = _num_outputs(problem)
-    devices = [Examples(drawn(problem, n, rng), rng.integers(0, classes, n)) for n in rows]
+    devices = [drawn_examples(problem, n, classes, rng) for n in rows]
     found: list[References] = []
     for share in _RATES:
         hows = [replace(how, learning_rate=share * how.learning_rate) for how in (_PLAIN, _PULLED)]
@@ -128,7 +129,7 @@ def _references(problem: Problem, tasks: tuple[Task, ...]) -> References:
     loss_noise = 0.0
     start = problem.network.theta
     shaken = _shaken(problem.module)
-    moved = Network(shaken, problem.loss, problem.classifies).theta - start.astype(np.float64)
+    moved = Network(shaken, problem.objective).theta - start.astype(np.float64)
     plain = problem.module, torch.contiguous_format, np.zeros_like(moved)
     for module, format, shift in (plain, (shaken, torch.channels_last, moved)):
         for task, exact in zip(tasks, ends, strict=True):
@@ -152,7 +153,7 @@ def check(
             end.loss, exact.loss, rel_tol=_share(precision, wanted.loss_noise), abs_tol=1e-6
         ):
             raise Wrong(f"{trainer.name}: a training's loss is {end.loss}, in torch {exact.loss}")
-    _check_evaluation(trainer, precision, wanted)
+    _check_evaluation(trainer, problem, precision, wanted)
     _check_grouping(trainer, wanted.tasks, found)
 
 
@@ -206,6 +207,17 @@ def _compare(
                 )
 
 
+def drawn_examples(problem: Problem, rows: int, classes: int, rng: np.random.Generator) -> Examples:
+    """Random examples of the problem."""
+    x, target = drawn(problem, rows, rng), problem.target
+    if target is None:
+        return Examples(x, x)
+    shape = (rows, *target.shape)
+    if target.dtype == "int64":
+        return Examples(x, rng.integers(0, classes, shape))
+    return Examples(x, rng.standard_normal(shape, np.float32))
+
+
 def drawn(problem: Problem, rows: int, rng: np.random.Generator) -> Inputs:
     """Random inputs (rows, ...); half of the float ones are flat in one half, as images are."""
     shape = (rows, *problem.input.shape)
@@ -222,11 +234,13 @@ def _num_outputs(problem: Problem) -> int:
     try:
         with torch.no_grad():
             output = problem.network.predict(torch.from_numpy(problem.network.theta), row)
-        _, outputs = output.shape
+        _, outputs, *more = output.shape
+        if more and problem.target == LABELS:
+            raise ValueError(f"outputs {tuple(output.shape)} for labels")
     except (RuntimeError, ValueError, IndexError) as exc:
         row_shape = f"{problem.input.dtype} {tuple(problem.input.shape)}"
         raise ExportError(
-            f"model: expected outputs (B, C) for rows of {row_shape}; it fails: {exc}"
+            f"model: expected outputs (B, C, ...) for rows of {row_shape}; it fails: {exc}"
         ) from exc
     return outputs
 
@@ -251,7 +265,7 @@ def _eager(
 ) -> _End:
     """The end of a task in plain torch, computed in float32 or float64, its images in the given format."""
     layout, training = problem.network.layout, task.training
-    eager = Eager(module, layout, problem.loss, training.momentum, kind)
+    eager = Eager(module, layout, problem.objective, training.momentum, kind)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
     if x.ndim == 4:
         x = x.contiguous(memory_format=format)
@@ -266,10 +280,10 @@ def _eager(
         loss = eager.step(step, training.learning_rate, training.prox, anchor)
         losses.append((batch.epoch, loss, real))
     count = len(y)
-    _, sums = eager.evaluate(Batch(x, y, torch.ones(count), count), problem.classifies)
+    _, sums = eager.evaluate(Batch(x, y, torch.ones(count), count))
     last = [(loss, real) for epoch, loss, real in losses if epoch == losses[-1][0]]
     mean = sum(loss * real for loss, real in last) / sum(real for _, real in last)
-    metrics = Metrics(sums["loss_sum"] / count, sums["correct_count"] / count, count)
+    metrics = Metrics(sums["loss_sum"] / count, sums["metric_sum"] / count, count)
     return _End(eager.theta, mean, metrics)
 
 
@@ -282,7 +296,9 @@ def _trained(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[Trained]:
     return found
 
 
-def _check_evaluation(trainer: FleetTrainer, precision: Precision, wanted: References) -> None:
+def _check_evaluation(
+    trainer: FleetTrainer, problem: Problem, precision: Precision, wanted: References
+) -> None:
     pairs = zip(wanted.ends, wanted.tasks, strict=True)
     models = [(end.theta.astype(np.float32), task.examples) for end, task in pairs]
     for found, end in zip(trainer.evaluate(models), wanted.ends, strict=True):
@@ -292,9 +308,10 @@ def _check_evaluation(trainer: FleetTrainer, precision: Precision, wanted: Refer
         share = _share(precision, wanted.loss_noise)
         if not math.isclose(found.loss, expected.loss, rel_tol=share, abs_tol=1e-6):
             raise Wrong(f"{trainer.name}: an evaluation gives {found}, torch {expected}")
-        # A draw between two classes may go the other way.
-        allowed = max(1.5, 3 * TOLERANCE[precision] * expected.num_examples)
-        if abs(found.accuracy - expected.accuracy) * expected.num_examples > allowed:
+        allowed = share * abs(expected.metric) + 1e-6
+        if problem.objective.metric in COUNTED:  # a draw between two classes may go the other way
+            allowed = max(1.5 / expected.num_examples, 3 * TOLERANCE[precision])
+        if abs(found.metric - expected.metric) > allowed:
             raise Wrong(f"{trainer.name}: an evaluation gives {found}, torch {expected}")
 
 

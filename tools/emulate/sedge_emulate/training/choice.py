@@ -14,14 +14,14 @@ the place of onnx. tools/bench/RESULTS.md has each trainer beside autograd on th
 import torch
 from torch import nn
 
+from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
-from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.programs import OnnxFleet
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
-from sedge_export.network import RowLoss
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import Bundle, TensorSpec
@@ -32,10 +32,10 @@ NAMES = ("autograd", "vectorised", "onnx")
 
 def open_trainer(
     module: nn.Module,
-    loss: RowLoss,
-    classifies: bool,
+    objective: Objective,
     batch_size: int,
     input: TensorSpec,
+    target: TensorSpec | None = LABELS,
     *,
     name: str = AUTO,
     precision: Precision = "fp32",
@@ -45,9 +45,9 @@ def open_trainer(
 ) -> FleetTrainer:
     """A trainer that has passed its checks: the named one, or the rule's.
 
-    ``input`` is a row's type and shape; ``bundle`` the model's programs, for "onnx". The number of threads
-    is torch's present one; several processes of one thread are faster than one process of several.
-    Raises ``ConfigError`` for a name, device or precision that is none or cannot train this model,
+    ``input`` and ``target`` are a row's types and shapes; ``bundle`` the model's programs, for "onnx". The
+    number of threads is torch's present one; several processes of one thread are faster than one process of
+    several. Raises ``ConfigError`` for a name, device or precision that is none or cannot train this model,
     ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
     """
     if name not in (AUTO, *NAMES):
@@ -55,7 +55,7 @@ def open_trainer(
     where = _device(device)
     if precision != "fp32" and where.type == "cpu":
         raise ConfigError("trainer.precision", precision, "fp32 on a CPU")
-    problem = Problem(module, loss, classifies, batch_size, input, shuffles)
+    problem = Problem(module, objective, batch_size, input, target, shuffles)
     programs = bundle is not None and shuffles is permutations
     chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
     try:

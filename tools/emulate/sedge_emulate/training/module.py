@@ -24,7 +24,7 @@ class Module:
         for module in model.modules():
             if isinstance(module, nn.GroupNorm):
                 module.register_forward_pre_hook(_with_gradient)
-        self._loss, self._device = problem.loss, device
+        self._loss, self._device = problem.objective.loss, device
         self._half = precision == "bf16"
         # (O, C, H, W) filters as (O, H, W, C), which is how channels-last kernels want them.
         orders = {t.name: Order(t.shape, (0, 2, 3, 1)) for t in layout.tensors if len(t.shape) == 4}
@@ -33,7 +33,7 @@ class Module:
         self.place, self.freeze = self._flat.place, self._flat.freeze
 
     def differentiate(self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor) -> Differentiated:
-        """Gradient (n,) of the mean loss of x (B, ...), y (B,) at values (n,), as these are stored.
+        """Gradient (n,) of the mean loss of x and y (B, ...) at values (n,), as these are stored.
 
         ``noise`` (K,) are the random numbers of the forward pass.
         """
@@ -46,7 +46,7 @@ class Module:
         return self._flat.differentiate(values, mean_loss)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The model's outputs (B, C) in float32, running statistics as they are."""
+        """The model's outputs (B, C, ...) in float32, running statistics as they are."""
         self._flat.module.eval()
         return self._outputs(x)
 

@@ -7,27 +7,33 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_emulate.training.tasks import MixedTask, Task
-from sedge_export.network import Network, RowLoss, random_numbers
+from sedge_export.network import Network, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
+
+LABELS = TensorSpec("int64", ())
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A model for rows of the shape and type of ``input``, trained in batches of ``batch_size``."""
+    """A model for rows of the shape and type of ``input``, trained in batches of ``batch_size``.
+
+    ``target`` is a row of y, None where that is the input.
+    """
 
     module: nn.Module
-    loss: RowLoss
-    classifies: bool
+    objective: Objective
     batch_size: int
     input: TensorSpec
+    target: TensorSpec | None = LABELS
     shuffles: Permutations = permutations
 
     @cached_property
     def network(self) -> Network:
         """The layout and the traced functions. Raises ``ExportError`` for what theta cannot hold."""
-        return Network(self.module, self.loss, self.classifies, self.noise)
+        return Network(self.module, self.objective, self.noise)
 
     @cached_property
     def noise(self) -> int:

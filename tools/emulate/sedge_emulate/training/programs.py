@@ -46,6 +46,7 @@ class OnnxFleet:
             return self._trainer.train(
                 task.theta, task.examples, task.training, task.seed, lambda: False,
                 anchor=task.anchor, gradient=task.gradient, correction=task.correction,
+                resume=None if task.moments is None else task.moments.begin(task.theta),
             )  # fmt: skip
 
         return _each(train, tasks)
@@ -64,7 +65,7 @@ class OnnxFleet:
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and accuracy of each theta (n,), in order."""
+        """Mean loss and metric of each theta (n,), in order."""
         return _each(lambda model: self._trainer.evaluate(*model), models)
 
 

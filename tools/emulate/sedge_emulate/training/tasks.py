@@ -9,7 +9,7 @@ import numpy as np
 
 from sedge_edge.training.batches import Batch
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import Mixed, Moments, Trained, TrainingDiverged, evaluation
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
@@ -27,7 +27,7 @@ class Task:
     """One device's training: from theta (n,), which stays as it is, over the device's examples.
 
     A prox pulls towards ``anchor`` (n,), or theta where there is none; with ``gradient`` the end has one.
-    ``correction`` (n,) is added to every gradient.
+    ``correction`` (n,) is added to every gradient. The optimizer begins with ``moments``, if any.
     """
 
     theta: Theta
@@ -37,6 +37,7 @@ class Task:
     anchor: Theta | None = None
     gradient: bool = False
     correction: Theta | None = None
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class FleetTrainer(Protocol):
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and accuracy of each theta (n,), in order."""
+        """Mean loss and metric of each theta (n,), in order."""
         ...
 
 
@@ -94,15 +95,19 @@ class Record:
         self._batches.append((batch.epoch, float(batch.weights.sum())))
 
     def result(
-        self, theta: Theta, losses: Sequence[float], gradient: Theta | None = None
+        self,
+        theta: Theta,
+        losses: Sequence[float],
+        gradient: Theta | None = None,
+        moments: Moments | None = None,
     ) -> Trained | TrainingDiverged:
-        """The end of the training: theta (n,), the loss of every step, and the gradient (n,) if wanted."""
+        """The end of the training: theta (n,), the loss of every step, and what else is wanted."""
         if (reason := self.divergence(theta, losses)) is not None:
             return reason
         last = self._batches[-1][0]
         weights = [weight if epoch == last else 0.0 for epoch, weight in self._batches]
         loss = float(np.average(losses, weights=weights))
-        return Trained(theta, loss, len(losses), gradient)
+        return Trained(theta, loss, len(losses), gradient, moments=moments)
 
     def divergence(self, theta: Theta, losses: Sequence[float]) -> TrainingDiverged | None:
         """What is not finite in a model (n,) or its losses, or None."""
@@ -120,9 +125,9 @@ class Record:
         return f"epoch {self._batches[step][0] + 1} of {self._epochs}, step {step + 1}"
 
 
-def metrics(loss_sum: float, correct: float, count: int) -> Metrics | TrainingDiverged:
+def metrics(loss_sum: float, metric_sum: float, count: int) -> Metrics | TrainingDiverged:
     """An evaluation over ``count`` examples from its sums."""
-    loss = loss_sum / count
-    if not math.isfinite(loss):
-        return TrainingDiverged(f"evaluation: the mean loss is {loss}")
-    return Metrics(loss, correct / count, count)
+    try:
+        return evaluation(loss_sum, metric_sum, count, count)
+    except TrainingDiverged as exc:
+        return exc

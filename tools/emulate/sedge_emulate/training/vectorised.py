@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
 from sedge_edge.backends.repeat import repeatable
+from sedge_edge.backends.rows import Objective, Rows
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers import Differentiated, Model
@@ -60,11 +61,9 @@ class VectorisedTrainer:
     ) -> None:
         self._problem, self._device = problem, device
         self._precision: Precision = precision
-        loss = problem.loss
         self._network = Network(
             problem.module,
-            lambda output, y: loss(output.float(), y),
-            problem.classifies,
+            Objective(*map(_in_float32, problem.objective)),
             problem.noise,
         )
         for module in self._network.model.modules():
@@ -77,7 +76,9 @@ class VectorisedTrainer:
             keep_memory()
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order."""
+        """The end of each training, in order; those that keep their optimizer's state one by one."""
+        if any(task.training.keeps_state for task in tasks):
+            return self._single.train(tasks)
         self._network.model.train()
         return self._fitting(
             lambda: train_in_blocks(self._problem, tasks, self.width, self._resident, self._run)
@@ -94,7 +95,7 @@ class VectorisedTrainer:
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and accuracy of each theta (n,), in order."""
+        """Mean loss and metric of each theta (n,), in order."""
         self._network.model.eval()
         rows = max(self._problem.batch_size, 64)
         return self._fitting(
@@ -160,10 +161,19 @@ class VectorisedTrainer:
         each = vmap(self._network.evaluate)
         for step in range(len(block.rows)):
             with self._device:
-                loss, correct, _ = each(values, *block.batch(step))
+                loss, metric, _ = each(values, *block.batch(step))
             sums[0] += loss
-            sums[1] += correct
+            sums[1] += metric
         return [(loss, right) for loss, right in sums.t().tolist()][: len(thetas)]
+
+
+def _in_float32(rows: Rows) -> Rows:
+    """The same of outputs that bf16 has made."""
+
+    def widened(output: Tensor, y: Tensor) -> Tensor:
+        return rows(output.float(), y)
+
+    return widened
 
 
 def fitting_width(problem: Problem, device: str) -> int:

@@ -23,7 +23,7 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.frozen_data import frozen_data
 from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
-from sedge_edge.training.job import Job
+from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import NOBODY, AttackConfig
 from sedge_emulate.meter import Meter

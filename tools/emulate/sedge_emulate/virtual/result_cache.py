@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_edge.training.job import Job
+from sedge_edge.training.preparation import Job
 from sedge_emulate.attack import AttackConfig
 from sedge_emulate.workers.worker import Finished
 from sedge_protocol.host.disk import translated

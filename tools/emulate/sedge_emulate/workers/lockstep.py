@@ -64,7 +64,9 @@ def train_together(
 
     def train(asked: "_Asked[Train]") -> Sequence[Answer | TrainingDiverged]:
         return trainer.train([
-            Task(r.theta, run.train, r.training, r.seed, r.anchor, r.gradient, r.correction)
+            Task(
+                r.theta, run.train, r.training, r.seed, r.anchor, r.gradient, r.correction, r.moments
+            )
             for run, r in asked
         ])  # fmt: skip
 

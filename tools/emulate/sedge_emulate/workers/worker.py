@@ -23,16 +23,9 @@ from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import (
-    Job,
-    JobContext,
-    Outcome,
-    Prepared,
-    complete,
-    prepare,
-    update_base,
-)
+from sedge_edge.training.job import Outcome, complete, update_base
 from sedge_edge.training.local_training import LocalResult
+from sedge_edge.training.preparation import Job, JobContext, Prepared, prepare
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import AttackConfig, claiming, turned
 from sedge_emulate.config import TrainerConfig
@@ -188,7 +181,10 @@ class Worker:
             group = [one for one in ready if one.bundle == bundle]
             runs = [
                 LocalRun(
-                    o.prepared.local_training, o.prepared.train, o.there.test, o.prepared.held_out
+                    o.prepared.local_training,
+                    o.prepared.train,
+                    o.prepared.test,
+                    o.prepared.held_out,
                 )
                 for o in group
             ]
@@ -244,18 +240,18 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
     import torch
 
     from sedge_edge.backends.flat_module import place_frozen
-    from sedge_export.network import cross_entropy, squared_error
+    from sedge_export.objective import objective_of
 
     torch.set_num_threads(1)
-    classes = bundle.manifest.num_classes
-    module = setup.model.build(0, bundle.manifest.dropped)
+    manifest = bundle.manifest
+    module = setup.model.build(0, manifest.dropped)
     place_frozen(module, bundle)
     return open_trainer(
         module,
-        cross_entropy if classes else squared_error,
-        classifies=classes > 0,
-        batch_size=bundle.manifest.batch_size,
-        input=bundle.manifest.input,
+        objective_of(manifest, setup.model.own_loss()),
+        manifest.batch_size,
+        manifest.input,
+        manifest.target,
         name=setup.trainer.backend,
         precision=setup.trainer.precision,
         device=setup.trainer.device,

@@ -3,12 +3,19 @@
 import numpy as np
 import onnx
 import pytest
+from tests.edge.home import make_bundle
 
-from sedge_edge.backends.binding import bound
 from sedge_protocol.errors import CodecError
 from sedge_protocol.host.onnx_runtime import library
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.binding import bound
 from sedge_protocol.wire.bundle import ONNXRUNTIME, unpack
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
+    """A packed bundle and its first theta (n,)."""
+    return make_bundle(tmp_path_factory.mktemp("tiny"))
 
 
 def test_the_program_computes_what_it_was_given(tiny: tuple[bytes, Theta]) -> None:

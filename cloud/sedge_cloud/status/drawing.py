@@ -12,7 +12,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sedge_emulate.report.numbers import percent, size
+from sedge_cloud.status.numbers import percent, size
+from sedge_protocol.wire.objective import ACCURACY, Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -166,8 +167,16 @@ def ticks(
     ]
 
 
-def accuracy_axis(values: Sequence[float]) -> Axis:
-    """Accuracies, zoomed to tenths: what differs lies near the top, and the axis says where it begins."""
+def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
+    """Shares, zoomed to tenths: what differs lies near the top, and the axis says where it begins.
+
+    Any other metric from its lowest value to its highest.
+    """
+    if not metric.share:
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        margin = 0.05 * (high - low) or 0.5
+        low, high = low - margin, high + margin
+        return Axis(low, high, [(at, f"{at:.4g}") for at in ticks(low, high, 6)])
     low = min(math.floor(10 * min(values, default=0)) / 10, 0.9)
     return Axis(low - 0.005, 1.005, [(at, percent(at, 0)) for at in ticks(low, 1, 6)])
 

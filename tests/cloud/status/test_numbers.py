@@ -2,7 +2,7 @@
 
 import pytest
 
-from sedge_emulate.report.numbers import duration, listed, percent, size
+from sedge_cloud.status.numbers import duration, listed, percent, size
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Numbers as people read them, the same in the terminal and in the report."""
 
 from collections.abc import Sequence
+from datetime import datetime
+
+from sedge_protocol.wire.objective import Metric
 
 # Decimal, as network equipment and data plans count.
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -9,6 +12,11 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 def percent(share: float, digits: int = 1) -> str:
     """0.9312 -> ``93.1 %``."""
     return f"{100 * share:.{digits}f} %"
+
+
+def measured(value: float, metric: Metric) -> str:
+    """A share in per cent, any other metric with four digits that count."""
+    return percent(value) if metric.share else f"{value:.4g}"
 
 
 def size(num_bytes: float) -> str:
@@ -35,6 +43,27 @@ def duration(seconds: float) -> str:
         return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
     hours = round(seconds / 3600)
     return f"{hours // 24} d {hours % 24} h"
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """How long ago: ``12 s``, ``4 min``, ``3 h``, ``2 d``; empty where that is unknown."""
+    if since is None:
+        return ""
+    seconds = max(0.0, (now - since).total_seconds())
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def clock(at: datetime | None, now: datetime) -> str:
+    """Local time: ``14:05:31``, with the day before it unless that is today's; empty for None."""
+    if at is None:
+        return ""
+    local = at.astimezone()
+    return local.strftime(
+        "%H:%M:%S" if local.date() == now.astimezone().date() else "%b %d %H:%M:%S"
+    )
 
 
 def listed(words: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sedge_emulate.report.drawing import (
+from sedge_cloud.status.drawing import (
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -11,9 +11,9 @@ from sedge_emulate.report.drawing import (
     WIDTH,
     Axis,
     Plot,
-    accuracy_axis,
     bytes_axis,
     count_axis,
+    metric_axis,
     round_axis,
     series,
     ticks,
@@ -70,7 +70,7 @@ def test_accuracy_begins_at_a_tenth() -> None:
         ([0.97], 0.895, "90 %"),
         ([], -0.005, "0 %"),
     ):
-        axis = accuracy_axis(values)
+        axis = metric_axis(values)
         assert (axis.low, axis.high) == pytest.approx((low, 1.005))
         assert (axis.ticks[0][1], axis.ticks[-1][1]) == (first, "100 %")
 

@@ -1,0 +1,305 @@
+"""The whole state in one file, taken while the service runs, and put back.
+
+    head.json       first line: SHA-256 of the rest; then the manifest as JSON
+    sedge.sqlite    the database at one moment, which the manifest has the digest of
+    blobs/<sha256>  every blob that it refers to, by name
+
+A plain tar in this order, and nothing else in it. While it is written no process collects blobs. It is
+restored only when all of it is as the manifest says; half-received updates are not in it: devices send
+them again.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from sedge_cloud.store.connection import DATABASE_NAME
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import RunStore, state_of
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.disk import opened, sync_folder, translated
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.host.privileges import act_as_owner, as_caller
+
+FORMAT = 1
+HEAD = "head.json"
+MAX_HEAD_BYTES = 256 * 2**20
+MAX_BLOB_BYTES = 2**31
+READ_BYTES = 2**20
+Members = Iterator[tuple[str, Iterator[bytes]]]
+# Below the state folder; what a killed command leaves there is deleted by the next one.
+SAVING, LOADING = "saving", "loading"
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a backup is of and what is in it: sizes in bytes, digests in hex."""
+
+    format: int
+    fleet: str
+    created: float
+    database_sha256: str
+    database_bytes: int
+    blobs: dict[str, int]
+
+    def members(self) -> list[tuple[str, str, int]]:
+        """Name, digest and size of every member after the head, in order."""
+        blobs = [(f"blobs/{name}", name, size) for name, size in sorted(self.blobs.items())]
+        return [(DATABASE_NAME, self.database_sha256, self.database_bytes), *blobs]
+
+
+def back_up(store: Store, fleet: str, path: Path) -> list[str]:
+    """Write a backup, whole or not at all; what to tell the operator.
+
+    Raises ``StorageError`` when a disk refuses, or a blob turns out to be damaged.
+    """
+    work = store.folder / SAVING
+    with lock_folder(work), store.blobs_held():
+        snapshot = work / DATABASE_NAME
+        _remove(snapshot)
+        try:
+            store.copy_to(snapshot)
+            with closing(Store(work)) as copy:
+                named, sizes = RunStore(copy).named_blobs(), store.blobs.sizes()
+                lost = sum(bool(copy.lost(sha256)) for sha256 in named - sizes.keys())
+                told = _contents(copy)
+            blobs = {sha256.hex(): sizes[sha256] for sha256 in named if sha256 in sizes}
+            digest, size = _digest(snapshot)
+            head = Head(FORMAT, fleet, time.time(), digest, size, blobs)
+            written = _write(store, head, snapshot, path)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    told.insert(
+        0, f"written: {path}, {written / 1e6:.1f} MB, of which {size / 1e6:.1f} MB database"
+    )
+    if lost:
+        told.append(f"lost before, and so not in it: {lost} blobs")
+    told.append(
+        "It holds the devices' secrets. Not in it: cloud.toml and the files that this names."
+    )
+    return told
+
+
+def restore(path: Path, state_dir: Path, fleet: str, replace: bool) -> list[str]:
+    """Put a backup into a state folder; what to tell the operator.
+
+    The folder's database changes in one step, the last. Raises ``StorageError`` for a backup that is not
+    as its head says, for a folder whose service is running, and when the disk refuses; ``ConfigError`` for
+    another fleet's backup, and for a folder with a state unless ``replace``.
+    """
+    with as_caller(), translated("open backup", path):
+        file = path.open("rb")
+    with file:
+        with _reading(file, path) as (head, members):
+            for _, pieces in members:
+                for _ in pieces:
+                    pass
+        if head.fleet != fleet:
+            raise ConfigError("fleet", head.fleet, f"a backup of fleet {fleet!r}", str(path))
+        folder = act_as_owner(state_dir)
+        with lock_folder(folder):
+            there = (folder / DATABASE_NAME).exists()
+            if there and not replace:
+                expected = "a folder without a state (--replace gives up the one that is there)"
+                raise ConfigError("state_dir", str(state_dir), expected)
+            before, work = _rounds(folder) if there else {}, folder / LOADING
+            shutil.rmtree(work, ignore_errors=True)
+            try:
+                with _reading(file, path) as (_, members):
+                    told = _load(members, work)
+                after = _rounds(work)
+                _switch(work, folder)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(head.created))
+    told.insert(0, f"restored: the state of {moment}")
+    told += [
+        f"run {run}: goes back from round {number} to round {after.get(run, 0)}"
+        for run, number in before.items()
+        if after.get(run, 0) < number
+    ]
+    told.append("Lost is what came later: rounds, receipts, devices that were added or given new secrets. "
+                "Devices that are ahead do the open round again.")  # fmt: skip
+    return told
+
+
+def _contents(store: Store) -> list[str]:
+    runs = store.runs()
+    lines = [f"run {row.run}: {row.status}, {state_of(row).round} rounds closed" for row in runs]
+    return [f"devices: {store.enrolled()}", *lines]
+
+
+def _rounds(folder: Path) -> dict[str, int]:
+    """The last closed round of each run; of a state that cannot be read, nothing."""
+    try:
+        with closing(Store(folder)) as store:
+            return {row.run: state_of(row).round for row in store.runs()}
+    except StorageError:
+        return {}
+
+
+def _write(store: Store, head: Head, snapshot: Path, path: Path) -> int:
+    """Write the tar under another name and rename it; its size."""
+    part = path.with_name(f"{path.name}.part")
+    coded = msgspec.json.encode(head)
+    first = hashlib.sha256(coded).hexdigest().encode() + b"\n" + coded
+    with _output(part) as descriptor, translated("write backup", path):
+        with (
+            os.fdopen(os.dup(descriptor), "wb") as file,
+            tarfile.open(fileobj=file, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+        ):
+            tar.addfile(_member(HEAD, len(first)), BytesIO(first))
+            with opened(snapshot, os.O_RDONLY) as source, os.fdopen(os.dup(source), "rb") as data:
+                tar.addfile(_member(DATABASE_NAME, head.database_bytes), data)
+            for name, size in sorted(head.blobs.items()):
+                blob = store.blobs.read(bytes.fromhex(name))
+                tar.addfile(_member(f"blobs/{name}", size), BytesIO(blob))
+        os.fsync(descriptor)
+        written = os.fstat(descriptor).st_size
+        with as_caller():
+            os.replace(part, path)
+            sync_folder(path.parent)
+    return written
+
+
+@contextmanager
+def _output(part: Path) -> Generator[int]:
+    """The caller's file, which is removed if anything fails."""
+    with as_caller(), translated("write backup", part):
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    except BaseException:
+        with as_caller():
+            part.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o600
+    return member
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    """SHA-256 of a file, and its size."""
+    digest, size = hashlib.sha256(), 0
+    with translated("read", path), path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            digest.update(data)
+            size += len(data)
+    return digest.hexdigest(), size
+
+
+@contextmanager
+def _reading(file: IO[bytes], path: Path) -> Generator[tuple[Head, Members]]:
+    """The head of a backup and its members, each to be read to its end, where it is checked.
+
+    Raises ``StorageError`` for whatever is not as the head says.
+    """
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r|") as tar:
+            head = _read_head(_data(tar, HEAD, None, path).read(), path)
+            yield head, _members(tar, head, path)
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as exc:
+        raise _damaged(path, str(exc)) from exc
+
+
+def _members(tar: tarfile.TarFile, head: Head, path: Path) -> Members:
+    for name, sha256, size in head.members():
+        yield name, _pieces(_data(tar, name, size, path), name, sha256, size, path)
+    if tar.next() is not None:
+        raise _damaged(path, "it has more in it than its head says")
+
+
+def _pieces(data: IO[bytes], name: str, sha256: str, size: int, path: Path) -> Iterator[bytes]:
+    digest, left = hashlib.sha256(), size
+    while left and (piece := data.read(min(left, READ_BYTES))):
+        digest.update(piece)
+        left -= len(piece)
+        yield piece
+    if left or digest.hexdigest() != sha256:
+        raise _damaged(path, f"{name} does not have its size and sha256")
+
+
+def _data(tar: tarfile.TarFile, name: str, size: int | None, path: Path) -> IO[bytes]:
+    """The next member, which must be a common file of this name and size."""
+    member = tar.next()
+    found = "nothing more" if member is None else repr(member.name)
+    is_file = member is not None and member.type == tarfile.REGTYPE and not member.issparse()
+    data = tar.extractfile(member) if member is not None and is_file else None
+    if member is None or data is None or member.name != name:
+        raise _damaged(path, f"found {found}, expected the file {name!r}")
+    if member.size > MAX_HEAD_BYTES if size is None else member.size != size:
+        raise _damaged(path, f"{name} has {member.size} bytes, expected {size or MAX_HEAD_BYTES}")
+    return data
+
+
+def _read_head(coded: bytes, path: Path) -> Head:
+    first, _, rest = coded.partition(b"\n")
+    if hashlib.sha256(rest).hexdigest().encode() != first:
+        raise _damaged(path, f"{HEAD} does not have its sha256")
+    head = msgspec.json.decode(rest, type=Head)
+    if head.format != FORMAT:
+        raise StorageError(f"backup {path}: format {head.format}, this version reads {FORMAT}")
+    for name, size in head.blobs.items():
+        if len(bytes.fromhex(name)) != 32 or not 0 <= size <= MAX_BLOB_BYTES:
+            raise _damaged(path, f"no blob has the name {name!r} and {size} bytes")
+    return head
+
+
+def _damaged(path: Path, why: str) -> StorageError:
+    return StorageError(f"backup {path}: damaged, or no backup: {why}; nothing was changed")
+
+
+def _load(members: Members, work: Path) -> list[str]:
+    """Unpack into a folder of its own, and look whether a coordinator can open it."""
+    _, database = next(members)
+    with translated("write", work / DATABASE_NAME):
+        work.mkdir(mode=0o700)
+        with (
+            opened(work / DATABASE_NAME, os.O_WRONLY | os.O_CREAT) as descriptor,
+            os.fdopen(os.dup(descriptor), "wb") as out,
+        ):
+            for piece in database:
+                out.write(piece)
+            out.flush()
+            os.fsync(descriptor)
+    with closing(Store(work)) as store:
+        store.check()
+        for _, pieces in members:
+            store.blobs.write(b"".join(pieces))
+        store.blobs.settle()
+        return _contents(store)
+
+
+def _switch(work: Path, folder: Path) -> None:
+    """Move the blobs, which harm nobody, and then the database, in one step."""
+    blobs = folder / "blobs"
+    with translated("restore into", folder):
+        blobs.mkdir(mode=0o700, exist_ok=True)
+        for path in (work / "blobs").iterdir():
+            os.replace(path, blobs / path.name)
+        sync_folder(blobs)
+        # What the old database has in its log must not be taken for the new one's.
+        for suffix in ("-wal", "-shm"):
+            (folder / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)
+        sync_folder(folder)
+        os.replace(work / DATABASE_NAME, folder / DATABASE_NAME)
+        sync_folder(folder)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)

@@ -1,0 +1,162 @@
+"""The commands of a model's life: ``run export``, ``resume``, ``delete``; ``prune``; backup and restore."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from sedge_cloud.admin import model_export
+from sedge_cloud.admin.backup import back_up, restore
+from sedge_cloud.admin.runs import delete_run, resume_run
+from sedge_cloud.config import CloudConfig, load_cloud
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import RunStore
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.host.privileges import act_as_owner
+
+# What ``add_subparsers`` returns; argparse has no public name for it.
+Parsers = Any
+FORMS = ("npz", "safetensors", "pt", "onnx")
+
+
+def add_run_commands(commands: Parsers) -> None:
+    """Add what is done with one run."""
+    export = commands.add_parser("export", help="write a run's models and its history as files")
+    export.add_argument("name")
+    help_text = (
+        "the global model as .npz, .safetensors, .pt or .onnx; with --device that device's own"
+    )
+    export.add_argument("--out", type=Path, help=help_text)
+    export.add_argument("--device", help="the device whose own model --out gets")
+    export.add_argument("--devices", type=Path, metavar="FOLDER", help="every device's own model")
+    help_text = "the form of --devices' files (default: npz)"
+    export.add_argument("--form", choices=FORMS, default="npz", help=help_text)
+    export.add_argument("--history", type=Path, help="a line for each closed round, as .csv")
+    export.set_defaults(call=_export)
+    resume = commands.add_parser("resume", help="let a run that has ended go on")
+    resume.add_argument("name")
+    help_text = "rounds of training in all (default: as before)"
+    resume.add_argument("--rounds", type=int, help=help_text)
+    resume.set_defaults(call=_resume)
+    delete = commands.add_parser("delete", help="delete a run that has ended, with its models")
+    delete.add_argument("name")
+    _add_dry_run(delete)
+    delete.set_defaults(call=_delete)
+
+
+def add_state_commands(commands: Parsers) -> None:
+    """Add what is done with the whole state folder."""
+    pruning = commands.add_parser("prune", help="delete what [keep] in cloud.toml does not allow")
+    _add_dry_run(pruning)
+    pruning.set_defaults(call=_prune)
+    saving = commands.add_parser(
+        "backup", help="write the state into one file; the service may run"
+    )
+    saving.add_argument("file", type=Path)
+    saving.set_defaults(call=_backup)
+    loading = commands.add_parser("restore", help="put a backup into an empty state folder")
+    loading.add_argument("file", type=Path)
+    help_text = "give up the state that is there; the service must not run"
+    loading.add_argument("--replace", action="store_true", help=help_text)
+    loading.set_defaults(call=_restore)
+
+
+def open_state(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
+    """The configuration, and the store that it names, as the state folder's owner."""
+    cloud = load_cloud(arguments.config)
+    return cloud, Store(act_as_owner(Path(cloud.state_dir)))
+
+
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    name, out, folder, history = arguments.name, arguments.out, arguments.devices, arguments.history
+    device: str = arguments.device or ""
+    if device and out is None:
+        raise ConfigError("--device", device, "--out with it")
+    if out is None and folder is None and history is None:
+        raise ConfigError("run export", name, "--out, --devices or --history")
+    if history is not None and history.suffix != ".csv":
+        raise ConfigError("--history", str(history), "a name that ends in .csv")
+    _, store = open_state(arguments)
+    if out is not None and device:
+        _say(device, model_export.export_device(store, name, device, out))
+    elif out is not None:
+        model_export.export_global(store, name, out)
+    if folder is not None:
+        for one, kept in model_export.export_devices(store, name, folder, f".{arguments.form}"):
+            _say(one, kept)
+    if history is not None:
+        model_export.export_history(store, name, history)
+    return 0
+
+
+def _say(device: str, kept: str) -> None:
+    if kept:
+        print(f"{device} {kept}")
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    config = resume_run(open_state(arguments)[1], arguments.name, arguments.rounds)
+    print(f"run {arguments.name} goes on, up to {config.num_rounds} rounds of training")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    _, store = open_state(arguments)
+    freed = delete_run(store, arguments.name, arguments.dry_run)
+    if arguments.dry_run:
+        print(f"run {arguments.name} would be deleted, and {_megabytes(freed)} of models with it")
+        return 0
+    print(f"run {arguments.name} is deleted, and {_megabytes(freed)} of models with it")
+    print("Devices keep what they have of it: give a later run another name.")
+    _free_space(store)
+    return 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    run_store = RunStore(store, cloud.keep)
+    found = run_store.prune(arguments.dry_run)
+    would = "would be " if arguments.dry_run else ""
+    print(f"runs {would}deleted: {', '.join(found.runs) or 'none'}")
+    print(f"rows on devices' parts in old rounds {would}deleted: {found.rows}")
+    if not arguments.dry_run:
+        _free_space(store)
+    return 0
+
+
+def _free_space(store: Store) -> None:
+    """Collect what is no longer named, unless a service runs, which does so itself."""
+    try:
+        lock = lock_folder(store.folder)
+    except StorageError:
+        print(
+            "The coordinator is running: it frees the space within a minute or with its next round."
+        )
+        return
+    with lock:
+        freed = RunStore(store).collect()
+        store.shrink()
+    print(f"freed: {_megabytes(freed)}")
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    saved = back_up(store, cloud.fleet, arguments.file)
+    for line in saved:
+        print(line)
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    cloud = load_cloud(arguments.config)
+    for line in restore(arguments.file, Path(cloud.state_dir), cloud.fleet, arguments.replace):
+        print(line)
+    return 0
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"

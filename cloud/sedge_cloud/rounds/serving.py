@@ -1,0 +1,58 @@
+"""What a finished run still gives: its last model, to devices that took no part in the last round.
+
+    hello of such a device -> one order of the round after the last, to train from the final model
+    its update             -> the device's client model; nothing is aggregated
+
+That round stays open, with one order for each device that came. Other devices have the final model, or one
+of their own from it. Of several finished runs the newest serves, and none while a run is running: newcomers
+take part in that one, and a device predicts with what it trained last.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sedge_cloud.devices.registry import Fleet
+from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
+from sedge_cloud.rounds.plans import plan_round
+from sedge_cloud.store.rows import RunRow
+from sedge_cloud.store.runs import Run, RunStore
+from sedge_protocol.wire.messages import TRAIN
+
+
+def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
+    """The newest finished one of all runs, the oldest first; None while any is running."""
+    if not all(row.ended for row in rows):
+        return None
+    return next((row for row in reversed(rows) if row.status == FINISHED), None)
+
+
+def resume_serving(run: Run, run_store: RunStore, now: float) -> OpenRound | None:
+    """The round after the last, if a device has come for it already."""
+    current = resume(run, run_store.store, now)
+    return None if current is None else _serving(current)
+
+
+def with_newcomer(
+    run: Run, run_store: RunStore, current: OpenRound | None, device: str, fleet: Fleet, now: float
+) -> OpenRound | None:
+    """The round after the last, with an order for this device, stored; None if it needs or can do none.
+
+    Raises ``StrategyError`` for an assignment that cannot be used.
+    """
+    store, last = run_store.store, run.state.round
+    if store.took_part(run.name, device, last) or device not in fleet.able(run):
+        return None
+    number = last + 1
+    orders = plan_round(run, run_store, number, [device], fleet.hello).orders
+    if not orders:
+        return None
+    opened = new_round(run, number, TRAIN, orders, now)
+    store.serve(opened.row, orders)
+    if current is None:
+        return _serving(opened)
+    return replace(current, orders={**current.orders, **opened.orders})
+
+
+def _serving(current: OpenRound) -> OpenRound:
+    return replace(current, phase=Phase.SERVING, deadline=math.inf)

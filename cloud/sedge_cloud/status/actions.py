@@ -1,0 +1,38 @@
+"""What an operator may do from the status page: the command line's own verbs, each after a confirmation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sedge_cloud.admin.enrolment import revoke_device
+from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.status.records import Fleet
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Action:
+    """One verb and the run or device that it is for; ``text`` says what it does."""
+
+    verb: str
+    name: str
+    text: str
+    do: Callable[[Store, CloudConfig], None]
+
+
+def find(verb: str, name: str, facts: Fleet) -> Action:
+    """The action with this verb. Raises ``ConfigError`` for a verb, run or device that there is not."""
+    if verb == "stop":
+        run = facts.run(name)
+        if run is None or run.status != "running":
+            raise ConfigError("name", name, "the name of a running run")
+        text = "The run ends after the updates that it already has. Its models and receipts stay."
+        return Action(verb, name, text, lambda store, cloud: stop_run(store, name))
+    if verb == "revoke":
+        device = next((device for device in facts.devices if device.device == name), None)
+        if device is None or device.state == "revoked":
+            raise ConfigError("name", name, "the id of a device that is not revoked")
+        text = "The coordinator no longer listens to this device until `device reissue`."
+        return Action(verb, name, text, lambda store, cloud: revoke_device(store, cloud, name))
+    raise ConfigError("verb", verb, "stop or revoke")

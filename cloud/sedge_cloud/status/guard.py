@@ -1,0 +1,83 @@
+"""Who may speak to the status page: the right token or, without one, this machine's own browsers.
+
+A page of another origin can make a browser send requests here. Without a token the Host header must be a
+name of this machine, or one of ``[http] hosts``: a name that another page has pointed here (DNS rebinding)
+is refused. With a token no other page knows it. What a request changes needs the page's own form besides
+(server.py).
+"""
+
+import base64
+import binascii
+import secrets
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+# Health is for load balancers, which know neither token nor name.
+_OPEN = "/healthz"
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """Checks every request before ``app`` sees it, and adds the headers that keep the page to itself."""
+
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Sequence[str]) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = frozenset(host.lower() for host in (*_LOCAL, *hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = None if scope["path"] == _OPEN else self._refusal(Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        if self._token is None:
+            host = urlsplit(f"//{headers.get('host', '')}").hostname
+            if host in self._hosts:
+                return None
+            return Response("unknown host; see [http] hosts in cloud.toml\n", status_code=421)
+        if secrets.compare_digest(_given(headers).encode(), self._token.encode()):
+            return None
+        ask = {"WWW-Authenticate": 'Basic realm="Sedge: any name, and the token", charset="UTF-8"'}
+        return Response("the token is needed\n", status_code=401, headers=ask)
+
+
+def _given(headers: Headers) -> str:
+    """The token of a request: a bearer's, or the password of any name, which browsers ask for."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
+def is_same_origin(request: Request) -> bool:
+    """Whether a browser says that a page of this server sent the request."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is None:
+        return request.headers.get("sec-fetch-site") == "same-origin"
+    return urlsplit(origin).netloc.lower() == host.lower()

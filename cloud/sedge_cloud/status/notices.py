@@ -1,0 +1,139 @@
+"""Tells somebody of problems that nobody may be looking at: by a webhook, or a command of the operator's.
+
+A thread of its own reads the facts now and then, and sends what is new. A receiver that hangs or fails
+holds up this thread alone, and is logged once until it works again.
+"""
+
+import logging
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.status.reader import Reader
+from sedge_cloud.status.records import Code, Problem
+from sedge_cloud.status.settings import NotifyConfig
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import StorageError
+
+# What is worth waking somebody for; everything else is on the page.
+TOLD: frozenset[Code] = frozenset({
+    "run_failed", "round_stuck", "round_below_quorum", "device_lost", "disk_low", "disk_full",
+})  # fmt: skip
+READ_S = 10.0
+TIMEOUT_S = 20.0
+# A fleet that loses its network loses every device: the first ones are told, and how many more there are.
+MOST = 5
+_log = logging.getLogger("sedge.notify")
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What a receiver gets, as JSON; ``more`` problems of this moment are not told by themselves."""
+
+    fleet: str
+    problem: Problem
+    text: str
+    more: int = 0
+
+
+class Gate:
+    """Decides what is told: what two readings in a row have, once in ``every_s`` seconds."""
+
+    def __init__(self, fleet: str, every_s: float) -> None:
+        self._fleet = fleet
+        self._every_s = every_s
+        self._last: set[tuple[str, str]] = set()
+        self._told: dict[tuple[str, str], float] = {}
+
+    def pass_on(self, problems: Iterable[Problem], now: float) -> list[Notice]:
+        """The notices of a reading; ``now`` in seconds."""
+        seen = {(p.code, p.subject): p for p in problems if p.code in TOLD}
+        self._told = {key: at for key, at in self._told.items() if now < at + self._every_s}
+        new = [key for key in seen if key in self._last and key not in self._told]
+        self._last = set(seen)
+        self._told.update(dict.fromkeys(new, now))
+        told, more = new[:MOST], len(new[MOST:])
+        return [
+            Notice(self._fleet, seen[key], f"{seen[key].subject}: {seen[key].text}", more)
+            for key in told
+        ]
+
+
+class Notifier:
+    """Reads and tells from ``start`` to ``close``."""
+
+    def __init__(self, cloud: CloudConfig) -> None:
+        self._cloud = cloud
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End soon; a receiver that hangs is not waited for."""
+        self._stop.set()
+        self._thread.join(timeout=1)
+
+    def _run(self) -> None:
+        folder, send = Path(self._cloud.state_dir), Sender(self._cloud.notify)
+        gate = Gate(self._cloud.fleet, self._cloud.notify.every_s)
+        try:
+            store = Store(folder)
+        except StorageError as exc:
+            _log.error("no notices: %s", exc)
+            return
+        reader = Reader(self._cloud.fleet, folder, store)
+        while not self._stop.wait(READ_S):
+            try:
+                for notice in gate.pass_on(reader.read().problems, time.monotonic()):
+                    send(notice)
+            except StorageError as exc:  # the coordinator itself logs what is wrong with its disk
+                _log.debug("no facts: %s", exc)
+        store.close()
+
+
+class Sender:
+    """Sends notices; a failure is logged once, until one of the same way gets through."""
+
+    def __init__(self, settings: NotifyConfig) -> None:
+        self._ways: dict[str, Callable[[bytes], None]] = {}
+        if settings.webhook is not None:
+            url = settings.webhook
+            self._ways["webhook"] = lambda body: _post(url, body)
+        if settings.command:
+            words = settings.command
+            self._ways["command"] = lambda body: _call(words, body)
+        self._failed: set[str] = set()
+
+    def __call__(self, notice: Notice) -> None:
+        """Send one notice by every way there is."""
+        body = msgspec.json.encode(notice)
+        for name, way in self._ways.items():
+            try:
+                way(body)
+                self._failed.discard(name)
+            except (OSError, subprocess.SubprocessError, ValueError) as exc:
+                if name not in self._failed:
+                    _log.error("notify.%s does not take notices: %s", name, exc)
+                self._failed.add(name)
+
+
+def _post(url: str, body: bytes) -> None:
+    """Raises ``OSError`` (urllib's errors are) unless the receiver takes it."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+        pass
+
+
+def _call(words: tuple[str, ...], body: bytes) -> None:
+    """Raises ``OSError`` or ``SubprocessError`` unless the command ends well."""
+    subprocess.run(
+        words, input=body, capture_output=True, timeout=TIMEOUT_S, check=True, close_fds=True
+    )

@@ -1,0 +1,209 @@
+"""The facts about a fleet, as records: what commands, page, JSON, metrics and notices all read.
+
+Times are aware datetimes, durations seconds, sizes bytes, accuracies shares of 1. Fields may be added; none
+changes its meaning. A record of a closed round never changes.
+"""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from sedge_protocol.wire.objective import ACCURACY, Metric
+
+# Everything that can be wrong, by name: labels of metrics, and what notices and filters go by. The last one
+# is no problem: a round waits for a device that is at work.
+Code = Literal[
+    "coordinator_silent",
+    "coordinator_error",
+    "broker_down",
+    "disk_low",
+    "disk_full",
+    "run_failed",
+    "run_waits",
+    "round_below_quorum",
+    "round_stuck",
+    "device_lost",
+    "device_unheard",
+    "device_never",
+    "device_unable",
+    "device_declined",
+    "device_rejected",
+    "device_distrusted",
+    "device_waits",
+    "device_slow",
+    "device_worse",
+    "device_revoked",
+    "device_working",
+]
+Severity = Literal["error", "warning"]
+DeviceState = Literal["online", "offline", "never", "revoked", "unknown"]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an operator should know: what, of whom, why, and since when if that is known."""
+
+    code: Code
+    severity: Severity
+    subject: str
+    run: str = ""
+    text: str
+    since: datetime | None = None
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that owes a round its answer, and why there is none yet."""
+
+    device: str
+    code: Code
+    text: str
+    since: datetime | None = None
+
+
+class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One round. ``worst`` figures are means over the worst tenth of its devices, at least one.
+
+    An open round has what it waits for: it closes with ``needed`` updates, or at its ``deadline`` with
+    ``least``; ``extended`` says how often that passed with fewer. ``usual_s`` is how long the last rounds
+    took. ``up`` and ``down`` are the bytes of all its devices. ``personal`` counts the personal parameters
+    of the cohort by tensor. ``distrusted`` maps devices to how much their update counted (below 1).
+    """
+
+    run: str
+    round: int
+    task: str
+    state: Literal["open", "closed", "newcomers", "void"]
+    opened: datetime | None = None
+    closed: datetime | None = None
+    cohort: int
+    updates: int
+    needed: int = 0
+    least: int = 0
+    deadline: datetime | None = None
+    extended: int = 0
+    usual_s: float | None = None
+    metric: Metric = ACCURACY
+    before: float | None = None
+    before_worst: float | None = None
+    after: float | None = None
+    after_worst: float | None = None
+    train_loss: float | None = None
+    up: int = 0
+    down: int = 0
+    personal: dict[str, int] = {}
+    declined: dict[str, str] = {}
+    rejected: dict[str, str] = {}
+    distrusted: dict[str, float] = {}
+    missing: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    failure: str = ""
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. ``why`` says why it failed, or what it waits for while no round is open.
+
+    ``groups`` are the devices that learn with each other, where the strategy has such groups; ``unable``
+    are those that it has no work for, and what they lack. ``tensors`` has the size of each of the model's.
+    """
+
+    run: str
+    status: str
+    strategy: str
+    created: datetime | None
+    closed_rounds: int
+    total_rounds: int
+    why: str = ""
+    open: RoundFacts | None = None
+    rounds: tuple[RoundFacts, ...] = ()
+    groups: dict[str, tuple[str, ...]] = {}
+    unable: dict[str, str] = {}
+    tensors: dict[str, int] = {}
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One device.
+
+    ``before`` and ``after`` are its last values of ``metric``, ``history`` those before training in its
+    last rounds; ``change`` says how much better the mean of the last three is than the best such mean
+    earlier, as a share of that mean unless the metric is itself a share. ``strikes``
+    counts the rounds in which its update was rejected or distrusted; ``up`` and ``down`` are its bytes in
+    all closed rounds. ``seconds`` is how long its last training took. ``trouble`` is why its last update
+    did not count, or not in full.
+    """
+
+    device: str
+    state: DeviceState
+    since: datetime | None = None
+    heard: datetime | None = None
+    version: str = ""
+    backends: tuple[str, ...] = ()
+    memory_mb: int = 0
+    num_train: int = 0
+    updates: int = 0
+    metric: Metric = ACCURACY
+    before: float | None = None
+    after: float | None = None
+    change: float | None = None
+    seconds: float | None = None
+    up: int = 0
+    down: int = 0
+    strikes: int = 0
+    waits: str = ""
+    error: str = ""
+    error_since: datetime | None = None
+    history: tuple[float, ...] = ()
+    trouble: Problem | None = None
+
+
+class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of the state folder. ``daily`` is its growth, known once it was watched for a while."""
+
+    path: str
+    used: int
+    free: int
+    total: int
+    daily: float | None = None
+    watched_s: float = 0.0
+    full_in_days: float | None = None
+
+
+class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The service: ``heard`` is its last sign of life, ``link`` says whether it has its broker."""
+
+    running: bool
+    since: datetime | None = None
+    heard: datetime | None = None
+    link: bool = False
+    link_since: datetime | None = None
+    link_error: str = ""
+    error: str = ""
+    error_since: datetime | None = None
+    counters: dict[str, int] = {}
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """All facts about a fleet at one moment; problems come first, the worst on top."""
+
+    fleet: str
+    at: datetime
+    coordinator: CoordinatorFacts
+    disk: DiskFacts
+    problems: tuple[Problem, ...]
+    runs: tuple[RunFacts, ...]
+    devices: tuple[DeviceFacts, ...]
+
+    def run(self, name: str) -> RunFacts | None:
+        """A run by its name."""
+        return next((run for run in self.runs if run.run == name), None)
+
+
+def essence(facts: Fleet) -> object:
+    """What makes a look worth while: facts whose essence is the same differ in ages and counters only."""
+    devices = [(d.device, d.state, d.updates, d.waits, d.error) for d in facts.devices]
+    it = facts.coordinator
+    return facts.problems, facts.runs, devices, it.running, it.link
+
+
+def when(epoch_s: float) -> datetime | None:
+    """A point in time, to the millisecond; None for 0, which is unknown."""
+    return datetime.fromtimestamp(round(epoch_s, 3), UTC) if epoch_s > 0 else None

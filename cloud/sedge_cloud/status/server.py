@@ -1,0 +1,274 @@
+"""The status page's server: a thread beside the coordinator's loop, which it never waits for or touches.
+
+It reads the store by a connection of its own, at most once a second and only while somebody looks, so the
+loop's share of the cost is what the interpreter takes. What an operator may do from the page is done by the
+functions of the command line, on that connection; the loop notices as it notices the command line.
+
+    /              the page                /api/fleet       all facts       /events   changes, server-sent
+    /confirm       before an action        /api/runs/NAME   one run         /metrics  Prometheus
+    /act           POST: does it           /api/devices     all devices     /healthz  200 or 503
+                                           /api/problems, /api/openapi.json
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.status import actions, page
+from sedge_cloud.status.guard import Guard, is_same_origin
+from sedge_cloud.status.metrics import exposition
+from sedge_cloud.status.openapi import document
+from sedge_cloud.status.reader import Reader
+from sedge_cloud.status.records import Fleet, essence
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+
+# Facts are read again after this, however many look; a stream says so at least once in BEAT_S.
+FRESH_S, BEAT_S = 1.0, 15.0
+# More open streams than this are refused: each has a page that also works by itself.
+MAX_STREAMS = 64
+# A form of the page is far smaller.
+MAX_FORM_BYTES = 4096
+_log = logging.getLogger("sedge.http")
+
+
+class Snapshot:
+    """The facts as last read, and how often they have changed. Used by the server's thread alone."""
+
+    def __init__(self, cloud: CloudConfig) -> None:
+        self._cloud = cloud
+        self._reader: Reader | None = None
+        self._facts: Fleet | None = None
+        self._essence: object = None
+        self._at = 0.0
+        self._pages: dict[tuple[str | None, bool], str] = {}
+        self.changes = 0
+
+    def reader(self) -> Reader:
+        """The reader, on a store of its own. Raises ``StorageError``."""
+        if self._reader is None:  # here: SQLite's connections stay in the thread that opened them
+            folder = Path(self._cloud.state_dir)
+            self._reader = Reader(self._cloud.fleet, folder, Store(folder))
+        return self._reader
+
+    def facts(self) -> Fleet:
+        """The facts, a second old at most. Raises ``StorageError``."""
+        if self._facts is None or time.monotonic() - self._at >= FRESH_S:
+            self._facts, self._at = self.reader().read(), time.monotonic()
+            self._pages.clear()
+            now = essence(self._facts)
+            self.changes += now != self._essence
+            self._essence = now
+        return self._facts
+
+    def page(self, run: str | None, all_devices: bool) -> str:
+        """The page with one run, made once for all who look. Raises ``StorageError``."""
+        facts = self.facts()
+        key = (run if run is None or facts.run(run) else None), all_devices
+        if key not in self._pages:
+            self._pages[key] = page.status_page(facts, *key)
+        return self._pages[key]
+
+    def expire(self) -> None:
+        """Read again at the next look: something was done."""
+        self._at = 0.0
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._reader is not None:
+            self._reader.store.close()
+
+
+class StatusServer:
+    """Serves the status page of a fleet from ``start`` to ``close``."""
+
+    def __init__(self, cloud: CloudConfig) -> None:
+        self._cloud = cloud
+        self._snapshot = Snapshot(cloud)
+        self._csrf = secrets.token_urlsafe(24)
+        self._streams = 0
+        token = cloud.http.token()
+        host, port = cloud.http.address()
+        self._socket = _listen(host, port)
+        guard = Guard(self._app(), token, cloud.http.hosts)
+        config = uvicorn.Config(
+            guard, log_config=None, access_log=False, lifespan="off", ws="none", http="h11",
+            loop="asyncio", proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
+            limit_concurrency=4 * MAX_STREAMS,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="status page", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def start(self) -> None:
+        """Begin to serve."""
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        self._thread.start()
+        _log.info("status page on http://%s", self._cloud.http.listen)
+
+    def close(self) -> None:
+        """End within a second or two; a page that hangs does not hold up the coordinator."""
+        self._server.should_exit = True
+        self._thread.join(timeout=5)
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except Exception:  # a page that has broken down is no reason for the coordinator to do so
+            _log.exception("the status page has ended")
+        self._snapshot.close()
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/live.js", self._script),
+                Route("/confirm", self._confirm),
+                Route("/act", self._act, methods=["POST"]),
+                Route("/events", self._events),
+                Route("/metrics", self._metrics),
+                Route("/healthz", self._health),
+                Route("/api/fleet", self._fleet),
+                Route("/api/runs/{run}", self._one_run),
+                Route("/api/devices", self._devices),
+                Route("/api/problems", self._problems),
+                Route("/api/openapi.json", self._openapi),
+            ],
+            exception_handlers={SedgeError: _failed},
+        )
+
+    async def _page(self, request: Request) -> Response:
+        query = request.query_params
+        text = self._snapshot.page(query.get("run"), query.get("devices") == "all")
+        return Response(text, media_type="text/html")
+
+    async def _script(self, request: Request) -> Response:
+        return Response(page.script(), media_type="text/javascript")
+
+    async def _confirm(self, request: Request) -> Response:
+        verb, name = request.query_params.get("verb", ""), request.query_params.get("name", "")
+        action = actions.find(verb, name, self._snapshot.facts())
+        return Response(page.confirm_page(action, self._csrf), media_type="text/html")
+
+    async def _act(self, request: Request) -> Response:
+        form = await _form(request)
+        token = form.get("csrf", "")
+        if not is_same_origin(request) or not secrets.compare_digest(
+            token.encode(), self._csrf.encode()
+        ):
+            return Response("expected this page's own form\n", status_code=403)
+        action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
+        _log.warning("%s %s, asked for on the status page", action.verb, action.name)
+        action.do(self._snapshot.reader().store, self._cloud)
+        self._snapshot.expire()
+        return RedirectResponse("./", status_code=303)
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return Response("too many pages are open\n", status_code=503)
+        headers = {"X-Accel-Buffering": "no"}  # nginx would keep events back
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncIterator[str]:
+        self._streams += 1
+        try:
+            last, seen, said = self._snapshot.facts(), self._snapshot.changes, time.monotonic()
+            yield "retry: 3000\n\n"
+            while not self._server.should_exit:
+                await asyncio.sleep(FRESH_S)
+                facts = self._snapshot.facts()
+                if self._snapshot.changes != seen:
+                    for event in _closed(last, facts):
+                        yield event
+                    yield f"event: change\ndata: {self._snapshot.changes}\n\n"
+                    last, seen, said = facts, self._snapshot.changes, time.monotonic()
+                elif time.monotonic() - said >= BEAT_S:
+                    said = time.monotonic()
+                    yield ": nothing new\n\n"
+        except StorageError as exc:
+            _log.warning("the status page cannot read: %s", exc)
+        finally:
+            self._streams -= 1
+
+    async def _metrics(self, request: Request) -> Response:
+        text, kind = exposition(self._snapshot.facts())
+        return Response(text, headers={"Content-Type": kind})
+
+    async def _health(self, request: Request) -> Response:
+        it = self._snapshot.facts().coordinator
+        if it.running and it.link:
+            return Response("ok\n")
+        return Response("no broker\n" if it.running else "silent\n", status_code=503)
+
+    async def _fleet(self, request: Request) -> Response:
+        return _json(self._snapshot.facts())
+
+    async def _one_run(self, request: Request) -> Response:
+        run = self._snapshot.facts().run(request.path_params["run"])
+        return _json({"error": "no such run"}, 404) if run is None else _json(run)
+
+    async def _devices(self, request: Request) -> Response:
+        return _json(self._snapshot.facts().devices)
+
+    async def _problems(self, request: Request) -> Response:
+        return _json(self._snapshot.facts().problems)
+
+    async def _openapi(self, request: Request) -> Response:
+        return _json(document())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket bound here, so that a taken port ends the command with one line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as exc:
+        raise ConfigError("http.listen", f"{host}:{port}", f"an address to bind ({exc})") from exc
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a small form. Raises ``ConfigError``."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise ConfigError("form", f"{len(body)} bytes", f"at most {MAX_FORM_BYTES}")
+    return {key: values[0] for key, values in parse_qs(body.decode(errors="replace")).items()}
+
+
+def _closed(last: Fleet, facts: Fleet) -> list[str]:
+    """An event for each round that has closed between two readings."""
+    before = {run.run: run.closed_rounds for run in last.runs}
+    closed = [r for run in facts.runs for r in run.rounds[before.get(run.run, 0) :]]
+    said = [{key: getattr(r, key) for key in ("run", "round", "before", "after")} for r in closed]
+    return [f"event: round\ndata: {msgspec.json.encode(one).decode()}\n\n" for one in said]
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """One line for a request that cannot be served."""
+    status = 503 if isinstance(error, StorageError) else 400
+    return Response(f"{error}\n", status_code=status, media_type="text/plain")

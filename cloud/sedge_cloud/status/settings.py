@@ -1,0 +1,86 @@
+"""[http] and [notify] in cloud.toml: who may look at the fleet, and who is told of what."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.errors import ConfigError
+
+# As long as 16 random bytes in hexadecimal: it cannot be guessed, so attempts need not be counted.
+MIN_TOKEN = 32
+
+
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[http]: the status page, its JSON and metrics (the extra ``http``)."""
+
+    listen: str | None = None
+    """host:port; by default there is no page. Beyond loopback it needs a token."""
+    token_file: str | None = None
+    """A file with the token, at least 32 characters, that opens the page."""
+    hosts: tuple[str, ...] = ()
+    """Without a token: the names under which a proxy serves the page."""
+
+    def address(self) -> tuple[str, int]:
+        """Host and port. Raises ``ConfigError`` for anything else."""
+        host, _, port = (self.listen or "").rpartition(":")
+        if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
+            raise ConfigError("http.listen", self.listen, "host:port, as in 127.0.0.1:8470")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the page."""
+        host, _ = self.address()
+        if host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    def token(self) -> str | None:
+        """The token that opens the page; None where none is needed. Raises ``ConfigError``."""
+        if self.token_file is None:
+            return None
+        try:
+            token = Path(self.token_file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError("http.token_file", self.token_file, f"a file ({exc})") from exc
+        if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable():
+            expected = f"{MIN_TOKEN} or more plain characters, as `openssl rand -hex 32` writes"
+            raise ConfigError("http.token_file", f"{len(token)} characters", expected)
+        return token
+
+    def check(self, where: str) -> None:
+        """Raise ``ConfigError`` for an address that is none, or that everybody reaches."""
+        if self.listen is None:
+            return
+        if not self.is_loopback() and self.token_file is None:
+            expected = "a loopback address, or token_file besides"
+            raise ConfigError("http.listen", self.listen, expected, where)
+
+
+class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[notify]: who is told of a failed run, a stuck round, a lost device or a low disk."""
+
+    webhook: str | None = None
+    """A URL that takes JSON."""
+    command: tuple[str, ...] = ()
+    """A program and its arguments; it gets the same JSON on its standard input."""
+    every_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
+    """Seconds until the same is told again."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anybody to tell."""
+        return self.webhook is not None or bool(self.command)
+
+    def check(self, where: str) -> None:
+        """Raise ``ConfigError`` for a URL that is none."""
+        if self.webhook is not None:
+            url = urlsplit(self.webhook)
+            if url.scheme not in ("http", "https") or not url.hostname:
+                raise ConfigError("notify.webhook", self.webhook, "http://… or https://…", where)

@@ -1,0 +1,67 @@
+"""Which runs a device gives up when it keeps too much: the oldest that are over, never its newest models.
+
+What is deleted cannot be had again (state.py), so nothing goes unless edge.toml says so.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_edge.rounds.state import MAX_RUNS, AgentState
+
+
+class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[keep]: how many ``runs`` a device keeps, the newest, and how many ``gigabytes`` they may take."""
+
+    runs: Annotated[int, Meta(ge=1, le=MAX_RUNS)] | None = None
+    gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+
+
+class Retention:
+    """What a device's [keep] means for its state; ``sizes`` gives every file's size in bytes, by name."""
+
+    def __init__(
+        self,
+        keep: KeepConfig = KeepConfig(),  # noqa: B008  frozen
+        sizes: Callable[[], Mapping[bytes, int]] = dict,
+    ) -> None:
+        self._keep = keep
+        self._sizes = sizes
+
+    def surplus(
+        self, state: AgentState, needed: Callable[[AgentState], set[bytes]]
+    ) -> tuple[str, ...]:
+        """The runs to give up, oldest first; ``needed`` names all that a state needs.
+
+        Not those that have an order or an update that waits, nor the newest with a model. Raises
+        ``StorageError``.
+        """
+        keep, gone = self._keep, list[str]()
+        if keep == KeepConfig():
+            return ()
+        candidates = _over(state)
+        if keep.runs is not None:
+            gone = candidates[: max(0, len(state.runs) - keep.runs)]
+        if keep.gigabytes is not None:
+            sizes = self._sizes()
+            while len(gone) < len(candidates):
+                names = needed(without_runs(state, gone))
+                if sum(sizes.get(name, 0) for name in names) <= keep.gigabytes * 1e9:
+                    break
+                gone = candidates[: len(gone) + 1]
+        return tuple(gone)
+
+
+def without_runs(state: AgentState, gone: list[str] | tuple[str, ...]) -> AgentState:
+    """The state without these runs."""
+    runs = {run: entry for run, entry in state.runs.items() if run not in gone}
+    return msgspec.structs.replace(state, runs=runs)
+
+
+def _over(state: AgentState) -> list[str]:
+    """The runs that may be given up, oldest first."""
+    newest = next((run for run in reversed(state.runs) if state.runs[run].kept.model), None)
+    used = {newest, *state.orders, *(waiting.run for waiting in state.outbox)}
+    return [run for run in state.runs if run not in used]

@@ -1,0 +1,51 @@
+"""What a job takes of the device, for its report: the time of a step, the heat, an estimate of energy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# After how many steps the thermometer is read: a step may take less than a millisecond, and reading 0.1.
+_LOOK_EVERY = 64
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of a training step, the highest temperature in °C, and joules; None is unknown."""
+
+    step_s: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None
+
+
+NOTHING_SPENT = Spent()
+
+
+class Meter:
+    """Watches one attempt at a job. ``watts`` is what the device draws while it works, None if unknown."""
+
+    def __init__(self, temperature_c: Callable[[], float | None], watts: float | None) -> None:
+        self._temperature_c, self._watts = temperature_c, watts
+        self._hottest: float | None = None
+        self._looks = 0
+        self._seconds, self._steps = 0.0, 0
+
+    def look(self) -> None:
+        """Called before every step: read the thermometer now and then."""
+        if self._looks % _LOOK_EVERY == 0:
+            self._read()
+        self._looks += 1
+
+    def add(self, seconds: float, steps: int) -> None:
+        """Steps of training have been made."""
+        self._seconds += seconds
+        self._steps += steps
+
+    def spent(self, seconds: float) -> Spent:
+        """All of it; the job took ``seconds``, those of earlier attempts included."""
+        self._read()
+        step_s = self._seconds / self._steps if self._steps else None
+        energy_j = None if self._watts is None else self._watts * seconds
+        return Spent(step_s, self._hottest, energy_j)
+
+    def _read(self) -> None:
+        if (found := self._temperature_c()) is not None:
+            self._hottest = found if self._hottest is None else max(found, self._hottest)

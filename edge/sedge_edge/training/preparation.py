@@ -1,0 +1,158 @@
+"""Everything of a job before its training: the order, what is kept of its run, the examples, the start."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.training.checkpoint import decode_moments
+from sedge_edge.training.examples import Examples, fitting, split
+from sedge_edge.training.local_training import LocalTraining, check_order, local_training
+from sedge_edge.training.start_vector import StartCandidates, assemble
+from sedge_edge.training.steppers import tensor_slices
+from sedge_edge.training.trainer import Moments
+from sedge_protocol.codec import decode
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.messages import Order, Training
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
+
+    ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
+    it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
+    update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
+    ``moments`` is the state of its optimizer.
+    """
+
+    model: bytes | None = None
+    residual: bytes | None = None
+    mask: bytes | None = None
+    part: bytes | None = None
+    gradient: bytes | None = None
+    patch: bytes | None = None
+    moments: bytes | None = None
+
+    def names(self) -> set[bytes]:
+        """The names of all that is kept."""
+        return {name for name in msgspec.structs.astuple(self) if name is not None}
+
+
+NOTHING = Kept()
+
+
+@dataclass(frozen=True)
+class Job:
+    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it."""
+
+    order: Order
+    kept: Kept = NOTHING
+    checkpoint: bytes | None = None
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """The storage and examples of a job. Without ``keeps_model`` the device's own model is not stored."""
+
+    blobs: WholeBlobs
+    vectors: Vectors
+    train: Examples
+    test: Examples
+    keeps_model: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is ready to train.
+
+    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``; ``train``
+    and ``test`` are the device's examples as the model takes them. ``kept`` are the slices of the tensors
+    that stay on the device. ``own`` (n,) is the device's own model, or its part
+    of a mixture, when the order trains one. ``mask_context`` is the bitmap that the update's mask is coded
+    against. ``held_out`` are the examples that ``train`` leaves out to pick one of ``candidates`` by.
+    ``correction`` (n,) is added to the gradients.
+    """
+
+    job: Job
+    manifest: BundleManifest
+    start: Theta
+    base: Theta
+    personal: NDArray[np.uint32]
+    kept: Sequence[slice]
+    train: Examples
+    test: Examples
+    mask_context: bytes | None = None
+    own: Theta | None = None
+    candidates: StartCandidates | None = None
+    held_out: Examples | None = None
+    correction: Theta | None = None
+    moments: Moments | None = None
+
+    @property
+    def local_training(self) -> LocalTraining:
+        """The local training, not yet begun."""
+        return local_training(
+            self.job.order,
+            self.manifest.layout,
+            self.start,
+            self.own,
+            self.candidates,
+            self.correction,
+            self.manifest.metric,
+            self.moments,
+        )
+
+
+def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
+    """Everything before the training. Stores the order's global model; ``manifest`` is of its bundle.
+
+    Raises ``CodecError`` for inputs that do not match the order (``BrokenSteps`` when fetching the whole
+    model may help) or an order that cannot be done, ``DataError`` for data that do not fit the bundle,
+    ``StorageError`` for the disk.
+    """
+    order, layout, vectors = job.order, manifest.layout, context.vectors
+    train, test, held_out = fitting(context.train, manifest), fitting(context.test, manifest), None
+    check_order(order, layout)
+    if order.work.choice is not None:
+        train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
+    slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
+    start = assemble(order, context.blobs, vectors, layout, slices, kept.model, kept.gradient)
+    mask_context = None
+    if order.work.select is not None and kept.mask is not None and order.context == kept.mask:
+        mask_context = vectors.read_mask(kept.mask)
+    own_name = None
+    if order.work.own_model is not None:
+        own_name = kept.part if order.work.own_model.mixes else kept.model
+    own = None if own_name is None else vectors.read(own_name, layout)
+    correction = None
+    if order.correction is not None:
+        correction = decode(context.blobs.read(order.correction.sha256), layout.size).dense()
+    return Prepared(
+        job,
+        manifest,
+        start.theta,
+        start.base,
+        start.personal,
+        slices,
+        train,
+        test,
+        mask_context,
+        own,
+        start.candidates,
+        held_out,
+        correction,
+        _moments(order.training, kept, vectors, layout),
+    )
+
+
+def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:
+    """What the device has kept of its optimizer; None to start anew, as with another optimizer."""
+    if not training.keeps_state or kept.moments is None:
+        return None
+    moments = decode_moments(vectors.read_mask(kept.moments))
+    fits = moments.optimizer == training.optimizer
+    return moments if fits and all(v.shape == (layout.size,) for v in moments.vectors) else None

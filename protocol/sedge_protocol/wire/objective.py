@@ -1,0 +1,88 @@
+"""What a model is trained for: its target, the loss that is minimised, and the metric that people read.
+
+A loss and a metric give one number a row, whose weighted mean is reported. ``sedge_edge.backends.rows``
+computes those that are named here.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+# What a row of y is: a label, any numbers, or the input itself.
+TargetKind: TypeAlias = Literal["class", "float", "none"]
+TARGETS = ("class", "float", "none")
+LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")
+_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A loss by name: one of ``LOSSES``, or "module:function" of the user's.
+
+    ``label_smoothing`` and ``class_weights``, one for each class, are those of ``cross_entropy``; a row's
+    loss is multiplied by the weight of its label, and the mean is over the rows.
+    """
+
+    name: _Name = "cross_entropy"
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    class_weights: tuple[Annotated[float, Meta(ge=0, le=1e6)], ...] = ()
+
+
+class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A metric by name, and what is better. A ``share`` lies in [0, 1] and is shown in per cent."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    better: Literal["higher", "lower"] = "higher"
+    share: bool = False
+
+    @property
+    def words(self) -> str:
+        """The name as it is spoken."""
+        return self.name.replace("_", " ")
+
+    def badness(self, value: float) -> float:
+        """The value as a number that is the higher the worse."""
+        return -value if self.better == "higher" else value
+
+
+ACCURACY = Metric("accuracy", share=True)
+LABEL_ACCURACY = Metric("label_accuracy", share=True)
+ABSOLUTE_ERROR = Metric("mean_absolute_error", "lower")
+LOSS = Metric("loss", "lower")
+METRICS = {metric.name: metric for metric in (ACCURACY, LABEL_ACCURACY, ABSOLUTE_ERROR, LOSS)}
+
+
+def default_target(num_classes: int) -> TargetKind:
+    """The target of a model with so many classes."""
+    return "class" if num_classes else "float"
+
+
+def default_loss(target: TargetKind) -> Loss:
+    """The loss where none is named."""
+    return Loss() if target == "class" else Loss("mse")
+
+
+def default_metric(target: TargetKind, loss: Loss) -> Metric:
+    """The metric where none is named."""
+    if target == "class":
+        return ACCURACY
+    if target == "none" or loss.name not in LOSSES:
+        return LOSS
+    return LABEL_ACCURACY if loss.name == "bce_with_logits" else ABSOLUTE_ERROR
+
+
+def contradiction(target: TargetKind, num_classes: int, loss: Loss, metric: Metric) -> str:
+    """Why these do not go together; empty where they do."""
+    labels = target == "class"
+    if labels != (num_classes > 0):
+        expected = "at least 1" if labels else "0"
+        return f"target {target!r} with {num_classes} classes, expected {expected}"
+    if loss.name in LOSSES and (loss.name == "cross_entropy") != labels:
+        return f"the loss {loss.name} with the target {target!r}, expected another of them"
+    if metric != LOSS and metric.name in METRICS and (metric == ACCURACY) != labels:
+        return f"the metric {metric.name} with the target {target!r}, expected another of them"
+    if loss.name != "cross_entropy" and loss != Loss(loss.name):
+        return f"label_smoothing or class_weights with {loss.name}, expected cross_entropy"
+    if len(loss.class_weights) not in (0, num_classes):
+        return f"{len(loss.class_weights)} class_weights, expected {num_classes}"
+    return ""

@@ -1,0 +1,335 @@
+"""A backup holds one moment whatever the service does meanwhile, and comes back whole or not at all."""
+
+import hashlib
+import io
+import resource
+import shutil
+import sqlite3
+import tarfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, FLEET, Cloud, random_theta, small_update, update
+from tests.cloud.killed import kills
+
+from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
+from sedge_cloud.rounds.lifecycle import FINISHED
+from sedge_cloud.store import runs as run_stores
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.runs import RunStore
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.wire.messages import Committed, Reject
+
+LONG = msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False)
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Cloud:
+    """A coordinator in its second round, with a's update."""
+    cloud = Cloud(tmp_path / "cloud", LONG)
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    cloud.offer("a", small_update(cloud.order("a")))
+    return cloud
+
+
+def rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Everything in the database of a state folder, and that each blob it names is there."""
+    with closing(Store(folder, durable=False)) as store:
+        store.check()
+        for sha256 in RunStore(store).named_blobs():
+            store.update_blob(sha256)
+        names = [
+            row[0]
+            for row in store._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return {name: store._db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+
+
+def go_on(cloud: Cloud) -> None:
+    """The rest of the run, with orders that come again after a minute."""
+    for _ in range(12):
+        for name in "ab":
+            cloud.offer(name, small_update(cloud.order(name)))
+        cloud.poll(61.0)
+
+
+def test_a_disk_is_lost_and_the_run_goes_on(busy: Cloud, tmp_path: Path) -> None:
+    """The devices are a round ahead of what comes back; no receipt from before the backup is lost."""
+    before, order_a, order_b = rows(busy.folder / "state"), busy.order("a"), busy.order("b")
+    told = back_up(busy.store, FLEET, tmp_path / "b.tar")
+    assert told[0].startswith(f"written: {tmp_path}/b.tar, ")
+    assert "run run: running, 1 rounds closed" in told and "devices: 2" in told
+    busy.answer("b")
+    busy.answer("a", "b")
+    assert busy.state().round == 3
+    busy.store.close()
+    shutil.rmtree(busy.folder / "state")
+    said = restore(tmp_path / "b.tar", busy.folder / "state", FLEET, replace=False)
+    assert said[0].startswith("restored: the state of 20") and "Lost is what came later" in said[-1]
+    assert rows(busy.folder / "state") == before
+    busy.restart()
+    assert busy.state().round == 1
+    late = [answer for name, order in (("a", order_a),)
+            for answer in busy.offer(name, small_update(order), order=order)]  # fmt: skip
+    assert isinstance(late[0], Committed) and not late[0].late
+    ahead = msgspec.structs.replace(order_b, round=4)
+    (answer,) = busy.offer("b", small_update(ahead), order=ahead)
+    assert isinstance(answer, Reject) and answer.reason == "unknown-round"
+    busy.hello()
+    go_on(busy)
+    assert [summary.round for summary in busy.summaries()] == [1, 2, 3, 4]
+    assert [d.device for d in busy.summaries()[1].devices] == ["a", "b"]
+    assert busy.run_row().status == FINISHED
+
+
+def test_nothing_is_collected_while_a_backup_is_written(
+    busy: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds close in the middle of it; the backup is of the moment at which it began."""
+    monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
+    before, copied = rows(busy.folder / "state"), list[int]()
+    copy_to = Store.copy_to
+
+    def then_rounds_go_on(store: Store, path: Path) -> None:
+        copy_to(store, path)
+        busy.answer("b")
+        for _ in range(2):
+            busy.answer("a", "b")
+        copied.append(busy.core.run_store.collect())
+
+    monkeypatch.setattr(Store, "copy_to", then_rounds_go_on)
+    back_up(busy.store, FLEET, tmp_path / "b.tar")
+    assert copied == [0] and busy.run_row().status == FINISHED
+    assert busy.core.run_store.collect() > 0
+    restore(tmp_path / "b.tar", tmp_path / "elsewhere", FLEET, replace=False)
+    assert rows(tmp_path / "elsewhere") == before
+
+
+def test_what_is_there_stays_unless_it_is_given_up(busy: Cloud, tmp_path: Path) -> None:
+    state, backup = busy.folder / "state", tmp_path / "b.tar"
+    before = rows(state)
+    back_up(busy.store, FLEET, backup)
+    busy.answer("b")
+    after = rows(state)
+    with pytest.raises(ConfigError, match=r"state_dir: found .*expected a folder without a state"):
+        restore(backup, state, FLEET, replace=False)
+    with pytest.raises(ConfigError, match=r"b\.tar: fleet: found 'bench', expected .* fleet 'x'"):
+        restore(backup, tmp_path / "new", "x", replace=False)
+    with lock_folder(state), pytest.raises(StorageError, match="another process is using"):
+        restore(backup, state, FLEET, replace=True)
+    assert rows(state) == after
+    busy.store.close()
+    said = restore(backup, state, FLEET, replace=True)
+    assert "run run: goes back from round 2 to round 1" in said
+    assert rows(state) == before
+
+
+def test_a_damaged_state_is_replaced(busy: Cloud, tmp_path: Path) -> None:
+    """Its log is not taken for the new database's."""
+    state, backup = busy.folder / "state", tmp_path / "b.tar"
+    before = rows(state)
+    back_up(busy.store, FLEET, backup)
+    busy.store.close()
+    (state / "sedge.sqlite").write_bytes(b"no database" * 1000)
+    (state / "sedge.sqlite-wal").write_bytes(b"no log" * 1000)
+    restore(backup, state, FLEET, replace=True)
+    assert rows(state) == before
+
+
+def test_damage_anywhere_is_refused_before_anything_is_written(busy: Cloud, tmp_path: Path) -> None:
+    """Or is in bytes that mean nothing: those that fill a member up to a whole number of blocks."""
+    back_up(busy.store, FLEET, tmp_path / "b.tar")
+    good, expected = (tmp_path / "b.tar").read_bytes(), rows(busy.folder / "state")
+    bad, refused = tmp_path / "bad.tar", 0
+    flips = range(0, len(good), len(good) // 60)
+    cuts = [good[:length] for length in (0, 100, 512, 1024, len(good) // 2, len(good) - 12_000)]
+    for data in [*cuts, *(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in flips)]:
+        bad.write_bytes(data)
+        target = tmp_path / "target"
+        try:
+            restore(bad, target, FLEET, replace=False)
+        except StorageError as exc:
+            refused += 1
+            assert str(exc).startswith(f"backup {bad}: damaged, or no backup: ")
+            assert not target.exists()
+        else:
+            assert rows(target) == expected
+            shutil.rmtree(target)
+    assert refused > len(flips) // 2 + len(cuts) - 1
+
+
+def packed(
+    members: dict[str, bytes], change: Callable[[Head], Head] = lambda head: head,
+    kind: bytes = tarfile.REGTYPE,
+) -> bytes:  # fmt: skip
+    """A backup of these members with a head that fits them, but for ``change``."""
+    database = members.get("sedge.sqlite", b"")
+    blobs = {name.removeprefix("blobs/"): len(data) for name, data in members.items()
+             if name.startswith("blobs/")}  # fmt: skip
+    digest = hashlib.sha256(database).hexdigest()
+    head = change(Head(1, FLEET, time.time(), digest, len(database), blobs))
+    coded = msgspec.json.encode(head)
+    first = hashlib.sha256(coded).hexdigest().encode() + b"\n" + coded
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, data in {HEAD: first, **members}.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.linkname = len(data), "/etc/passwd"
+            member.type = kind if name != HEAD else tarfile.REGTYPE
+            tar.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def blob_of(data: bytes) -> str:
+    return f"blobs/{hashlib.sha256(data).hexdigest()}"
+
+
+DATABASE = {"sedge.sqlite": b"x" * 100}
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "a path out of the folder": (packed({**DATABASE, "blobs/../../x": b"x"}), "non-hexadecimal"),
+    "an absolute path": (packed({**DATABASE, "/etc/x": b"x"}), "more in it than its head says"),
+    "a link": (packed(DATABASE, kind=tarfile.SYMTYPE), "expected the file 'sedge.sqlite'"),
+    "a device": (packed(DATABASE, kind=tarfile.CHRTYPE), "expected the file 'sedge.sqlite'"),
+    "no database": (packed({}), "found nothing more, expected the file 'sedge.sqlite'"),
+    "one blob too many": (
+        packed({**DATABASE, blob_of(b"a"): b"a"}, lambda h: msgspec.structs.replace(h, blobs={})),
+        "more in it than its head says",
+    ),
+    "one blob too few": (
+        packed(DATABASE, lambda h: msgspec.structs.replace(h, blobs={"00" * 32: 5})),
+        "found nothing more, expected the file 'blobs/0000",
+    ),
+    "a wrong digest": (packed({**DATABASE, blob_of(b"a"): b"b"}), "does not have its size and sha256"),
+    "a negative size": (
+        packed(DATABASE, lambda h: msgspec.structs.replace(h, blobs={"00" * 32: -5})),
+        "no blob has the name",
+    ),
+    "a later format": (packed(DATABASE, lambda h: msgspec.structs.replace(h, format=2)), "format 2"),
+    "no archive": (b"PK\x03\x04" * 1000, "damaged, or no backup"),
+    "no head": (packed(DATABASE).replace(HEAD.encode(), b"other.txt", 1), "damaged, or no backup"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_backup_is_refused_before_anything_is_written(tmp_path: Path, case: str) -> None:
+    data, said = HOSTILE[case]
+    (tmp_path / "b.tar").write_bytes(data)
+    with pytest.raises(StorageError, match=rf"backup .*b\.tar: .*{said}") as caught:
+        restore(tmp_path / "b.tar", tmp_path / "state", FLEET, replace=False)
+    assert len(str(caught.value).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
+
+
+def test_a_database_that_is_none_leaves_the_state_as_it_was(busy: Cloud, tmp_path: Path) -> None:
+    """The digests are right, and SQLite says no."""
+    state, before = busy.folder / "state", rows(busy.folder / "state")
+    (tmp_path / "b.tar").write_bytes(packed(DATABASE))
+    busy.store.close()
+    with pytest.raises(StorageError, match="not a database"):
+        restore(tmp_path / "b.tar", state, FLEET, replace=True)
+    assert rows(state) == before and not (state / "loading").exists()
+
+
+def test_a_full_disk_leaves_no_half_a_backup(busy: Cloud, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "b.tar").write_bytes(b"the last one")
+    room = (busy.folder / "state" / "sedge.sqlite").stat().st_size + 100_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(StorageError, match=r"write backup .*b\.tar: File too large") as caught:
+            back_up(busy.store, FLEET, out / "b.tar")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(str(caught.value).splitlines()) == 1
+    assert [(path.name, path.read_bytes()) for path in out.iterdir()] == [
+        ("b.tar", b"the last one")
+    ]
+    assert not (busy.folder / "state" / "saving").exists()
+
+
+def test_a_full_disk_leaves_the_state_as_it_was(busy: Cloud, tmp_path: Path) -> None:
+    state, backup = busy.folder / "state", tmp_path / "b.tar"
+    back_up(busy.store, FLEET, backup)
+    busy.answer("b")
+    before = rows(state)
+    busy.store.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StorageError, match=r"write .*sedge\.sqlite: File too large"):
+            restore(backup, state, FLEET, replace=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert rows(state) == before and not (state / "loading").exists()
+
+
+def test_a_damaged_blob_is_told_and_the_next_backup_goes_without(
+    busy: Cloud, tmp_path: Path
+) -> None:
+    path = busy.folder / "state" / "blobs" / busy.state().initial.hex()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(StorageError, match=f"read blob {path}: .*sha256"):
+        back_up(busy.store, FLEET, tmp_path / "b.tar")
+    assert not list(tmp_path.glob("b.tar*"))
+    told = back_up(busy.store, FLEET, tmp_path / "b.tar")
+    assert "lost before, and so not in it: 1 blobs" in told
+
+
+def test_kill_at_each_step_of_a_backup(busy: Cloud, tmp_path: Path) -> None:
+    state, backup = busy.folder / "state", tmp_path / "b.tar"
+    before = rows(state)
+
+    def command() -> None:
+        with closing(Store(state, durable=False)) as store:
+            back_up(store, FLEET, backup)
+
+    steps = 0
+    for killed in kills(command):
+        steps += 1
+        assert rows(state) == before
+        assert backup.exists() <= (not killed or steps > 2)
+        if backup.exists():
+            restore(backup, tmp_path / str(steps), FLEET, replace=False)
+            assert rows(tmp_path / str(steps)) == before
+    assert steps > 5
+
+
+def test_kill_at_each_step_of_a_restore(busy: Cloud, tmp_path: Path) -> None:
+    """There is the old state or the new one, and either is whole."""
+    state, backup = busy.folder / "state", tmp_path / "b.tar"
+    new = rows(state)
+    back_up(busy.store, FLEET, backup)
+    busy.answer("b")
+    old, seen = rows(state), list[bool]()
+    busy.store.close()
+    for _ in kills(lambda: restore(backup, state, FLEET, replace=True)):
+        found = rows(state)
+        assert found in (old, new)
+        seen.append(found == new)
+    assert seen[-1] and not seen[0] and seen == sorted(seen) and len(seen) > 20
+
+
+def test_a_schema_of_another_version_is_refused(busy: Cloud, tmp_path: Path) -> None:
+    back_up(busy.store, FLEET, tmp_path / "b.tar")
+    with tarfile.open(tmp_path / "b.tar") as tar:
+        members = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+    (tmp_path / "x.sqlite").write_bytes(members["sedge.sqlite"])
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as db:
+        db.execute("PRAGMA user_version = 999")
+        db.execute("PRAGMA journal_mode = DELETE")
+    del members[HEAD]
+    changed = {**members, "sedge.sqlite": (tmp_path / "x.sqlite").read_bytes()}
+    (tmp_path / "later.tar").write_bytes(packed(changed))
+    with pytest.raises(StorageError, match="schema 999"):
+        restore(tmp_path / "later.tar", tmp_path / "state", FLEET, replace=False)
+    assert not (tmp_path / "state" / "sedge.sqlite").exists()

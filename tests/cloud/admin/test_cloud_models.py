@@ -1,0 +1,127 @@
+"""A run that begins with another one's model, or a file's: exactly that, or refused by tensor."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, make_bundle, random_theta, update
+
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.store.runs import Run, RunStore
+from sedge_protocol.errors import ConfigError, DataError
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.messages import Order
+
+OBP = RunConfig(strategy="fedobp", num_rounds=1, evaluate=False, options={"quantile": 0.9})
+
+
+def model_of(cloud: Cloud, name: str) -> Theta:
+    """A run's global model (n,)."""
+    row = next(row for row in cloud.store.runs() if row.run == name)
+    return RunStore(cloud.store).context(Run(row, cloud.store)).theta
+
+
+def trained(folder: Path, config: RunConfig = OBP) -> Cloud:
+    """A coordinator whose run has had its one round."""
+    cloud = Cloud(folder, config)
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    assert cloud.run_row().status == "finished"
+    return cloud
+
+
+@pytest.mark.parametrize("broadcast", [BroadcastConfig(), BroadcastConfig(fraction=1.0)])
+def test_another_runs_model_is_the_first_one_exactly(
+    tmp_path: Path, broadcast: BroadcastConfig
+) -> None:
+    """Also where the new run's broadcast is on a grid: what was learned is not rounded away."""
+    cloud = trained(tmp_path)
+    config = msgspec.structs.replace(CONFIG, broadcast=broadcast)
+    start_run(cloud.store, "second", cloud.bundle, config, source=RUN)
+    assert model_of(cloud, "second").tobytes() == model_of(cloud, RUN).tobytes()
+
+
+def test_the_devices_own_models_come_along(tmp_path: Path) -> None:
+    """The first order of the new run has each device's personal parameters in it already."""
+    cloud = trained(tmp_path)
+    start_run(cloud.store, "second", cloud.bundle, OBP, source=RUN)
+    start_run(cloud.store, "fresh", cloud.bundle, OBP)
+    run_store = RunStore(cloud.store)
+    runs = {row.run: Run(row, cloud.store) for row in cloud.store.runs()}
+    for device in "ab":
+        one, other = (
+            run_store.client_model(runs[name], device).trained for name in (RUN, "second")
+        )
+        assert one is not None and other is not None and one.tobytes() == other.tobytes()
+    cloud.restart()
+    cloud.hello()
+    for device in "ab":
+        orders = {order.run: order for order in cloud.messages(device, Order)}
+        assert orders["second"].patch_hash and not orders["fresh"].patch_hash
+
+
+def arrays(theta: Theta) -> dict[str, NDArray[np.generic]]:
+    return {name: values.copy() for name, values in LAYOUT.views(theta).items()}
+
+
+def saved(path: Path, tensors: dict[str, NDArray[np.generic]]) -> str:
+    np.savez(path, **tensors)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return str(path)
+
+
+def test_a_files_model_is_the_first_one_exactly(tmp_path: Path) -> None:
+    cloud, theta = Cloud(tmp_path, config=None), random_theta(9)
+    source = saved(tmp_path / "model.npz", arrays(theta))
+    start_run(cloud.store, "run", cloud.bundle, RunConfig(strategy="fedavg"), source=source)
+    assert model_of(cloud, "run").tobytes() == theta.tobytes()
+
+
+def without(tensors: dict[str, NDArray[np.generic]], name: str) -> dict[str, NDArray[np.generic]]:
+    return {key: values for key, values in tensors.items() if key != name}
+
+
+GOOD = arrays(random_theta(9))
+BIAS, WEIGHT = GOOD["head.bias"], GOOD["body.weight"]
+WRONG: dict[str, tuple[dict[str, NDArray[np.generic]], str]] = {
+    "missing": (without(GOOD, "head.bias"), "'head.bias' is missing"),
+    "shape": (
+        GOOD | {"body.weight": WEIGHT[:, :-1]},
+        r"'body.weight' is float32 \(100, 118\) there and float32 \(100, 119\) in the bundle",
+    ),
+    "type": (GOOD | {"head.bias": BIAS.astype(np.float64)}, "'head.bias' is float64"),
+    "value": (GOOD | {"head.bias": np.full_like(BIAS, np.nan)}, "'head.bias' holds NaN or inf"),
+    "unknown": (GOOD | {"tail.bias": BIAS}, "the bundle has no 'tail.bias'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_file_with_other_tensors_is_refused_by_the_first_of_them(
+    tmp_path: Path, case: str
+) -> None:
+    cloud, (tensors, said) = Cloud(tmp_path, config=None), WRONG[case]
+    source = saved(tmp_path / "model.npz", tensors)
+    with pytest.raises(ConfigError, match=rf"--from: found .*model\.npz.*{said}"):
+        start_run(cloud.store, "run", cloud.bundle, CONFIG, source=source)
+    assert cloud.store.runs() == []
+
+
+def test_a_run_of_another_layout_is_refused(cloud: Cloud, tmp_path: Path) -> None:
+    layout = Layout.of(
+        [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (99,), Role.PARAMETER)]
+    )
+    other = make_bundle(tmp_path / "other", layout)
+    with pytest.raises(
+        ConfigError, match=r"--from: found 'run', .*'head.bias' is float32 \(100,\)"
+    ):
+        start_run(cloud.store, "second", other, CONFIG, source=RUN)
+    with pytest.raises(ConfigError, match="run: found 'none', expected the name of a run"):
+        start_run(cloud.store, "second", other, CONFIG, source="none")
+    (tmp_path / "text.npz").write_text("1,2")
+    with pytest.raises(DataError, match=r"text\.npz"):
+        start_run(cloud.store, "second", other, CONFIG, source=str(tmp_path / "text.npz"))
+    assert [row.run for row in cloud.store.runs()] == [RUN]

@@ -1,0 +1,188 @@
+"""Runs that go on after their end, and runs that are deleted, beside a coordinator that runs."""
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, RUN, Cloud, open_store, small_update
+
+from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
+from sedge_cloud.config import RunConfig, Stage
+from sedge_cloud.events import RunEnded
+from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
+from sedge_cloud.store import runs as run_stores
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
+
+
+def beside(cloud: Cloud, command: Callable[[Store], object]) -> None:
+    """What another process does to the store, and what the coordinator makes of it."""
+    store = open_store(cloud.folder / "state")
+    command(store)
+    store.close()
+    cloud.load()
+    cloud.poll()
+
+
+def play(cloud: Cloud, rounds: int) -> list[tuple[int, str]]:
+    """Let the devices answer so many rounds; number and task of every closed one."""
+    for _ in range(rounds):
+        cloud.answer(*cloud.devices)
+    return [(summary.round, summary.task) for summary in cloud.summaries()]
+
+
+def test_a_stopped_run_goes_on_in_mid_round(cloud: Cloud) -> None:
+    """The update that it had counts, and the device that still owes one is asked again at once."""
+    cloud.hello()
+    cloud.offer("a", small_update(cloud.order("a")))
+    beside(cloud, lambda store: stop_run(store, RUN))
+    assert cloud.messages("b", Cancel)[-1].round == 0
+    beside(cloud, lambda store: resume_run(store, RUN))
+    assert len(cloud.messages("b", Order)) == 2 and len(cloud.messages("a", Order)) == 1
+    cloud.answer("b")
+    (summary,) = cloud.summaries()
+    assert [device.device for device in summary.devices] == ["a", "b"]
+
+
+def test_stop_and_resume_between_two_looks_of_the_service(cloud: Cloud) -> None:
+    cloud.hello()
+
+    def both(store: Store) -> None:
+        stop_run(store, RUN)
+        resume_run(store, RUN, 5)
+
+    beside(cloud, both)
+    assert cloud.core.runs[RUN].config.num_rounds == 5
+    assert len(play(cloud, 6)) == 6 and cloud.run_row().status == FINISHED
+
+
+def test_a_finished_run_is_extended(cloud: Cloud) -> None:
+    """With its evaluation, and one more at the new end; the learning rate follows the new plan."""
+    cloud.hello()
+    assert play(cloud, 3) == [(1, "train"), (2, "train"), (3, "evaluate")]
+    assert cloud.run_row().status == FINISHED
+    beside(cloud, lambda store: resume_run(store, RUN, 4))
+    assert cloud.run_row().status == RUNNING
+    assert play(cloud, 3)[3:] == [(4, "train"), (5, "train"), (6, "evaluate")]
+    assert cloud.run_row().status == FINISHED
+    beside(cloud, lambda store: resume_run(store, RUN, 5))
+    assert play(cloud, 2)[6:] == [(7, "train"), (8, "evaluate")]
+
+
+def test_a_failed_run_is_resumed_after_the_round_that_failed(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, min_updates=2, evaluate=False)
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    cloud.offer("a", b"x" * 100)
+    cloud.answer("b")
+    assert cloud.run_row().status == "failed"
+    beside(cloud, lambda store: resume_run(store, RUN))
+    assert [order.round for order in cloud.messages("a", Order)] == [1, 2]
+    assert play(cloud, 2) == [(1, "train"), (2, "train"), (3, "train")]
+    assert cloud.run_row().status == FINISHED and cloud.state().round == 3
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        (None, "--rounds: found None, expected more than the 2 rounds of training"),
+        (2, "--rounds: found 2, expected more than the 2"),
+        (0, "--rounds: found 0"),
+        (-1, "--rounds: found -1"),
+    ],
+)
+def test_nothing_to_resume(cloud: Cloud, rounds: int | None, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"run: found 'run \(running\)', expected .* has ended"):
+        resume_run(cloud.store, RUN, 9)
+    cloud.hello()
+    play(cloud, 3)
+    before = cloud.run_row()
+    with pytest.raises(ConfigError, match=said):
+        resume_run(cloud.store, RUN, rounds)
+    assert cloud.run_row() == before
+
+
+def rounds_of(config: RunConfig) -> str:
+    """A letter for each round: T trains, e evaluates."""
+    counts = [config.training_rounds(number) for number in range(config.total_rounds + 1)]
+    return "".join("T" if b > a else "e" for a, b in pairwise(counts))
+
+
+@pytest.mark.parametrize(
+    ("every", "evaluate", "earlier", "num_rounds", "expected"),
+    [
+        (0, True, (), 3, "TTTe"),
+        (0, True, (Stage(3, 3, 4),), 5, "TTTeTTe"),
+        (0, True, (Stage(3, 3, 4), Stage(5, 5, 7)), 6, "TTTeTTeTe"),
+        (2, True, (Stage(3, 3, 5),), 6, "TTeTeTTeTe"),
+        (0, False, (Stage(2, 2, 3),), 4, "TTeTT"),  # the third was for newcomers
+        (0, True, (Stage(4, 1, 2),), 4, "TeTTTe"),  # the second failed
+    ],
+)
+def test_the_rounds_of_an_extended_run(
+    every: int, evaluate: bool, earlier: tuple[Stage, ...], num_rounds: int, expected: str
+) -> None:
+    config = RunConfig(
+        strategy="fedavg", num_rounds=num_rounds, evaluate=evaluate, evaluate_every=every, earlier=earlier
+    )  # fmt: skip
+    assert rounds_of(config) == expected
+
+
+def test_a_deleted_run_leaves_nothing_and_the_others_alone(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the coordinator, which frees the space. Its name may come again."""
+    monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
+    with pytest.raises(
+        ConfigError, match=r"'run \(running\)', expected a run that has ended: stop"
+    ):
+        delete_run(cloud.store, RUN)
+    start_run(cloud.store, "other", cloud.bundle, msgspec.structs.replace(CONFIG, seed=7))
+    cloud.restart()
+    cloud.hello()
+    order = next(order for order in cloud.messages("a", Order) if order.run == RUN)
+    stop_run(cloud.store, RUN)
+    tables = {
+        table: cloud.store._db.execute(f"SELECT * FROM {table} WHERE run = 'other'").fetchall()
+        for table in ("runs", "rounds", "orders", "updates", "client_models", "traffic")
+    }
+    assert delete_run(cloud.store, RUN, dry_run=True) >= 0
+    assert len(cloud.store.runs()) == 2
+    beside(cloud, lambda store: delete_run(store, RUN))
+    for table, rows in tables.items():
+        found = cloud.store._db.execute(f"SELECT * FROM {table}").fetchall()
+        assert found == rows, table
+    named = cloud.core.run_store.named_blobs()
+    assert {blob for blob in named if cloud.store.blobs.has(blob)} == named
+    assert set(cloud.store.blobs.sizes()) == named
+    (answer,) = cloud.offer("a", small_update(order), order=order)
+    assert isinstance(answer, Reject) and answer.reason == "unknown-run"
+    start_run(cloud.store, RUN, cloud.bundle, CONFIG)
+    cloud.restart()
+    cloud.hello()
+    (answer,) = cloud.offer("a", small_update(cloud.order("a")))
+    assert isinstance(answer, Committed)
+
+
+def test_stopped_and_deleted_between_two_looks_of_the_service(cloud: Cloud) -> None:
+    """What the coordinator is about to write for the run is refused: its rows would outlive it."""
+    cloud.hello()
+
+    def both(store: Store) -> None:
+        stop_run(store, RUN)
+        delete_run(store, RUN)
+
+    store = open_store(cloud.folder / "state")
+    both(store)
+    store.close()
+    cloud.answer("a", "b")
+    assert any("run run: it is deleted" in note for note in cloud.notes(logging.ERROR))
+    cloud.load()
+    assert [event.status for event in cloud.events(RunEnded)] == ["deleted"]
+    assert cloud.core.runs == {} and cloud.messages("a", Cancel)
+    for table in ("rounds", "orders", "updates", "client_models", "traffic"):
+        assert not cloud.store._db.execute(f"SELECT * FROM {table}").fetchall()

@@ -1,0 +1,201 @@
+"""The status page's server over real sockets: who gets in, what changes something, what is told when."""
+
+import base64
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.cloud.helper import FLEET, RUN
+from tests.cloud.status.seen import Seen
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.status.server import StatusServer
+from sedge_cloud.status.settings import HttpConfig
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError
+
+TOKEN = "0123456789abcdef" * 2
+FORM = "application/x-www-form-urlencoded"
+
+
+class Site:
+    """A cloud with three devices, of which one is offline in an open round, and a server on its store."""
+
+    def __init__(self, folder: Path, token: str | None = None) -> None:
+        self.seen = Seen(folder)
+        self.seen.cloud.hello("a", "b", "c")
+        self.seen.gone("b")
+        self.seen.record()
+        path = folder / "token"
+        path.write_text(token or "")
+        http_config = HttpConfig("127.0.0.1:0", str(path) if token else None)
+        cloud = CloudConfig(fleet=FLEET, state_dir=str(self.seen.state), http=http_config)
+        self.server = StatusServer(cloud)
+        self.server.start()
+
+    def ask(
+        self, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
+    ) -> tuple[int, str]:
+        """Status and text of one request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        try:
+            connection.request("GET" if body is None else "POST", path, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def post(self, verb: str, name: str, csrf: str | None = None, origin: str = "") -> int:
+        """Act as a form of the page does; the status. By default with the token and origin of the page."""
+        if csrf is None:
+            _, text = self.ask(f"/confirm?verb={verb}&name={name}")
+            csrf = text.partition('name="csrf" value="')[2].partition('"')[0]
+        origin = origin or f"http://127.0.0.1:{self.server.port}"
+        headers = {"Content-Type": FORM, "Origin": origin}
+        return self.ask("/act", headers, f"verb={verb}&name={name}&csrf={csrf}")[0]
+
+    def close(self) -> None:
+        """End both."""
+        self.server.close()
+        self.seen.cloud.store.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Without a token, as on loopback."""
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
+    status, text = site.ask("/")
+    assert status == 200 and "is offline; round 1 waits for it" in text
+    facts = json.loads(site.ask("/api/fleet")[1])
+    assert [(w["device"], w["code"]) for w in facts["runs"][0]["open"]["waiting"]] == [
+        ("a", "device_working"), ("b", "device_lost"), ("c", "device_working"),
+    ]  # fmt: skip
+    assert json.loads(site.ask(f"/api/runs/{RUN}")[1]) == facts["runs"][0]
+    assert json.loads(site.ask("/api/devices")[1]) == facts["devices"]
+    assert json.loads(site.ask("/api/problems")[1]) == facts["problems"]
+    assert site.ask("/api/runs/none")[0] == 404
+    families = {f.name: f for f in text_string_to_metric_families(site.ask("/metrics")[1])}
+    problems = {s.labels["code"]: s.value for s in families["sedge_problems"].samples}
+    assert problems["device_lost"] == 1 and problems["disk_full"] == 0
+    assert families["sedge_round_devices_awaited"].samples[0].value == 3
+    assert all("device" not in s.labels for f in families.values() for s in f.samples)
+
+
+def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
+    document = json.loads(site.ask("/api/openapi.json")[1])
+    schemas = document["components"]["schemas"]
+    facts = json.loads(site.ask("/api/fleet")[1])
+    assert set(schemas["Fleet"]["properties"]) == set(facts)
+    assert set(schemas["DeviceFacts"]["properties"]) == set(facts["devices"][0])
+    for path in document["paths"]:
+        assert site.ask(path.replace("{run}", RUN))[0] == 200
+
+
+def test_health_follows_the_service(site: Site) -> None:
+    assert site.ask("/healthz") == (200, "ok\n")
+    site.seen.recorder.close()
+    site.server._snapshot.expire()
+    assert site.ask("/healthz", {"Host": "balancer"}) == (503, "silent\n")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", ""])
+def test_a_name_that_somebody_else_points_here_is_refused(site: Site, host: str) -> None:
+    assert site.ask("/", {"Host": host})[0] == 421
+
+
+def test_a_token_opens_everything_but_health(tmp_path: Path) -> None:
+    site = Site(tmp_path, TOKEN)
+    basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    for path in ("/", "/api/fleet", "/metrics", "/events", "/confirm", "/live.js"):
+        assert site.ask(path)[0] == 401
+        assert site.ask(path, {"Authorization": "Bearer wrong"})[0] == 401
+        assert site.ask(path, {"Authorization": "Basic !"})[0] == 401
+    assert site.ask("/act", {}, "verb=stop&name=run")[0] == 401
+    assert site.ask("/healthz")[0] == 200
+    for header in (f"Bearer {TOKEN}", f"Basic {basic}"):
+        assert site.ask("/api/fleet", {"Authorization": header, "Host": "any.example"})[0] == 200
+    site.close()
+
+
+def test_an_action_needs_the_pages_own_form(site: Site) -> None:
+    assert site.ask("/act")[0] == 405
+    assert site.post("stop", RUN, csrf="guessed") == 403
+    assert site.post("stop", RUN, origin="http://evil.example") == 403
+    assert site.ask("/act", {"Content-Type": FORM}, f"verb=stop&name={RUN}")[0] == 403
+    assert site.ask("/act", {}, "x" * 5000)[0] == 400
+    store = Store(site.seen.state, durable=False)
+    assert store.runs()[0].status == "running"
+    assert site.post("stop", RUN) == 303
+    assert store.runs()[0].status == "stopped"
+    assert site.post("revoke", "c") == 303
+    assert [row.device for row in store.devices() if row.revoked] == ["c"]
+    store.close()
+    site.seen.cloud.load()  # the core notices, as it notices the command line
+    assert site.seen.cloud.core.runs[RUN].status == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [("stop", "none"), ("revoke", "none"), ("delete", RUN), ("", "")]
+)
+def test_what_there_is_not_cannot_be_asked_for(site: Site, verb: str, name: str) -> None:
+    status, text = site.ask(f"/confirm?verb={verb}&name={name}")
+    assert status == 400 and "expected" in text
+
+
+def test_a_stream_tells_when_a_round_closes(site: Site) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=20)
+    connection.request("GET", "/events")
+    answer = connection.getresponse()
+    assert answer.getheader("content-type", "").startswith("text/event-stream")
+    assert answer.readline() == b"retry: 3000\n"
+    site.seen.cloud.hello("b")
+    site.seen.round("a", "b", "c")
+    for line in iter(answer.readline, b""):
+        if line == b"event: round\n":
+            break
+    told = json.loads(answer.readline().removeprefix(b"data: "))
+    assert told == {"run": RUN, "round": 1, "before": 0.25, "after": 0.75}
+    connection.close()
+
+
+def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = site.server._snapshot
+    site.ask("/")
+    monkeypatch.setattr("sedge_cloud.status.server.FRESH_S", 1e9)
+    read = reader.facts()
+    threads = [threading.Thread(target=site.ask, args=("/",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert reader._facts is read
+
+
+def test_what_devices_say_is_text(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    evil = "<script>alert(1)</script>"
+    from sedge_protocol.wire.messages import Decline
+
+    site.seen.cloud.say("c", Decline(RUN, 1, "TrainingDiverged", evil))
+    site.seen.record()
+    _, text = site.ask("/")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and evil not in text
+    _, refused = site.ask(f"/confirm?verb=stop&name={evil}")
+    assert site.ask("/confirm?verb=stop&name=x")[1].startswith("name: found 'x'")
+    assert evil in refused  # as text/plain with nosniff: see guard.py
+    site.close()
+
+
+def test_a_taken_port_is_one_line(site: Site) -> None:
+    listen = HttpConfig(f"127.0.0.1:{site.server.port}")
+    with pytest.raises(ConfigError, match=r"http\.listen: .* expected an address to bind"):
+        StatusServer(CloudConfig(fleet=FLEET, http=listen))

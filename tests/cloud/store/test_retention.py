@@ -1,0 +1,157 @@
+"""What [keep] deletes, by hand, at the start and with the rounds; never what is still of use."""
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.admin.test_backup import rows
+from tests.cloud.helper import (
+    CONFIG,
+    FLEET,
+    RUN,
+    Cloud,
+    make_bundle,
+    random_theta,
+    small_update,
+    update,
+)
+from tests.cloud.killed import kills
+
+from sedge_cloud.admin.runs import delete_run, start_run
+from sedge_cloud.config import KeepConfig, RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.rounds.lifecycle import FAILED, FINISHED, RUNNING, STOPPED
+from sedge_cloud.store import runs as run_stores
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.retention import Pruned
+from sedge_cloud.store.runs import RunStore
+from sedge_protocol.wire.messages import Committed
+
+
+def with_runs(folder: Path, *statuses: str) -> Cloud:
+    """A coordinator with runs r0, r1, … of these statuses, each of whose first models is its own."""
+    cloud = Cloud(folder, config=None)
+    for number, status in enumerate(statuses):
+        bundle = make_bundle(folder / str(number), init=random_theta(number))
+        start_run(cloud.store, f"r{number}", bundle, CONFIG)
+        if status != RUNNING:
+            cloud.store.set_status(f"r{number}", status)
+    return cloud
+
+
+def left(cloud: Cloud) -> str:
+    return " ".join(row.run for row in cloud.store.runs())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "keep", "gone"),
+    [
+        ((FINISHED, STOPPED, FAILED, FINISHED), KeepConfig(), ()),
+        ((FINISHED, STOPPED, FAILED, FINISHED), KeepConfig(runs=2), ("r0", "r1")),
+        ((FINISHED, RUNNING, STOPPED, RUNNING), KeepConfig(runs=1), ("r2",)),
+        ((FINISHED, STOPPED, STOPPED), KeepConfig(runs=1), ("r1", "r2")),
+        ((STOPPED, RUNNING, STOPPED), KeepConfig(gigabytes=1e-6), ("r0", "r2")),
+        ((STOPPED, FINISHED, STOPPED), KeepConfig(gigabytes=1.0), ()),
+    ],
+)
+def test_which_runs_go(
+    tmp_path: Path, statuses: tuple[str, ...], keep: KeepConfig, gone: tuple[str, ...]
+) -> None:
+    """The oldest ended ones, but not the newest finished: newcomers get its model."""
+    cloud = with_runs(tmp_path, *statuses)
+    before, run_store = rows(tmp_path / "state"), RunStore(cloud.store, keep)
+    assert run_store.prune(dry_run=True) == Pruned(gone, 0)
+    assert rows(tmp_path / "state") == before
+    assert run_store.prune() == Pruned(gone, 0)
+    assert set(left(cloud).split()) == {f"r{n}" for n in range(len(statuses))} - set(gone)
+
+
+def test_gigabytes_delete_no_more_than_they_must(tmp_path: Path) -> None:
+    cloud = with_runs(tmp_path, STOPPED, STOPPED, STOPPED)
+    used = RunStore(cloud.store).used_bytes() + cloud.store.used_bytes()
+    model = used - 2 * 30_000  # each run's first model takes more than that
+    keep = KeepConfig(gigabytes=model / 1e9)
+    found = RunStore(cloud.store, keep).prune()
+    assert found.runs == ("r0", "r1")
+    assert RunStore(cloud.store).used_bytes() + cloud.store.used_bytes() <= model
+
+
+def test_old_rounds_keep_their_summaries_alone(tmp_path: Path) -> None:
+    """What a late update needs is of recent rounds, and these stay whole."""
+    config = RunConfig(strategy="fedavg", num_rounds=15, evaluate=False, broadcast=CONFIG.broadcast)
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    for _ in range(14):
+        cloud.answer("a", "b")
+    late = cloud.order("a")
+    cloud.answer("b")
+    assert late.round == 15
+    found = RunStore(cloud.store, KeepConfig(rounds=10)).prune()
+    assert found == Pruned((), 4 * (2 + 2 + 2))
+    assert [len(cloud.store.orders(RUN, n)) for n in (1, 4, 5, 14, 15)] == [0, 0, 2, 2, 2]
+    assert len(cloud.summaries()) == 14 and len(cloud.store.rounds(RUN)) == 15
+    cloud.restart()
+    cloud.hello()
+    cloud.answer("a")
+    assert cloud.run_row().status == FINISHED
+    (answer,) = cloud.offer("a", small_update(late, seed=1), order=late)
+    assert isinstance(answer, Committed)
+
+
+def test_six_runs_leave_the_space_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the disk, with all that their devices have sent."""
+    monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
+    cloud, left = Cloud(tmp_path, config=None), list[int]()
+    for number in range(6):
+        bundle = make_bundle(tmp_path / str(number), init=random_theta(number))
+        start_run(
+            cloud.store, f"r{number}", bundle, msgspec.structs.replace(CONFIG, evaluate=False)
+        )
+        cloud.restart()
+        cloud.hello()
+        for round_ in range(2):
+            for seed, name in enumerate("ab"):
+                cloud.upload(
+                    name, update(cloud.order(name), random_theta(100 * number + 10 * round_ + seed))
+                )
+            cloud.poll()
+    for keep in (KeepConfig(), KeepConfig(runs=1)):
+        RunStore(cloud.store, keep).collect()
+        cloud.store.shrink()
+        left.append(
+            sum(path.stat().st_size for path in (tmp_path / "state").rglob("*") if path.is_file())
+        )
+    print(f"six runs: {left[0]} bytes, one: {left[1]}")
+    assert left[1] < left[0] / 4
+
+
+def test_the_service_prunes_when_it_starts(tmp_path: Path) -> None:
+    cloud = with_runs(tmp_path, STOPPED, STOPPED, FINISHED)
+    core = Coordinator(FLEET, cloud.store, 1.0, 1, keep=KeepConfig(runs=1))
+    core.load(cloud.now)
+    assert left(cloud) == "r2"
+
+
+def test_kill_at_each_step_of_deleting_and_pruning(tmp_path: Path) -> None:
+    """There are all rows of a run or none, and every blob that a row names."""
+    cloud = with_runs(tmp_path, STOPPED, STOPPED, FINISHED, RUNNING)
+    for path in (tmp_path / "state" / "blobs").iterdir():
+        os.utime(path, (1.0, 1.0))
+    state, before = tmp_path / "state", rows(tmp_path / "state")
+    cloud.store.close()
+
+    def deletes() -> None:
+        with closing(Store(state)) as store:
+            if store.runs()[0].run == "r0":
+                delete_run(store, "r0")
+            RunStore(store, KeepConfig(runs=1)).collect()
+            store.shrink()
+
+    found: list[int] = []
+    for _ in kills(deletes):
+        now = rows(state)
+        assert now["runs"] in (before["runs"], before["runs"][1:], before["runs"][2:])
+        found.append(len(now["runs"]))
+    assert found[0] == 4 and found[-1] == 2 and found == sorted(found, reverse=True)

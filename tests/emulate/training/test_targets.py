@@ -1,0 +1,40 @@
+"""What is no classifier passes the same checks in every trainer: numbers, several labels, the input."""
+
+import pytest
+import torch
+from torch import nn
+
+from sedge_edge.backends.rows import Objective, row_loss, row_metric
+from sedge_emulate.training.checks import Wrong, check, references
+from sedge_emulate.training.choice import open_trainer
+from sedge_emulate.training.problem import Problem
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.objective import Loss, TargetKind, default_metric
+
+ROW = TensorSpec("float32", (6,))
+CASES: dict[str, tuple[TargetKind, str, int]] = {
+    "regression": ("float", "huber", 1),
+    "several labels": ("float", "bce_with_logits", 3),
+    "autoencoder": ("none", "mse", 6),
+}
+
+
+@pytest.mark.parametrize("name", ["autograd", "vectorised"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_trainer_of_other_targets_passes_its_checks(case: str, name: str) -> None:
+    torch.manual_seed(0)
+    kind, named, outputs = CASES[case]
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, outputs))
+    loss = row_loss(Loss(named))
+    assert loss is not None
+    metric = row_metric(default_metric(kind, Loss(named)), loss)
+    assert metric is not None
+    objective = Objective(loss, metric)
+    target = None if kind == "none" else TensorSpec("float32", (outputs,))
+    trainer = open_trainer(model, objective, 8, ROW, target, name=name)
+    assert trainer.name == name
+    # A trainer of another objective does not pass.
+    doubled = Objective(lambda output, y: 2 * loss(output, y), metric)
+    other = Problem(model, doubled, 8, ROW, target)
+    with pytest.raises(Wrong):
+        check(trainer, other, "fp32", references(other))

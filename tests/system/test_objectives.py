@@ -1,0 +1,132 @@
+"""What else than plain classifiers can be trained: the same numbers in every backend, and in torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.system import objective_models
+from tests.system.objective_models import FEATURES, OUTPUTS
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sedge_edge.backends import UserCode, open_trainer
+from sedge_edge.backends.rows import Rows, row_loss
+from sedge_edge.training.examples import Examples, fitting
+from sedge_edge.training.trainer import Trainer
+from sedge_export import export
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, load
+from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.objective import Loss, TargetKind
+
+BATCH, ROWS = 8, 20
+SMOOTH = Loss("cross_entropy", 0.1, (1.0, 2.0, 0.5))
+
+
+def _same(values: Tensor, y: Tensor) -> Tensor:
+    return (values - y).abs().mean()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A choice, and torch's own loss and metric for it."""
+
+    loss: Loss | Rows | None
+    target: TargetKind
+    truth: Callable[[Tensor, Tensor], Tensor]
+    metric: Callable[[Tensor, Tensor], Tensor]
+    metric_name: str
+    factory: str = "model"
+
+
+CASES = {
+    "regression": Case(None, "float", functional.mse_loss, _same, "mean_absolute_error"),
+    "huber": Case(Loss("huber"), "float", functional.huber_loss, _same, "mean_absolute_error"),
+    "several labels": Case(
+        Loss("bce_with_logits"), "float", functional.binary_cross_entropy_with_logits,
+        lambda output, y: ((output > 0) == (y == 1)).float().mean(), "label_accuracy",
+    ),
+    "smooth and weighted": Case(
+        SMOOTH, "class",
+        lambda output, y: functional.cross_entropy(
+            output, y, torch.tensor(SMOOTH.class_weights), label_smoothing=0.1, reduction="none"
+        ).mean(),
+        lambda output, y: (output.argmax(1) == y).float().mean(), "accuracy",
+    ),
+    "autoencoder": Case(None, "none", functional.mse_loss, functional.mse_loss, "loss", "autoencoder"),
+    "own": Case(
+        objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
+        lambda output, y: ((output - y) ** 4).mean(), "loss", "with_own",
+    ),
+}  # fmt: skip
+
+
+def examples(case: Case) -> Examples:
+    """Rows with targets of the case's kind."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((ROWS, FEATURES), np.float32)
+    if case.target == "class":
+        return Examples(x, rng.integers(0, OUTPUTS, ROWS))
+    if case.loss == Loss("bce_with_logits"):
+        return Examples(x, rng.integers(0, 2, (ROWS, OUTPUTS)).astype(np.float32))
+    return Examples(x, rng.standard_normal((ROWS, OUTPUTS), np.float32))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    made = getattr(objective_models, case.factory)()
+    module: nn.Module = made if isinstance(made, nn.Module) else made[0]
+    manifest = export(
+        module, torch.randn(BATCH, FEATURES), batch_size=BATCH, name="m", folder=tmp_path,
+        num_classes=OUTPUTS if case.target == "class" else 0, loss=case.loss, target=case.target,
+        backends=(ONNXRUNTIME, EXECUTORCH),
+    )  # fmt: skip
+    assert manifest.metric.name == case.metric_name
+    bundle, theta = load(tmp_path)
+    data = fitting(examples(case), bundle.manifest)
+    code = UserCode(Path(__file__).parent, f"objective_models:{case.factory}")
+    training = Training(2, 0.1, 0.5, optimizer="sgd")
+
+    def ended(trainer: Trainer) -> tuple[list[float], np.ndarray[tuple[int], np.dtype[np.float32]]]:
+        trained = trainer.train(theta, data, training, 0, lambda: False).theta
+        found = trainer.evaluate(trained, data)
+        return [found.loss, found.metric], trained
+
+    values, trained = ended(open_trainer(bundle, ONNXRUNTIME, 1))
+    for backend in (TORCH, *((EXECUTORCH,) if find_spec("sedge_executorch") else ())):
+        others, again = ended(open_trainer(bundle, backend, 1, code))
+        np.testing.assert_allclose(again, trained, atol=1e-5)
+        np.testing.assert_allclose(others, values, rtol=1e-4)
+    held = {**dict(module.named_parameters())}
+    for key, tensor in bundle.manifest.layout.views(trained).items():
+        held[key].data.copy_(torch.from_numpy(tensor.copy()))
+    output, y = module(torch.from_numpy(data.inputs)).detach(), torch.from_numpy(data.targets)
+    expected = [float(function(output, y)) for function in (case.truth, case.metric)]
+    np.testing.assert_allclose(values, expected, rtol=1e-4)
+
+
+def test_the_torch_backend_wants_a_loss_that_the_bundle_only_names(tmp_path: Path) -> None:
+    export(
+        objective_models.model(), torch.randn(BATCH, FEATURES), batch_size=BATCH, name="m",
+        num_classes=0, folder=tmp_path, loss=objective_models.own,
+    )  # fmt: skip
+    code = UserCode(Path(__file__).parent, "objective_models:model")
+    named = "tests.system.objective_models:own"
+    with pytest.raises(
+        ConfigError, match=rf"a tuple \(module, loss\): the bundle's loss is {named}"
+    ):
+        open_trainer(load(tmp_path)[0], TORCH, 1, code)
+
+
+def test_the_plain_losses_are_torchs() -> None:
+    output, y = torch.randn(4, 2, 3), torch.randn(4, 2, 3)
+    for name, truth in (("mse", functional.mse_loss), ("l1", functional.l1_loss)):
+        rows = row_loss(Loss(name))
+        assert rows is not None
+        expected = truth(output, y, reduction="none").flatten(1).mean(1)
+        torch.testing.assert_close(rows(output, y), expected)

@@ -1,0 +1,213 @@
+"""The arguments of ``sedge-export``."""
+
+import argparse
+import math
+from typing import cast, get_args
+
+from sedge_export.export import TOLERANCE
+from sedge_export.personal import LARGEST_LOSS
+from sedge_export.target import TARGETS
+from sedge_protocol.wire.bundle import ONNXRUNTIME
+from sedge_protocol.wire.objective import LOSSES, METRICS, TargetKind
+
+
+def _row_shape(text: str) -> tuple[int, ...]:
+    try:
+        extents = tuple(int(part) for part in text.split(",") if part)
+        if any(extent < 1 for extent in extents):
+            raise ValueError
+    except ValueError:
+        expected = "whole numbers from 1 with commas between, such as 1,28,28"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
+    return extents
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+        if shares[0] != 0 or list(shares) != sorted(set(shares)) or not shares[-1] < 1:
+            raise ValueError
+    except ValueError:
+        expected = "0 and then rising shares below 1, such as 0,0.5"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
+    return shares
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if len(set(names)) < len(names) or not set(names) <= set(TARGETS):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected of {','.join(TARGETS)}")
+    return names
+
+
+def _loss(text: str) -> str:
+    if text not in LOSSES and ":" not in text:
+        expected = f"module:function, or one of {', '.join(LOSSES)}"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return text
+
+
+def _weights(text: str) -> tuple[float, ...]:
+    weights = tuple(float(part) for part in text.split(","))
+    if not all(0 <= weight <= 1e6 for weight in weights):
+        raise ValueError(text)
+    return weights
+
+
+def _tolerance(text: str) -> float:
+    tolerance = float(text)
+    if not 0 < tolerance < math.inf:
+        raise ValueError(text)
+    return tolerance
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**63:  # torch takes no larger one
+        raise ValueError(text)
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65536:
+        raise ValueError(text)
+    return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError(text)
+    return share
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+def objective(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> tuple[int, TargetKind | None]:
+    """Number of classes and target, where they say enough; otherwise ends with an error."""
+    if options.num_classes is None and options.target in (None, "class"):
+        parser.error("--num-classes is missing, or --target float or none")
+    return options.num_classes or 0, cast(TargetKind | None, options.target)
+
+
+def export_parser() -> argparse.ArgumentParser:
+    """Of ``sedge-export MODULE:FUNCTION``."""
+    parser = argparse.ArgumentParser(
+        prog="sedge-export",
+        description="Export a torch model as programs that train it on a device.",
+        epilog="`sedge-export show FOLDER` prints what a bundle holds.",
+    )
+    parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
+    _add_input(parser)
+    parser.add_argument("--batch-size", type=int, required=True)
+    _add_objective(parser)
+    parser.add_argument("--name", required=True, help="name of the bundle")
+    parser.add_argument("--out", type=_folder, required=True, help="folder to write")
+    parser.add_argument(
+        "--widths",
+        type=_shares,
+        default=(0.0,),
+        help="shares of channels to leave out, rising from 0 to below 1: 0,0.25,0.5,0.75",
+    )
+    parser.add_argument(
+        "--backend",
+        type=_backends,
+        default=(ONNXRUNTIME,),
+        help=f"runtimes that get programs, of {', '.join(TARGETS)} (default {ONNXRUNTIME})",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_tolerance,
+        default=TOLERANCE,
+        help="largest error of a tensor's gradient beyond torch's own (default %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=_number, default=0, help="seed of the initial values and test batches"
+    )
+    return parser
+
+
+def _add_objective(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--num-classes", type=_number, help="labels are 0 to this less one; not with other targets"
+    )
+    parser.add_argument(
+        "--target",
+        choices=get_args(TargetKind),
+        help="a row of y: a label, numbers like the outputs, or (none) the input itself",
+    )
+    parser.add_argument(
+        "--loss",
+        type=_loss,
+        help=f"{', '.join(LOSSES)}, or module:function from outputs (B, ...) and targets to (B,)"
+        " (default: cross_entropy for labels, otherwise mse)",
+    )
+    parser.add_argument("--label-smoothing", type=_share, default=0.0, help="of cross_entropy")
+    parser.add_argument(
+        "--class-weights", type=_weights, default=(), help="of cross_entropy, one a class: 1,2.5"
+    )
+    parser.add_argument(
+        "--metric",
+        choices=sorted(METRICS),
+        help="what is reported besides the loss (default: accuracy for labels, label_accuracy"
+        " for bce_with_logits, loss where the input is the target or the loss is your own,"
+        " otherwise mean_absolute_error)",
+    )
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        type=_number,
+        default=0,
+        help="inputs are int64 below this (default: float32)",
+    )
+
+
+def personal_parser() -> argparse.ArgumentParser:
+    """Of ``sedge-export personal``."""
+    parser = argparse.ArgumentParser(
+        prog="sedge-export personal",
+        description="Write a model with a device's weights in it, for apps.",
+    )
+    parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
+    parser.add_argument(
+        "--weights",
+        required=True,
+        help=".npz from `sedge-edge export`, or a bundle's folder for its initial weights",
+    )
+    _add_input(parser)
+    parser.add_argument("--batch-size", type=_positive, default=1, help="default %(default)s")
+    parser.add_argument("--out", type=_folder, required=True, help="file to write: .onnx or .pte")
+    parser.add_argument("--int8", action="store_true", help="quantise weights and activations")
+    parser.add_argument(
+        "--data", help="module:function that returns (x, y): calibrates int8, and measures its cost"
+    )
+    parser.add_argument(
+        "--largest-loss",
+        type=_share,
+        default=LARGEST_LOSS,
+        help="what int8 may cost in accuracy, or add to a regression's relative error"
+        " (default %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=_number, default=0, help="seed of what the weights leave out"
+    )
+    return parser
+
+
+def show_parser() -> argparse.ArgumentParser:
+    """Of ``sedge-export show``."""
+    parser = argparse.ArgumentParser(prog="sedge-export show")
+    parser.add_argument("folder", help="a bundle folder")
+    return parser

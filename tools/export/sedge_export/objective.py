@@ -1,0 +1,68 @@
+"""The choice of target, loss and metric of an export, by name or by what suits the model."""
+
+from typing import NamedTuple
+
+from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
+from sedge_protocol.errors import ExportError
+from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
+from sedge_protocol.wire.objective import (
+    LOSSES,
+    METRICS,
+    Loss,
+    Metric,
+    TargetKind,
+    contradiction,
+    default_loss,
+    default_metric,
+    default_target,
+)
+
+
+class Choice(NamedTuple):
+    """What a bundle is trained for: by name, for its manifest, and as functions."""
+
+    target: TargetKind
+    loss: Loss
+    metric: Metric
+    rows: Objective
+
+
+def chosen(
+    num_classes: int,
+    target: TensorSpec | TargetKind | None,
+    loss: Loss | Rows | None,
+    metric: str | None,
+) -> Choice:
+    """The choice, with defaults for what is None. Raises ``ExportError`` for what does not go together."""
+    kind = target if isinstance(target, str) else default_target(num_classes)
+    named = loss if isinstance(loss, Loss) else default_loss(kind) if loss is None else _named(loss)
+    if metric is not None and metric not in METRICS:
+        raise ExportError(f"metric: {metric!r}, expected one of {', '.join(METRICS)}")
+    found = default_metric(kind, named) if metric is None else METRICS[metric]
+    if wrong := contradiction(kind, num_classes, named, found):
+        raise ExportError(wrong)
+    return Choice(
+        kind, named, found, _functions(named, found, None if isinstance(loss, Loss) else loss)
+    )
+
+
+def objective_of(manifest: BundleManifest, own: Rows | None) -> Objective:
+    """A bundle's loss and metric; ``own`` is the user's loss, where the bundle names one."""
+    return _functions(manifest.loss, manifest.metric, own)
+
+
+def _functions(loss: Loss, metric: Metric, own: Rows | None) -> Objective:
+    rows = own or row_loss(loss)
+    if rows is None:
+        raise ExportError(
+            f"loss: {loss.name!r}, expected one of {', '.join(LOSSES)}, or a function"
+        )
+    judged = row_metric(metric, rows)
+    if judged is None:
+        raise ExportError(f"metric: {metric.name!r}, expected one of {', '.join(METRICS)}")
+    return Objective(rows, judged)
+
+
+def _named(loss: Rows) -> Loss:
+    module = getattr(loss, "__module__", type(loss).__module__)
+    return Loss(f"{module}:{getattr(loss, '__qualname__', type(loss).__qualname__)}")

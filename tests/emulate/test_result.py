@@ -153,7 +153,8 @@ def test_the_public_schema() -> None:
     found = json.loads(_SAMPLE.read_text())
     strategy = found["strategies"][2]
     names = {
-        "format created command dataset split devices seed model machine strategies link": found,
+        "format created command dataset split devices seed model machine strategies link "
+        "metric": found,
         "name parameters dense_bytes": found["model"],
         "cpus platform python versions": found["machine"],
         "name options rounds before after devices bytes seconds personal engine classes": strategy,

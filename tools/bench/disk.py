@@ -167,16 +167,17 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     store.close()
     counted = meter.jobs
     size = 4 * sum(p.numel() for p in model.parameters())  # bytes of a vector
+    written = {name: round(size / counted) for name, size in meter.written.items()}
     return {
         "bench": "disk",
         "target": TARGET,
         "rounds": rounds - WARM_UP,
         "parameters": size // 4,
         "update_bytes": round(meter.update_bytes / counted),
-        "written_bytes": round(meter.written.total() / counted),
+        "written_bytes": sum(written.values()),
         "models": round(meter.written.total() / counted / size, 2),
         "fsyncs": round(meter.fsyncs.total() / counted, 1),
-        "written_by": {name: round(size / counted) for name, size in meter.written.items()},
+        "written_by": written,
         "fsyncs_by": {name: round(count / counted, 1) for name, count in meter.fsyncs.items()},
     }
 

@@ -28,13 +28,17 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         raise ConfigError("run", name, "the name of a run (see `run list`)")
     if not as_json:
         yield HEAD
-    closed = [row.summary for row in store.rounds(name) if row.summary is not None]
-    for coded, known in zip(closed, run.rounds, strict=False):
-        summary = msgspec.msgpack.decode(coded, type=Summary)
-        if as_json:
+    closed = {known.round: known for known in run.rounds}
+    for row in store.rounds(name):
+        known = closed.get(row.round)
+        summary = row.summary and msgspec.msgpack.decode(row.summary, type=Summary)
+        if summary and known and as_json:
             yield json.dumps(_fields(store, summary, known))
-        else:
+        elif summary and not as_json:
             yield from _closed(store, run, summary)
+        elif not row.open and not as_json:
+            asked = len(store.orders(name, row.round))
+            yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
     if not as_json:
         yield from run_lines(run, facts.at)
     elif run.open is not None:

@@ -33,8 +33,11 @@ def test_a_trainer_of_other_targets_passes_its_checks(case: str, name: str) -> N
     target = None if kind == "none" else TensorSpec("float32", (outputs,))
     trainer = open_trainer(model, objective, 8, ROW, target, name=name)
     assert trainer.name == name
+
     # A trainer of another objective does not pass.
-    doubled = Objective(lambda output, y: 2 * loss(output, y), metric)
-    other = Problem(model, doubled, 8, ROW, target)
+    def doubled(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 2 * loss(output, y)
+
+    other = Problem(model, Objective(doubled, metric), 8, ROW, target)
     with pytest.raises(Wrong):
         check(trainer, other, "fp32", references(other))

@@ -44,7 +44,7 @@ CODE = UserCode(Path(__file__).parent, "softmax_module:build")
 Result = TypeVar("Result", Trained, Mixed)
 
 
-@pytest.fixture(scope="module", params=(*PROGRAMS, TORCH))
+@pytest.fixture(scope="module", params=(*PROGRAMS, pytest.param(TORCH, marks=pytest.mark.host)))
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == EXECUTORCH:

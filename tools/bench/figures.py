@@ -92,8 +92,8 @@ def traffic(path: Path) -> list[Figure]:
     )
     return [
         *both_ways(first),
-        Figure(update, f"{size(payload)}, {dense / payload:.0f} times smaller", short=True),
-        Figure(broadcast, f"{sent:.2f}", short=True),
+        Figure(update, f"{size(payload)}, {dense / payload:.0f} times smaller"),
+        Figure(broadcast, f"{sent:.2f}"),
     ]
 
 
@@ -167,13 +167,13 @@ def codec(path: Path) -> list[Figure]:
         mean = sum(row["bytes"] for row in rows) / len(rows)
         timed = [row for row in rows if row["round"] == found["rounds"]]
         encode_ms, decode_ms = mid(timed, "encode_ms"), mid(timed, "decode_ms")
-        short = key == ("update", 0.12, "bf16")
+        bound = key == ("update", 0.12, "bf16")
         met = ((f"at most {TARGET_ENCODE_MS:g} ms", encode_ms <= TARGET_ENCODE_MS),)
         measured = (
             f"{size(mean)}, {4 * found['n'] / mean:.1f} times smaller than dense float32; "
             f"coded in {encode_ms:.1f} ms, decoded in {decode_ms:.1f} ms"
         )
-        figures.append(Figure(what, measured, met if short else (), short))
+        figures.append(Figure(what, measured, met if bound else ()))
     return figures
 
 
@@ -269,8 +269,7 @@ def coordinator(path: Path) -> list[Figure]:
         measured = f"{rate:,.0f} a second ({loose['updates_per_s']:,.0f} without fsync)"
         target = TARGET_UPDATES.get(share)
         met = ((f"at least {target} a second", rate >= target),) if target else ()
-        short = (row["delta"], share) == ("rows", 0.5)
-        figures.append(Figure(what, measured, met, short))
+        figures.append(Figure(what, measured, met))
     return figures
 
 
@@ -290,11 +289,10 @@ def broker(path: Path) -> list[Figure]:
         if frames["lost"]:
             measured += f"; the broker threw {frames['lost']:,.0f} away"
         met: list[tuple[str, bool]] = []
-        short = kib == target["kib"]
-        if short:
+        if kib == target["kib"]:
             met += [(f"at least {target['mb_s']:g} MB/s", frames["mb_s"] >= target["mb_s"])]
             met += [(f"at least {target['of_paho']:g}", frames["of_paho"] >= target["of_paho"])]
-        figures.append(Figure(what, measured, tuple(met), short))
+        figures.append(Figure(what, measured, tuple(met)))
     return figures
 
 
@@ -320,7 +318,6 @@ def flood(path: Path) -> list[Figure]:
                 (f"at least {target['share']}", row["share"] >= target["share"]),
                 (f"at most {target['lines']} lines", row["lines"] <= target["lines"]),
             ),
-            row["kind"] in ("chunk", "get"),
         )
         for row in found["flood"]
     ]

@@ -1,6 +1,6 @@
 """Writes REPRODUCED.md, published tables next to our results, from tools/bench/results/reproduce.
 
-It also writes README.md's table, which has only the published methods.
+It also writes the table of docs/reproduced.md, which has only the published methods.
 
     python -m tools.bench.reproduced
 
@@ -18,7 +18,7 @@ from tools.reproduce.tables import HEADS, markdown, rows, tables
 
 FOLDER = Path(__file__).parent / "results" / "reproduce"
 PAGE = Path(__file__).parent / "REPRODUCED.md"
-# The columns that README shows: from the method to the published accuracy after training.
+# The columns that docs/reproduced.md shows: from the method to the published accuracy after training.
 SHOWN = slice(7)
 HEAD = """\
 # Published tables, reproduced
@@ -34,11 +34,11 @@ tolerance.
 
 
 def main() -> None:
-    """Rewrite the page, and README's table."""
+    """Rewrite the page, and the table of the guide."""
     found = outcomes(FOLDER)
     PAGE.write_text(page(found))
-    readme = ROOT / "README.md"
-    readme.write_text(replaced(readme.read_text(), "reproduced", published(found)))
+    guide = ROOT / "docs" / "reproduced.md"
+    guide.write_text(replaced(guide.read_text(), "reproduced", published(found)))
 
 
 def outcomes(folder: Path) -> list[Outcome]:

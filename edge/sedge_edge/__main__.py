@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,17 @@ from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
-from sedge_edge.data import load_data
+from sedge_edge.data import LiveData
 from sedge_edge.doctor import examine
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.model_socket import ModelSocket
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
 from sedge_edge.sensors import Sensors
+from sedge_edge.serving import Model
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -140,7 +142,8 @@ def _once(arguments: argparse.Namespace) -> int:
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)
-    examples = load_data(config.data, path.absolute().parent)
+    examples = LiveData(config.data, path.absolute().parent)
+    train, test = examples()
     keys, settings = config.keys(), config.broker_settings()
     backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
     folder = act_as_owner(config.state_dir, for_good=True)
@@ -151,8 +154,8 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
         usable_backends(backend.name),
         tuple(Compression),
         _codecs(backend.name, code.folder),
-        len(examples[0].targets),
-        len(examples[1].targets),
+        len(train.targets),
+        len(test.targets),
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
@@ -160,7 +163,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     rng, clock_s = np.random.default_rng(), int(time.time())
     agent = open_agent(identity, folder, rng, clock_s, gate, config.keep)
     programs = OpenBundles(backend.name, backend.threads, code)
-    with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool:
+    with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()
         runtime = pooled_runtime(
             agent, settings, examples, programs, pool, loop.wake, gate, config.watts
@@ -173,6 +176,14 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
             runtime.close()
     lock.close()
     return 0
+
+
+def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContextManager[object]:
+    """The model's socket while the agent runs, if the configuration names one."""
+    if config.serve.socket is None:
+        return nullcontext()
+    name, threads = config.backend.name, config.backend.threads
+    return ModelSocket(config.serve.socket, lambda: Model(folder, None, name, threads, code))
 
 
 def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
@@ -244,8 +255,9 @@ def _predict(arguments: argparse.Namespace) -> int:
             with translated("write the outputs to", arguments.out):
                 np.save(arguments.out, outputs)
     if arguments.out is None:
+        labels = model.bundle.manifest.labels
         for row in outputs.argmax(axis=1) if model.num_classes else outputs:
-            print(row)
+            print(labels[row] if labels else row)
     return 0
 
 

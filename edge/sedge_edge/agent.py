@@ -242,6 +242,10 @@ class Agent:
                 return [*effects, *self._wait_for_disk(exc, now)]
         return [*effects, *self.poll(now)]
 
+    def has_examples(self, num_train: int, num_test: int, now: float) -> list[AgentEffect]:
+        """The device has this many examples now."""
+        return [*self._handshake.has_examples(num_train, num_test, now)]
+
     def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
         """The current job was stopped on purpose; its order stays, to go on from this blob."""
         order, self._working, self._collected_for = self._working, None, None

@@ -78,6 +78,12 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("backend.model", self.model, "nothing unless backend.name is 'torch'")
 
 
+class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Unix socket on which any program of the device asks the newest model; None for no socket."""
+
+    socket: Path | None = None
+
+
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration of one device. ``watts`` is what it draws, on average, while it trains."""
 
@@ -88,6 +94,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerConfig
     data: DataConfig
     backend: BackendConfig = BackendConfig()
+    serve: ServeConfig = ServeConfig()
     gates: GatesConfig = GatesConfig()
     keep: KeepConfig = KeepConfig()
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
@@ -149,6 +156,7 @@ def _resolved(edge: EdgeConfig, folder: Path) -> EdgeConfig:
             train=_source(data.train, "data.train", folder),
             test=None if data.test is None else _source(data.test, "data.test", folder),
         ),
+        serve=ServeConfig(_optional(edge.serve.socket, "serve.socket", folder)),
     )
 
 

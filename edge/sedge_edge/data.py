@@ -16,6 +16,7 @@ or float32. Nothing is resized or normalised further. Whatever is wrong with the
 """
 
 import importlib
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from sedge_protocol.wire.bundle import BundleManifest
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_LOG = logging.getLogger("sedge.edge")
 _CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
 _IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg"}
 _GREY_MODES = {"1", "L", "LA"}
@@ -50,6 +52,44 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
     raw = _source(data.train, base)
     train, test = split_rows(len(raw.x), data.test_fraction, data.split_seed)
     return raw.examples(train), raw.examples(test)
+
+
+class LiveData:
+    """A configuration's training and test examples; a call reads them again when they have changed.
+
+    Files and folders are looked at; what a function returns is read once. What has changed and cannot be
+    read is logged, and the examples from before stay. Raises ``DataError`` when it is made.
+    """
+
+    def __init__(self, data: DataConfig, base: Path) -> None:
+        self._data, self._base = data, base
+        self._seen = self._stamps()
+        self._examples = load_data(data, base)
+
+    def __call__(self) -> tuple[Examples, Examples]:
+        """The training and the test examples."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps  # what is written meanwhile changes them again
+            try:
+                self._examples = load_data(self._data, self._base)
+            except DataError as exc:
+                _LOG.error("new data: %s; going on with the examples from before", exc)
+        return self._examples
+
+    def _stamps(self) -> tuple[object, ...]:
+        sources = (self._data.train, self._data.test or "")
+        return tuple(_stamp(self._base / s) for s in sources if not FUNCTION_SOURCE.fullmatch(s))
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    """Another one when a file is replaced or written, or an image comes or goes."""
+    try:
+        folders = sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else ()
+        found = [path.stat(), *(folder.stat() for folder in folders)]
+    except OSError:
+        return ()
+    return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
 
 
 def load_source(source: str, base: Path) -> Examples:

@@ -61,7 +61,8 @@ class Runtime:
     """One device in the loop (``Station``).
 
     ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
-    called once, at the end, and tells the current job that it need not finish.
+    called once, at the end, and tells the current job that it need not finish. ``examples`` are the
+    training and test examples of the last job, where these may change.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Runtime:
         work: Callable[[Job], Future[Outcome]],
         wake: Callable[[], None],
         stop: Callable[[], None],
+        examples: Callable[[], tuple[Examples, Examples]] | None = None,
     ) -> None:
         identity = agent.identity
         self.agent = agent
@@ -78,6 +80,7 @@ class Runtime:
         self._work = work
         self._wake = wake
         self._stop = stop
+        self._examples = examples
         self._job: Future[Outcome] | None = None
         self._closing = False
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
@@ -131,6 +134,9 @@ class Runtime:
         self._job = None
         error = job.exception()
         now = time.monotonic()
+        if self._examples is not None:
+            train, test = self._examples()
+            self._do(self.agent.has_examples(len(train.targets), len(test.targets), now))
         if error is None:
             self._do(self.agent.finished(job.result(), now))
         elif isinstance(error, JobStopped):
@@ -199,7 +205,7 @@ def local_context(
 def pooled_runtime(
     agent: Agent,
     settings: BrokerSettings,
-    examples: tuple[Examples, Examples],
+    examples: Callable[[], tuple[Examples, Examples]],
     programs: OpenBundles,
     pool: Executor,
     wake: Callable[[], None],
@@ -208,25 +214,28 @@ def pooled_runtime(
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``.
 
-    A job is stopped at the end, and while ``gate`` gives a reason; that is the agent's gate, too.
+    Each job asks for its training and test ``examples``. It is stopped at the end, and while ``gate`` gives
+    a reason; that is the agent's gate, too.
     """
     stopping = Event()
 
     def stopped() -> bool:
         return stopping.is_set() or bool(gate())
 
-    context = local_context(agent, examples, programs, stopped, watts)
+    last = examples()
 
     def run(job: Job) -> Outcome:
+        nonlocal last
+        last = examples()
         try:
-            return run_job(job, context)
+            return run_job(job, local_context(agent, last, programs, stopped, watts))
         finally:  # the device may be idle for hours now
             release_memory()
 
     def work(job: Job) -> Future[Outcome]:
         return pool.submit(run, job)
 
-    return Runtime(agent, settings, work, wake, stopping.set)
+    return Runtime(agent, settings, work, wake, stopping.set, lambda: last)
 
 
 def _expected(error: BaseException | None) -> bool:

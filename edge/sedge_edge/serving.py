@@ -4,21 +4,34 @@
     outputs = model.predict(inputs)
 
 No agent needs to run, and none is disturbed: it replaces its journal in one step, and files that the
-journal names never change.
+journal names never change. A program that may not read that folder asks the agent's socket
+(model_socket.py).
 """
 
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.backends import AUTO, open_trainer
+from sedge_edge.backends import AUTO, NO_CODE, UserCode, open_trainer
 from sedge_edge.data import as_inputs
 from sedge_edge.prediction import PersonalModel, load_model, newest
 from sedge_edge.training.trainer import Trainer
-from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.errors import ConfigError, DataError, SedgeError
+from sedge_protocol.wire.bundle import BundleManifest
+
+
+@dataclass(frozen=True, eq=False)
+class Classified:
+    """Outputs (N, C), classes (N,), probabilities (N, C), and the classes' names, if the bundle has any."""
+
+    outputs: NDArray[np.float32]
+    classes: NDArray[np.intp]
+    probabilities: NDArray[np.float32]
+    labels: tuple[str, ...]
 
 
 class Model:
@@ -29,12 +42,17 @@ class Model:
     """
 
     def __init__(
-        self, state_dir: Path | str, run: str | None = None, backend: str = AUTO, threads: int = 1
+        self,
+        state_dir: Path | str,
+        run: str | None = None,
+        backend: str = AUTO,
+        threads: int = 1,
+        code: UserCode = NO_CODE,
     ) -> None:
         self._folder = Path(state_dir)
         if not (self._folder / "journal").is_file():
             raise ConfigError("state_dir", str(state_dir), "an agent's folder, with its journal")
-        self._run, self._backend, self._threads = run, backend, threads
+        self._run, self._backend, self._threads, self._code = run, backend, threads, code
         self._lock = threading.Lock()
         self._names: tuple[bytes, bytes | None] | None = None
         self._seen = self._stamp()
@@ -42,11 +60,28 @@ class Model:
 
     def predict(self, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
         """The outputs (N, C) for inputs (N, ...). Raises ``DataError`` for what the model cannot take."""
+        return self._predicted(inputs)[1]
+
+    @property
+    def manifest(self) -> BundleManifest:
+        """What the model's bundle says of it: input, classes, labels."""
+        with self._lock:
+            self._refresh()
+            return self._model.bundle.manifest
+
+    def classify(self, inputs: NDArray[np.generic]) -> Classified:
+        """The class of each input, and how likely each class is. Raises as ``predict`` does."""
+        manifest, outputs = self._predicted(inputs)
+        if not manifest.num_classes:
+            raise DataError(f"bundle {manifest.name!r}: found outputs that are no classes")
+        return Classified(outputs, outputs.argmax(axis=1), _softmax(outputs), manifest.labels)
+
+    def _predicted(self, inputs: NDArray[np.generic]) -> tuple[BundleManifest, NDArray[np.float32]]:
         with self._lock:
             self._refresh()
             model, trainer = self._model, self._trainer
         rows = as_inputs(inputs, model.bundle.manifest, "inputs")
-        return trainer.predict(model.theta, rows)
+        return model.bundle.manifest, trainer.predict(model.theta, rows)
 
     def _refresh(self) -> None:
         """Take over a newer model. The old one serves on while the new one cannot be read."""
@@ -65,7 +100,9 @@ class Model:
             return
         model = load_model(self._folder, entry)
         if self._names is None or names[0] != self._names[0]:
-            self._trainer: Trainer = open_trainer(model.bundle, self._backend, self._threads)
+            self._trainer: Trainer = open_trainer(
+                model.bundle, self._backend, self._threads, self._code
+            )
         self._model: PersonalModel = model
         self._names = names
 
@@ -76,3 +113,10 @@ class Model:
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns
+
+
+def _softmax(outputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Probabilities (N, C) of logits (N, C)."""
+    powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    found: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
+    return found

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import load_data, load_source
+from sedge_edge.data import LiveData, load_data, load_source
 from sedge_edge.training.examples import Examples, fitting, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
@@ -331,3 +331,29 @@ def test_any_flipped_bit_of_a_compressed_archive_is_a_data_error(tmp_path: Path)
         except DataError:
             refused += 1
     assert refused > 50
+
+
+def test_new_data_are_read_without_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file is replaced, an image comes; what is damaged leaves the examples from before."""
+    path = tmp_path / "train.npz"
+    np.savez(path, x=np.zeros((10, 2)), y=np.zeros(10, int))
+    data = LiveData(DataConfig(train="train.npz"), tmp_path)
+    first = data()
+    assert data() is first and len(first[0].targets) == 8
+    path.write_bytes(b"half of a fi")
+    assert data() is first and data() is first
+    (record,) = caplog.records
+    assert (
+        "new data" in record.message and "going on with the examples from before" in record.message
+    )
+    np.savez(path, x=np.zeros((20, 2)), y=np.zeros(20, int))
+    assert len(data()[0].targets) == 16
+    path.unlink()
+    assert len(data()[0].targets) == 16
+    write_images(tmp_path / "images", ["0/a.png", "1-cat/b.png"])
+    data = LiveData(DataConfig(train="images", test="images"), tmp_path)
+    assert len(data()[1].targets) == 2
+    write_images(tmp_path / "images", ["1-cat/c.png"])
+    assert len(data()[1].targets) == 3

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from tests.edge.home import make_home, put_models
+from tests.edge.test_model_socket import ask
 
 from sedge_edge import __main__ as command
 from sedge_edge.__main__ import main
@@ -155,6 +156,28 @@ def test_run_works_until_it_is_told_to_stop(
     assert (
         state.incarnation > 1_700_000_000
     )  # seconds, so that a lost disk does not go back in time
+
+
+def test_a_running_agent_serves_its_model(
+    config: Path,
+    tiny: tuple[bytes, Theta],
+    handlers: dict[int, Callable[[int, object], None]],
+) -> None:
+    put_models(config, tiny[0], {"first": tiny[1]})
+    config.write_text(config.read_text() + '[serve]\nsocket = "model.sock"\n')
+    answers: list[tuple[int, bytes]] = []
+
+    def use() -> None:
+        path = config.parent / "model.sock"
+        while signal.SIGTERM not in handlers or not path.exists():
+            time.sleep(0.01)
+        answers.append(ask(path, "GET", "/"))
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    threading.Thread(target=use, daemon=True).start()
+    assert run(config, "run") == 0
+    ((status, body),) = answers
+    assert status == 200 and b'"name": "tiny"' in body
 
 
 @pytest.mark.usefixtures("handlers")

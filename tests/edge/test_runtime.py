@@ -12,6 +12,7 @@ from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, 
 
 from sedge_edge import runtime as runtime_module
 from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Outcome, run_job
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
@@ -24,6 +25,7 @@ from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.transfer import Manifest
+from sedge_protocol.wire.update import decode_update
 
 
 class FakeLink:
@@ -98,13 +100,14 @@ class Bench:
 
     def __init__(self, folder: Path, pool: Gated, trainer: DriftTrainer) -> None:
         self.device = Harness(folder)
+        self.data = examples(), examples()
         self.pool = pool
         self.wakes = threading.Semaphore(0)
         shelf: Any = WholeBlobs(trainer)
         self.runtime = pooled_runtime(
             self.device.agent,
             BrokerSettings("mqtt://nowhere", "pi-1"),
-            (examples(), examples()),
+            lambda: self.data,
             shelf,
             pool,
             self.wakes.release,
@@ -183,6 +186,21 @@ def test_a_job_runs_in_the_pool_and_its_update_is_offered(
         assert bench.runtime.timer() > 0.0
         assert "run run, round 1: train" in caplog.text
         assert {record.name for record in caplog.records} == {"sedge.edge.pi-1"}
+
+
+def test_a_job_takes_new_examples_and_the_next_hello_says_how_many(tmp_path: Path) -> None:
+    with Gated(1) as pool:
+        bench = bench_with(tmp_path, pool)
+        train, test = bench.data
+        bench.data = Examples(train.inputs[:5], train.targets[:5]), test
+        bench.start_job()
+        bench.wait()
+        sent = bench.happen()
+        (hello,) = [one for one in sent if isinstance(one, Hello)]
+        assert (hello.num_train, hello.num_test) == (5, len(test.targets))
+        (waiting,) = bench.device.agent.state.outbox
+        report, _ = decode_update(bench.device.agent.blobs.read(waiting.blob))
+        assert report.num_examples == 5
 
 
 def test_it_listens_to_blobs_for_as_long_as_it_misses_them(tmp_path: Path) -> None:

@@ -43,6 +43,15 @@ def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == printed
 
 
+def test_the_classes_have_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ",".join("abcdefghij")
+    assert main(arguments(tmp_path / "b", labels=names)) == 0
+    assert bundle.load(tmp_path / "b")[0].manifest.labels == tuple("abcdefghij")
+    assert "10 classes: a, b, c" in capsys.readouterr().out
+    assert main(arguments(tmp_path / "c", labels="a,b")) == 2
+    assert "2 labels, expected 10, one for each class" in capsys.readouterr().err
+
+
 def test_a_bundle_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As ``sedge-cloud bundle`` writes it."""
     assert main(arguments(tmp_path / "b")) == 0

@@ -63,6 +63,15 @@ class Handshake:
         self.begin(now)
         return [Note(logging.INFO, f"waiting with orders: {why}" if why else "going on")]
 
+    def has_examples(self, num_train: int, num_test: int, now: float) -> list[Effect]:
+        """How many examples the device has now; when these are new numbers, say so in another hello."""
+        hello = msgspec.structs.replace(self._hello, num_train=num_train, num_test=num_test)
+        if hello == self._hello:
+            return []
+        self._hello = hello
+        self.begin(now)
+        return [Note(logging.INFO, f"{num_train} training and {num_test} test examples now")]
+
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
         return self._due

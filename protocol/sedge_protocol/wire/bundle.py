@@ -121,6 +121,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
     is None where every tensor is in ``layout``. ``verification`` is None without programs.
     ``noise`` counts the random numbers that a step takes. Without a ``target`` the input is the target.
+    ``labels`` are the classes' names, for people: one for each, or none.
     """
 
     format: int
@@ -139,6 +140,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     noise: Annotated[int, Meta(ge=0, le=2**28)] = 0
     loss: Loss = Loss()
     metric: Metric = ACCURACY
+    labels: tuple[str, ...] = ()
 
     @property
     def row_target(self) -> TensorSpec:
@@ -228,6 +230,9 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
         raise CodecError(f"{where}: dropped {manifest.dropped} is not within 0 and 1")
     if manifest.axes is not None:
         manifest.axes.check(manifest.layout)
+    if manifest.labels and len(manifest.labels) != manifest.num_classes:
+        expected = f"{manifest.num_classes}, one for each class, or none"
+        raise CodecError(f"{where}: {len(manifest.labels)} labels, expected {expected}")
     for program in manifest.programs:
         if Path(program.file).name != program.file:
             raise CodecError(f"{where}: program file {program.file!r} holds a path")

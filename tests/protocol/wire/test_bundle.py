@@ -205,6 +205,7 @@ HOSTILE_MANIFESTS: list[tuple[str, Callable[[], object]]] = [
     ("missing", lambda: with_program(file="evaluate.onnx")),
     ("dropped 1.0 is not within", lambda: {**fields(), "dropped": 1.0}),
     ("dropped -0.25 is not within", lambda: {**fields(), "dropped": -0.25}),
+    ("1 labels, expected 3, one for each class, or none", lambda: {**fields(), "labels": ["a"]}),
     ("axes: 1 tensors, expected 2", lambda: with_axes([4], [[-1, 0]])),
     ("'bias': axis 0 of extent 3", lambda: with_axes([4], [[-1, 0], [0]])),
     ("axis 0 of 0 channels", lambda: with_axes([0], [[-1, 0], [-1]])),

@@ -82,7 +82,8 @@ def _target(manifest: BundleManifest) -> str:
     target = manifest.target
     if target is None:
         return "the input"
-    classes = f", {manifest.num_classes} classes" if manifest.num_classes else ""
+    names = f": {', '.join(manifest.labels)}" if manifest.labels else ""
+    classes = f", {manifest.num_classes} classes{names}" if manifest.num_classes else ""
     return f"{target.dtype} {_shape(target.shape)}{classes}"
 
 
@@ -186,6 +187,7 @@ def _export(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[Path,
             dropped=dropped,
             backends=options.backend,
             measure=True,
+            labels=options.labels,
         )
         for dropped, folder in folders.items()
     }

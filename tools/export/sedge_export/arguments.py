@@ -88,6 +88,10 @@ def _folder(text: str) -> str:
     return text
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
 def objective(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> tuple[int, TargetKind | None]:
@@ -137,6 +141,9 @@ def export_parser() -> argparse.ArgumentParser:
 def _add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-classes", type=_number, help="labels are 0 to this less one; not with other targets"
+    )
+    parser.add_argument(
+        "--labels", type=_names, default=(), help="the classes' names, from label 0: cat,dog"
     )
     parser.add_argument(
         "--target",

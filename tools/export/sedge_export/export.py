@@ -69,6 +69,7 @@ def export(
     dropped: float = 0.0,
     backends: Sequence[str] = (ONNXRUNTIME,),
     measure: bool = False,
+    labels: Sequence[str] = (),
 ) -> BundleManifest:
     """Write the model's bundle. Returns its manifest.
 
@@ -81,12 +82,14 @@ def export(
     form, without this share of the channels of every axis: its tensors have the names and the order of the
     whole model's, and are slices of them. ``backends`` are the runtimes that get programs, names of
     ``target.TARGETS``. With ``measure`` the memory of a step is measured in each, which takes a second or
-    more (``step_memory``).
+    more (``step_memory``). ``labels`` are the classes' names.
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
     """
     _check_backends(backends)
+    if labels and len(labels) != num_classes:
+        raise ExportError(f"{len(labels)} labels, expected {num_classes}, one for each class")
     x = _sample_batch(sample_input, batch_size)
     with _one_reason():
         choice = chosen(num_classes, target, loss, metric)
@@ -110,6 +113,8 @@ def export(
     bundle = _bundle(form, lowered, _worst(measured), name, x, row, num_classes, choice, costs)
     if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
         raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
+    named = msgspec.structs.replace(bundle.manifest, labels=tuple(labels))
+    bundle = msgspec.structs.replace(bundle, manifest=named)
     if measure:
         bundle = with_memory(bundle, form.network.theta)
     save(folder, bundle, form.network.theta)

@@ -1,0 +1,186 @@
+"""The device's model on a Unix socket, for programs that may not read the agent's state.
+
+    curl --unix-socket /run/sedge-edge/model.sock --data-binary @x.npy http://localhost/predict
+
+HTTP, one request at a time, so that nobody takes the device's memory:
+
+    GET  /          the model as JSON: name, input type and shape, number of classes and their labels
+    POST /predict   inputs (N, ...) as .npy, or as JSON (nested lists, Content-Type application/json). The
+                    answer has the same form: outputs (N, C) as .npy, or JSON {"outputs": [[...]]}, for a
+                    classifier with "classes", "probabilities" and "labels"
+
+What is wrong with a request is one line of text, with status 400 or above. Whoever may open the socket may
+ask.
+"""
+
+import contextlib
+import io
+import json
+import os
+import socketserver
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.serving import Model
+from sedge_protocol.errors import ConfigError, DataError, SedgeError
+from sedge_protocol.host.disk import translated
+
+# Inputs of one request, in bytes: 27 images of 224 x 224 x 3 in float32. More come in parts.
+MAX_BODY = 16 << 20
+# A client that is silent for so long loses its turn, in seconds.
+PATIENCE_S = 5.0
+_JSON = "application/json"
+
+
+class ModelSocket:
+    """Serves a device's newest model at ``path``, in a thread of its own. Use it as a context.
+
+    ``opened`` makes the model, at the first request: where nobody asks, it takes no memory. Entering raises
+    ``StorageError`` when there can be no socket.
+    """
+
+    def __init__(self, path: Path, opened: Callable[[], Model]) -> None:
+        self._path = path
+        self._opened = opened
+        self._model: Model | None = None
+
+    def __enter__(self) -> "ModelSocket":
+        with translated("open the socket", self._path):
+            if self._path.is_socket():  # a killed agent leaves its own
+                self._path.unlink()
+            self._server = _Server(str(self._path), self.model)
+            os.chmod(self._path, 0o666)
+        threading.Thread(target=self._server.serve_forever, name="model", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def model(self) -> Model:
+        """The model. Raises ``ConfigError`` while there is none, ``StorageError`` for the disk."""
+        if self._model is None:
+            self._model = self._opened()
+        return self._model
+
+
+class _Server(socketserver.UnixStreamServer):
+    def __init__(self, path: str, model: Callable[[], Model]) -> None:
+        self.model = model
+        super().__init__(path, _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is nobody's problem."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = PATIENCE_S
+
+    def _model(self) -> Model:
+        return cast(_Server, self.server).model()
+
+    def do_GET(self) -> None:
+        """What the model is."""
+        if self.path == "/":
+            self._answer(lambda: (_JSON, _described(self._model())))
+        else:
+            self._say(404, "text/plain", b"GET / or POST /predict\n")
+
+    def do_POST(self) -> None:
+        """The model's outputs."""
+        length = self.headers.get("Content-Length", "")
+        if self.path != "/predict":
+            self._say(404, "text/plain", b"GET / or POST /predict\n")
+        elif not length.isdecimal() or int(length) > MAX_BODY:
+            text = f"Content-Length: found {length!r}, expected at most {MAX_BODY}\n"
+            self._say(413, "text/plain", text.encode())
+        else:
+            body = self.rfile.read(int(length))
+            self._answer(lambda: self._predicted(body))
+
+    def _predicted(self, body: bytes) -> tuple[str, bytes]:
+        """Type and bytes of the answer."""
+        model = self._model()
+        if self.headers.get_content_type() == _JSON:
+            return _JSON, _as_json(model, _from_json(body))
+        found = io.BytesIO()
+        np.save(found, model.predict(_from_npy(body)))
+        return "application/octet-stream", found.getvalue()
+
+    def _answer(self, made: Callable[[], tuple[str, bytes]]) -> None:
+        try:
+            self._say(200, *made())
+        except SedgeError as exc:
+            self._say(_status(exc), "text/plain", f"{exc}\n".encode())
+
+    def _say(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged: any program on the device could fill the log."""
+
+
+def _status(error: SedgeError) -> int:
+    if isinstance(error, DataError):
+        return 400
+    return 503 if isinstance(error, ConfigError) else 500
+
+
+def _described(model: Model) -> bytes:
+    manifest = model.manifest
+    fields = {
+        "name": manifest.name,
+        "input": {"dtype": manifest.input.dtype, "shape": manifest.input.shape},
+        "num_classes": manifest.num_classes,
+        "labels": manifest.labels,
+    }
+    return json.dumps(fields).encode()
+
+
+def _from_npy(body: bytes) -> NDArray[np.generic]:
+    try:
+        found = np.load(io.BytesIO(body), allow_pickle=False)
+    except Exception as exc:  # numpy raises several kinds of error for damaged bytes
+        raise DataError(f"inputs: {exc}, expected .npy") from exc
+    if not isinstance(found, np.ndarray):
+        raise DataError("inputs: found an archive, expected one array as .npy")
+    return found
+
+
+def _from_json(body: bytes) -> NDArray[np.generic]:
+    try:
+        found: NDArray[np.generic] = np.array(json.loads(body))
+    except (ValueError, RecursionError) as exc:
+        raise DataError(f"inputs: {exc}, expected nested lists of numbers as JSON") from exc
+    return found
+
+
+def _as_json(model: Model, inputs: NDArray[np.generic]) -> bytes:
+    if not model.manifest.num_classes:
+        return json.dumps({"outputs": model.predict(inputs).tolist()}).encode()
+    found = model.classify(inputs)
+    fields = {
+        "outputs": found.outputs.tolist(),
+        "classes": found.classes.tolist(),
+        "probabilities": found.probabilities.tolist(),
+        "labels": [found.labels[one] for one in found.classes] if found.labels else [],
+    }
+    return json.dumps(fields).encode()

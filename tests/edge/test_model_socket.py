@@ -1,0 +1,150 @@
+"""The device's model for programs that may not read the agent's folder: over HTTP, on a Unix socket."""
+
+import http.client
+import io
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.edge.home import make_home, put_models
+from tests.edge.test_prediction import forward, rows
+
+from sedge_edge import Model
+from sedge_edge.model_socket import MAX_BODY, ModelSocket
+from sedge_protocol.errors import StorageError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import pack, unpack
+
+JSON = {"Content-Type": "application/json"}
+LABELS = ("cat", "dog", "fish")
+
+
+class Local(http.client.HTTPConnection):
+    """The standard library's client, on a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+def ask(
+    path: Path, method: str, where: str, body: bytes = b"", headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    client = Local(path)
+    client.request(method, where, body, headers or {})
+    answer = client.getresponse()
+    return answer.status, answer.read()
+
+
+def npy(array: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A device without a model so far."""
+    return make_home(tmp_path / "home")
+
+
+@pytest.fixture
+def served(home: Path, tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "model.sock"
+    with ModelSocket(path, lambda: Model(home.parent / "state")):
+        yield path
+    assert not path.exists()
+
+
+def test_arrays_and_json(home: Path, served: Path, tiny: tuple[bytes, Theta]) -> None:
+    bundle = unpack(tiny[0])
+    named = msgspec.structs.replace(
+        bundle, manifest=msgspec.structs.replace(bundle.manifest, labels=LABELS)
+    )
+    put_models(home, pack(named), {"first": tiny[1]})
+    expected = forward(tiny[1], rows())
+    status, body = ask(served, "POST", "/predict", npy(rows()))
+    assert status == 200
+    np.testing.assert_allclose(np.load(io.BytesIO(body)), expected, rtol=1e-5, atol=1e-6)
+
+    status, body = ask(served, "POST", "/predict", json.dumps(rows().tolist()).encode(), JSON)
+    found = json.loads(body)
+    np.testing.assert_allclose(found["outputs"], expected, rtol=1e-5, atol=1e-6)
+    assert found["classes"] == expected.argmax(axis=1).tolist()
+    assert found["labels"] == [LABELS[one] for one in found["classes"]]
+    powers = np.exp(expected)
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found["probabilities"], shares, rtol=1e-4)
+
+    assert json.loads(ask(served, "GET", "/")[1]) == {
+        "name": "tiny",
+        "input": {"dtype": "float32", "shape": [6]},
+        "num_classes": 3,
+        "labels": list(LABELS),
+    }
+
+
+def test_whoever_may_open_it_may_ask(served: Path) -> None:
+    assert stat.S_IMODE(os.stat(served).st_mode) == 0o666
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "headers", "status", "said"),
+    [
+        ("/predict", b"no array", {}, 400, b"expected .npy"),
+        ("/predict", b"[[1, 2]", JSON, 400, b"expected nested lists of numbers as JSON"),
+        ("/predict", b"[[1], [2, 3]]", JSON, 400, b"expected nested lists of numbers as JSON"),
+        ("/predict", b'["a"]', JSON, 400, b"expected numbers"),
+        ("/predict", npy(np.zeros((1, 5))), {}, 400, b"x has rows of shape (5,)"),
+        ("/predict", b"", {"Content-Length": str(MAX_BODY + 1)}, 413, b"expected at most"),
+        ("/predict", b"", {"Content-Length": "-1"}, 413, b"expected at most"),
+        ("/elsewhere", b"", {}, 404, b"POST /predict"),
+    ],
+)
+def test_bad_requests_leave_it_in_service(
+    home: Path,
+    served: Path,
+    tiny: tuple[bytes, Theta],
+    where: str,
+    body: bytes,
+    headers: dict[str, str],
+    status: int,
+    said: bytes,
+) -> None:
+    put_models(home, tiny[0], {"first": tiny[1]})
+    found, text = ask(served, "POST", where, body, headers)
+    assert (found, text.count(b"\n")) == (status, 1) and said in text
+    assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+
+
+def test_a_device_without_a_model_gets_one(
+    home: Path, served: Path, tiny: tuple[bytes, Theta]
+) -> None:
+    found = ask(served, "POST", "/predict", npy(rows()))
+    assert found[0] == 503
+    put_models(home, tiny[0], {"first": tiny[1]})
+    assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+
+
+def test_what_a_killed_agent_left_is_replaced_and_nothing_else(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "left.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with ModelSocket(path, lambda: Model(home.parent / "state")):
+        assert ask(path, "GET", "/")[0] == 503
+    path.write_text("a file")
+    with pytest.raises(StorageError, match=f"open the socket {path}"):
+        ModelSocket(path, lambda: Model(home.parent / "state")).__enter__()
+    assert path.read_text() == "a file"

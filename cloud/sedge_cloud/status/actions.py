@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sedge_cloud.admin.enrolment import revoke_device
-from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.admin.runs import delete_run, stop_run
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status.records import Fleet
 from sedge_cloud.store.database import Store
@@ -29,10 +29,20 @@ def find(verb: str, name: str, facts: Fleet) -> Action:
             raise ConfigError("name", name, "the name of a running run")
         text = "The run ends after the updates that it already has. Its models and receipts stay."
         return Action(verb, name, text, lambda store, cloud: stop_run(store, name))
+    if verb == "delete":
+        run = facts.run(name)
+        if run is None or run.status == "running":
+            raise ConfigError("name", name, "the name of a run that has ended")
+        text = "Its rounds, its models and what it knows of each device are gone for good."
+        return Action(verb, name, text, lambda store, cloud: _delete(store, name))
     if verb == "revoke":
         device = next((device for device in facts.devices if device.device == name), None)
         if device is None or device.state == "revoked":
             raise ConfigError("name", name, "the id of a device that is not revoked")
         text = "The coordinator no longer listens to this device until `device reissue`."
         return Action(verb, name, text, lambda store, cloud: revoke_device(store, cloud, name))
-    raise ConfigError("verb", verb, "stop or revoke")
+    raise ConfigError("verb", verb, "stop, delete or revoke")
+
+
+def _delete(store: Store, name: str) -> None:
+    delete_run(store, name)

@@ -143,6 +143,17 @@ def test_an_action_needs_the_pages_own_form(site: Site) -> None:
     assert site.seen.cloud.core.runs[RUN].status == "stopped"
 
 
+def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:
+    site.post("stop", RUN)
+    assert f"confirm?verb=delete&amp;name={RUN}" in site.ask("/")[1]
+    assert site.post("delete", RUN) == 303
+    store = Store(site.seen.state, durable=False)
+    assert store.runs() == []
+    store.close()
+    status, text = site.ask("/")
+    assert status == 200 and "None yet" in text
+
+
 @pytest.mark.parametrize(
     ("verb", "name"), [("stop", "none"), ("revoke", "none"), ("delete", RUN), ("", "")]
 )

@@ -5,12 +5,14 @@ benchmark's result contains them. A result that is missing or outdated becomes a
 with the reason.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
+
+from tools.bench.emulator_figures import attacks, emulator, frameworks, training
+from tools.bench.figure import Figure, loaded, mid
 
 from sedge_cloud.status.numbers import percent, size
 from sedge_emulate.result import StrategyResult, headline, read_json
@@ -19,8 +21,6 @@ from sedge_protocol.errors import SedgeError
 RESULTS = Path(__file__).parent / "results"
 # Updates a second on one core, by the share of elements that an update keeps.
 TARGET_UPDATES = {0.5: 200, 0.01: 900}
-# Milliseconds besides training that a device may cost an emulation, and the share of the example's time.
-TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
 # The time limit for encoding the demo's update.
 TARGET_ENCODE_MS = 10.0
 # The coded vectors (codec.py): the share of the elements and the coding of their values.
@@ -38,21 +38,6 @@ CODED = {
 }
 # What a cell of compression.py has: accuracies, then bytes.
 MEANS = ("before", "before_worst", "after", "after_worst", "up", "down", "newcomer_down")
-# The error with two hostile devices of ten, relative to that of a fleet without any.
-TARGET_ERROR = 2.0
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One line of a table; ``met`` are the targets in words, and whether each is met.
-
-    The ``short`` ones are in the README's table.
-    """
-
-    what: str
-    measured: str
-    met: tuple[tuple[str, bool], ...] = ()
-    short: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,30 +119,6 @@ def compression(path: Path) -> list[Figure]:
     return [figure(*key, cells) for key, cells in grouped.items()]
 
 
-def attacks(path: Path) -> list[Figure]:
-    """What hostile devices cost, over the seeds; the first row has none."""
-    clean, *attacked = loaded(path)["rows"]
-
-    def percents(row: dict[str, Any]) -> str:
-        default, none = (percent(fmean(row[key])) for key in ("default", "none"))
-        return f"{default}; {none} without any [robust]"
-
-    error = 1 - fmean(clean["none"])
-    return [Figure("accuracy, nobody hostile", percents(clean))] + [
-        Figure(
-            f"accuracy, 2 of 10 devices hostile: {row['attack']}",
-            percents(row),
-            (
-                (
-                    f"error at most {TARGET_ERROR:g} times",
-                    1 - fmean(row["default"]) <= TARGET_ERROR * error,
-                ),
-            ),
-        )
-        for row in attacked
-    ]
-
-
 def codec(path: Path) -> list[Figure]:
     """The vectors that are sent, coded whole: means over all rounds and devices."""
     found = loaded(path)
@@ -202,30 +163,6 @@ def personal(path: Path) -> list[Figure]:
     return figures
 
 
-def training(path: Path) -> list[Figure]:
-    """The batched trainer against a simulator's loop."""
-    figures: list[Figure] = []
-    for name, row in loaded(path)["training"].items():
-        if name == "cuda":
-            rates = ", ".join(f"{case} {rate:,.0f}" for case, rate in row.items())
-            figures.append(Figure("100 devices at a time on CUDA", f"{rates} examples/s"))
-            continue
-        if name == "beside":
-            for example, ratios in row.items():
-                speeds = ", ".join(f"{n} {r:.2f}" for n, r in ratios.items() if n != "autograd")
-                what = f"training of examples/{example} by other trainers, autograd is 1"
-                figures.append(Figure(what, speeds))
-            continue
-        met = ((f"at least {row['target']:g} times", row["ratio"] >= row["target"]),)
-        what = f"devices trained on one host, {name} ({row['trainer']}), against FL-bench's loop"
-        measured = (
-            f"{row['rate']:,.0f} examples/s, {row['ratio']:.2f} times as fast "
-            f"({row['per_core']:.2f} per core and processor time)"
-        )
-        figures.append(Figure(what, measured, met, name == "avgcnn"))
-    return figures
-
-
 def agent_memory(path: Path) -> list[Figure]:
     """What the agent costs a device."""
     row = loaded(path)
@@ -240,6 +177,18 @@ def disk(path: Path) -> list[Figure]:
     measured = f"{size(row['written_bytes'])} with {row['fsyncs']:g} fsyncs"
     met = [(f"at most {most:g} {name}", row[name] <= most) for name, most in row["target"].items()]
     return [Figure(what, measured, tuple(met))]
+
+
+def status_page(path: Path) -> list[Figure]:
+    """What the status page of a large fleet costs the coordinator, and how long a browser waits for it."""
+    row = loaded(path)
+    what = f"the status page of {row['devices']:,} devices, {row['readers']} readers, constant news"
+    measured = (
+        f"{1000 * row['first_paint_s']:.0f} ms and {size(row['page_bytes'])} to the first paint; "
+        f"{percent(row['recorder_share'])} of the loop's time without a page, "
+        f"{percent(row['loop_share'])} with all readers"
+    )
+    return [Figure(what, measured, (("at most 1 %", row["loop_share"] <= 0.01),))]
 
 
 def scoring(path: Path) -> list[Figure]:
@@ -323,70 +272,6 @@ def flood(path: Path) -> list[Figure]:
     ]
 
 
-def emulator(path: Path) -> list[Figure]:
-    """What an emulation costs besides training."""
-    found = loaded(path)
-    figures: list[Figure] = []
-    for row in found["emulator"]:
-        what = f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round"
-        measured = (
-            f"{row['cost_ms']:.1f} ms of a core a device round beside training, "
-            f"{row['device_rounds_per_s']:g} device rounds a second, "
-            f"{size(row['peak_rss_bytes'])} of memory"
-        )
-        target = f"at most {TARGET_DISPATCH_MS:g} ms"
-        met = ((target, row["cost_ms"] <= TARGET_DISPATCH_MS),)
-        figures.append(Figure(what, measured, met))
-    example = found["example"]
-    what = f"examples/thousand.toml, {example['device_rounds']:,} device rounds"
-    measured = (
-        f"{example['wall_s']:.0f} s, {example['device_rounds_per_s']:g} device rounds a second, "
-        f"{example['overhead']:.1%} of the time beside training, "
-        f"{size(example['peak_rss_bytes'])} of memory"
-    )
-    target = f"at most {TARGET_OVERHEAD:.0%} beside training"
-    met = ((target, example["overhead"] <= TARGET_OVERHEAD),)
-    return [*figures, Figure(what, measured, met, True)]
-
-
-def frameworks(path: Path) -> list[Figure]:
-    """The same work in other frameworks."""
-    found = loaded(path)["frameworks"]
-    own = found["sedge"]
-    figures: list[Figure] = []
-    for name, row in found.items():
-        versions = ", ".join(f"{key} {value}" for key, value in row.get("versions", {}).items())
-        title = f"{name} ({versions})" if versions else name
-        what = f"ten devices of 256 images, one round of FedAvg by {title}"
-        if "why" in row:
-            figures.append(Figure(what, row["why"]))
-            continue
-        measured = (
-            f"{row['round_s']:.2f} s, {row['examples_s']:,.0f} examples/s, "
-            f"{row['dispatch_ms']:.1f} ms a device without training"
-        )
-        if name == "sedge":
-            met = (
-                (f"at most {TARGET_DISPATCH_MS:g} ms", row["dispatch_ms"] <= TARGET_DISPATCH_MS),
-            )
-            figures.append(Figure(what, measured, met))
-        else:
-            ratio = row["round_s"] / own["round_s"] if "round_s" in own else None
-            against = f"; sedge-emulate is {ratio:.1f} times as fast" if ratio else ""
-            figures.append(Figure(what, measured + against, short=name == "flower"))
-    return figures
-
-
-def loaded(path: Path) -> Any:
-    """The JSON line that a benchmark ended with."""
-    return json.loads(path.read_text())
-
-
-def mid(rows: Sequence[Any], key: str) -> float:
-    """The median over the rows. Raises ``ValueError`` when there are none."""
-    return float(median(row[key] for row in rows))
-
-
 # Result name: title, command, reader.
 BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "demo": ("Bytes of a fleet", "make demo", traffic),
@@ -404,6 +289,7 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "scoring": ("Personal parameters", "tools/bench/scoring.py", scoring),
     "coordinator": ("Coordinator", "tools/bench/coordinator.py", coordinator),
     "broker": ("Link and broker", "tools/bench/broker.py", broker),
+    "status_page": ("Status page", "python -m tools.bench.status_page", status_page),
     "flood": ("One device's flood", "python -m tools.bench.flood", flood),
     "training": ("Training many devices on one host", "tools/bench/training.py", training),
     "emulator": ("The emulator beside training", "tools/bench/emulator.py", emulator),

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tools.bench.figures import RESULTS, Figure, Section, sections
+from tools.bench.figure import Figure
+from tools.bench.figures import RESULTS, Section, sections
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 HEAD = """\

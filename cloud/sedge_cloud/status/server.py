@@ -39,6 +39,9 @@ from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
 # Facts are read again after this, however many look; a stream says so at least once in BEAT_S.
 FRESH_S, BEAT_S = 1.0, 15.0
+# Of a large fleet they are read again so much later that reading and drawing take at most this share of a
+# processor, which the coordinator's loop shares; but no later than this.
+SHARE, STALE_S = 0.01, 5.0
 # More open streams than this are refused: each has a page that also works by itself.
 MAX_STREAMS = 64
 # A form of the page is far smaller.
@@ -55,6 +58,7 @@ class Snapshot:
         self._facts: Fleet | None = None
         self._essence: object = None
         self._at = 0.0
+        self._cpu = 0.0  # this thread's processor time, in seconds, when they were read
         self._pages: dict[tuple[str | None, bool], str] = {}
         self.changes = 0
 
@@ -66,8 +70,11 @@ class Snapshot:
         return self._reader
 
     def facts(self) -> Fleet:
-        """The facts, a second old at most. Raises ``StorageError``."""
-        if self._facts is None or time.monotonic() - self._at >= FRESH_S:
+        """The facts, ``FRESH_S`` old, or ``STALE_S`` of a large fleet. Raises ``StorageError``."""
+        spent = time.thread_time() - self._cpu
+        age = max(FRESH_S, min(spent / SHARE, STALE_S))
+        if self._facts is None or time.monotonic() - self._at >= age:
+            self._cpu = time.thread_time()
             self._facts, self._at = self.reader().read(), time.monotonic()
             self._pages.clear()
             now = essence(self._facts)

@@ -1,0 +1,116 @@
+"""Figures of emulated fleets: training, the engine, hostile devices, other frameworks."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tools.bench.figure import Figure, loaded
+
+from sedge_cloud.status.numbers import percent, size
+
+# Milliseconds besides training that a device may cost an emulation, and the share of the example's time.
+TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
+# The error with two hostile devices of ten, relative to that of a fleet without any.
+TARGET_ERROR = 2.0
+
+
+def attacks(path: Path) -> list[Figure]:
+    """What hostile devices cost, over the seeds; the first row has none."""
+    clean, *attacked = loaded(path)["rows"]
+
+    def percents(row: dict[str, Any]) -> str:
+        default, none = (percent(fmean(row[key])) for key in ("default", "none"))
+        return f"{default}; {none} without any [robust]"
+
+    error = 1 - fmean(clean["none"])
+    return [Figure("accuracy, nobody hostile", percents(clean))] + [
+        Figure(
+            f"accuracy, 2 of 10 devices hostile: {row['attack']}",
+            percents(row),
+            (
+                (
+                    f"error at most {TARGET_ERROR:g} times",
+                    1 - fmean(row["default"]) <= TARGET_ERROR * error,
+                ),
+            ),
+        )
+        for row in attacked
+    ]
+
+
+def training(path: Path) -> list[Figure]:
+    """The batched trainer against a simulator's loop."""
+    figures: list[Figure] = []
+    for name, row in loaded(path)["training"].items():
+        if name == "cuda":
+            rates = ", ".join(f"{case} {rate:,.0f}" for case, rate in row.items())
+            figures.append(Figure("100 devices at a time on CUDA", f"{rates} examples/s"))
+            continue
+        if name == "beside":
+            for example, ratios in row.items():
+                speeds = ", ".join(f"{n} {r:.2f}" for n, r in ratios.items() if n != "autograd")
+                what = f"training of examples/{example} by other trainers, autograd is 1"
+                figures.append(Figure(what, speeds))
+            continue
+        met = ((f"at least {row['target']:g} times", row["ratio"] >= row["target"]),)
+        what = f"devices trained on one host, {name} ({row['trainer']}), against FL-bench's loop"
+        measured = (
+            f"{row['rate']:,.0f} examples/s, {row['ratio']:.2f} times as fast "
+            f"({row['per_core']:.2f} per core and processor time)"
+        )
+        figures.append(Figure(what, measured, met, name == "avgcnn"))
+    return figures
+
+
+def emulator(path: Path) -> list[Figure]:
+    """What an emulation costs besides training."""
+    found = loaded(path)
+    figures: list[Figure] = []
+    for row in found["emulator"]:
+        what = f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round"
+        measured = (
+            f"{row['cost_ms']:.1f} ms of a core a device round beside training, "
+            f"{row['device_rounds_per_s']:g} device rounds a second, "
+            f"{size(row['peak_rss_bytes'])} of memory"
+        )
+        target = f"at most {TARGET_DISPATCH_MS:g} ms"
+        met = ((target, row["cost_ms"] <= TARGET_DISPATCH_MS),)
+        figures.append(Figure(what, measured, met))
+    example = found["example"]
+    what = f"examples/thousand.toml, {example['device_rounds']:,} device rounds"
+    measured = (
+        f"{example['wall_s']:.0f} s, {example['device_rounds_per_s']:g} device rounds a second, "
+        f"{example['overhead']:.1%} of the time beside training, "
+        f"{size(example['peak_rss_bytes'])} of memory"
+    )
+    target = f"at most {TARGET_OVERHEAD:.0%} beside training"
+    met = ((target, example["overhead"] <= TARGET_OVERHEAD),)
+    return [*figures, Figure(what, measured, met, True)]
+
+
+def frameworks(path: Path) -> list[Figure]:
+    """The same work in other frameworks."""
+    found = loaded(path)["frameworks"]
+    own = found["sedge"]
+    figures: list[Figure] = []
+    for name, row in found.items():
+        versions = ", ".join(f"{key} {value}" for key, value in row.get("versions", {}).items())
+        title = f"{name} ({versions})" if versions else name
+        what = f"ten devices of 256 images, one round of FedAvg by {title}"
+        if "why" in row:
+            figures.append(Figure(what, row["why"]))
+            continue
+        measured = (
+            f"{row['round_s']:.2f} s, {row['examples_s']:,.0f} examples/s, "
+            f"{row['dispatch_ms']:.1f} ms a device without training"
+        )
+        if name == "sedge":
+            met = (
+                (f"at most {TARGET_DISPATCH_MS:g} ms", row["dispatch_ms"] <= TARGET_DISPATCH_MS),
+            )
+            figures.append(Figure(what, measured, met))
+        else:
+            ratio = row["round_s"] / own["round_s"] if "round_s" in own else None
+            against = f"; sedge-emulate is {ratio:.1f} times as fast" if ratio else ""
+            figures.append(Figure(what, measured + against, short=name == "flower"))
+    return figures

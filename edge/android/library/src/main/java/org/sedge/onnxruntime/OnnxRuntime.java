@@ -28,7 +28,7 @@ public final class OnnxRuntime implements Backend {
     // A graph knows its inputs and outputs by name, a Program by position: bundle.md's order.
     private static final List<String> INPUTS = Arrays.asList("theta", "frozen", "x", "y", "w", "noise");
     private static final List<String> OUTPUTS = Arrays.asList(
-            "gradient", "loss", "statistics", "loss_sum", "correct_count", "weight_sum", "logits");
+            "gradient", "loss", "statistics", "loss_sum", "metric_sum", "weight_sum", "logits");
 
     @Override
     public String name() {

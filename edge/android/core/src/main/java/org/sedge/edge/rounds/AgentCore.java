@@ -338,8 +338,8 @@ public final class AgentCore {
         jobRetryAt = Double.NaN; // the freed bytes may be the room that a job lacked
         if (rejected == null) {
             long[] bytes = effects.since(run);
-            listener.finished(run, (int) round, waiting.get(Pending.BEFORE), waiting.get(Pending.AFTER), bytes[0],
-                    bytes[1]);
+            listener.finished(run, (int) round, waiting.get(Pending.METRIC), waiting.get(Pending.BEFORE),
+                    waiting.get(Pending.AFTER), bytes[0], bytes[1]);
         } else {
             listener.declined(run, (int) round, rejected);
         }

@@ -94,12 +94,17 @@ public final class GlobalModel {
         if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
             throw new CodecError("vector of " + data.length + " bytes, expected " + 4L * size);
         }
-        float[] theta = new float[size];
-        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(theta);
-        return theta;
+        return floats(data);
     }
 
-    /** The bytes that {@link #vector} reads. */
+    /** The vector in bytes that {@link #bytes} made. */
+    public static float[] floats(byte[] data) {
+        float[] found = new float[data.length / 4];
+        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
+        return found;
+    }
+
+    /** A vector (n,) as little-endian float32. */
     public static byte[] bytes(float[] theta) {
         ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
         out.asFloatBuffer().put(theta);

@@ -59,7 +59,8 @@ public final class Programs {
         try {
             return backend.load(file, onnx ? null : name);
         } catch (BackendException error) {
-            throw new CodecError("bundle '" + bundle.name + "': program '" + name + "': " + error.getMessage(), error);
+            throw new CodecError("bundle '" + bundle.name + "': program '" + name
+                    + "' cannot be loaded: " + error.getMessage(), error);
         }
     }
 }

@@ -75,9 +75,7 @@ def bundle() -> tuple[Bundle, Theta]:
     """The bundle, and the theta (n,) to begin with."""
     files = {
         "gradient": _program(f"float[{N}] gradient, float loss", HITS, GRADIENT),
-        "evaluate": _program(
-            "float loss_sum, float metric_sum, float weight_sum", HITS, EVALUATE
-        ),
+        "evaluate": _program("float loss_sum, float metric_sum, float weight_sum", HITS, EVALUATE),
     }
     listed = [
         Program(name, ONNXRUNTIME, name, hashlib.sha256(data).hexdigest())

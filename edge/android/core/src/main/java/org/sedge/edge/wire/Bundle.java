@@ -37,7 +37,7 @@ public final class Bundle {
     private static final Schema LOSS = Schema.whole();
 
     static {
-        LOSS.required("name", Type.text(1, 256));
+        LOSS.optional("name", Type.text(1, 256), "cross_entropy");
         LOSS.optional("label_smoothing", Type.number(0, false, Math.nextDown(1.0)), 0.0);
         LOSS.optional("class_weights", Type.list(Type.number(0, false, 1e6), 0, MAX_BYTES), null);
     }

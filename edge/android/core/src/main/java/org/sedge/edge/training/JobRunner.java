@@ -13,10 +13,10 @@ import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.rounds.Blobs;
 import org.sedge.edge.rounds.GlobalModel;
 import org.sedge.edge.rounds.State.Run;
-import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.training.Trainer.Trained;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Layout.Tensor;
 import org.sedge.edge.wire.Messages.Codec;
 import org.sedge.edge.wire.Messages.Order;
@@ -29,7 +29,6 @@ import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Update;
 
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -68,19 +67,12 @@ public final class JobRunner {
     }
 
     private Outcome done(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
-        long began = System.nanoTime();
         Struct order = job.order;
-        Struct work = order.get(Order.WORK);
         Bundle bundle = Bundle.unpack(blobs.read(order.get(Order.BUNDLE).sha256));
         Fitting.check(train, bundle);
         Fitting.check(test, bundle);
-        List<Tensor> kept = bundle.layout.named(work.get(Work.KEEP));
-        List<Struct> trainings = new ArrayList<>(work.get(Work.THEN));
-        Struct first = work.get(Work.TRAINING);
-        trainings.add(0, first == null ? Training.SCHEMA.empty() : first);
-        for (Struct training : trainings) {
-            bundle.layout.named(training.get(Training.FREEZE));
-        }
+        List<Tensor> kept = bundle.layout.named(order.get(Order.WORK).get(Work.KEEP));
+        List<Struct> trainings = trainings(order.get(Order.WORK), bundle.layout);
         float[] start = start(job, bundle.layout.size, kept);
         float[] correction = null;
         if (order.get(Order.CORRECTION) != null) {
@@ -89,80 +81,38 @@ public final class JobRunner {
         }
         try (Trainer trainer = programs.open(bundle)) {
             byte[] same = jobHash(job);
+            Attempt attempt = new Attempt(trainer, order, trainings);
             Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
-            Struct before = earlier == null ? trainer.evaluate(start, test) : earlier.get(Checkpoint.BEFORE);
-            double spent = earlier == null ? 0 : earlier.get(Checkpoint.SECONDS);
-            long steps = earlier == null ? 0 : earlier.get(Checkpoint.EARLIER_STEPS);
-            byte[] moments = earlier == null ? null : earlier.get(Checkpoint.MOMENTS);
-            Progress resume = earlier == null ? begun(job, trainings.get(0), start) : Checkpoint.progress(earlier);
-            Trained trained = null;
-            StepTime time = new StepTime();
-            for (int phase = earlier == null ? 0 : earlier.get(Checkpoint.PHASE).intValue();
-                    phase < trainings.size(); phase++) {
-                Struct training = trainings.get(phase);
-                float[] from = resume != null ? resume.vectors.get(0) : trained == null ? start : trained.theta;
-                try {
-                    time.begins(resume == null ? 0 : resume.steps);
-                    trained = trainer.train(from, train, training, phaseSeed(order.get(Order.SEED), phase), start,
-                            correction, resume, stopped);
-                    time.ends(trained.steps);
-                } catch (Trainer.Stopped stop) {
-                    Struct checkpoint = Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, same)
-                            .with(Checkpoint.BEFORE, before).with(Checkpoint.PHASE, (long) phase)
-                            .with(Checkpoint.EARLIER_STEPS, steps).with(Checkpoint.MOMENTS, moments)
-                            .with(Checkpoint.SECONDS, spent + seconds(began));
-                    throw new JobStopped(stop.getMessage(), kept(Checkpoint.with(checkpoint, stop.progress)));
-                }
-                if (phase == 0 && training.get(Training.OPTIMIZER_STATE).equals("keep")) {
-                    moments = Moments.encode(training, trained.optimizer);
-                }
-                resume = null;
-                steps += trained.steps;
+            if (earlier == null) {
+                byte[] moments = job.kept.get(Run.MOMENTS);
+                attempt.begin(moments == null ? null : blobs.read(moments), start);
+            } else {
+                attempt.resume(earlier);
             }
-            Struct after = trainer.evaluate(trained.theta, test);
-            Struct report = Report.SCHEMA.empty().with(Report.RUN, order.get(Order.RUN))
+            Trained trained;
+            try {
+                trained = attempt.train(start, correction, train, test, stopped);
+            } catch (Trainer.Stopped stop) {
+                throw new JobStopped(stop.getMessage(), kept(attempt.checkpoint(same, stop.progress)));
+            }
+            Struct report = attempt.report(trained, test).with(Report.RUN, order.get(Order.RUN))
                     .with(Report.ROUND, order.get(Order.ROUND)).with(Report.TASK, order.get(Order.TASK))
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.get(Order.MODEL_HASH))
                     .with(Report.PATCH_HASH, order.get(Order.PATCH_HASH))
-                    .with(Report.NUM_EXAMPLES, (long) train.count()).with(Report.BEFORE, before)
-                    .with(Report.AFTER, after).with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps)
-                    .with(Report.SECONDS, spent + seconds(began)).with(Report.STEP_S, time.ofStep());
-            return complete(job, report, bundle.metric, start, trained.theta, kept, moments);
+                    .with(Report.NUM_EXAMPLES, (long) train.count());
+            return complete(job, report, bundle.metric, start, trained.theta, kept, attempt.moments);
         }
     }
 
-    /** Where the first training begins: with the optimizer that the last round left, if the order says so. */
-    private Progress begun(Job job, Struct training, float[] start) throws StorageError {
-        byte[] name = job.kept.get(Run.MOMENTS);
-        return name == null || !training.get(Training.OPTIMIZER_STATE).equals("keep")
-                ? null : Moments.begin(blobs.read(name), training, start);
-    }
-
-    /** The seconds of a training step, over all that this attempt makes. */
-    private static final class StepTime {
-        private double seconds;
-        private long steps;
-        private long from;
-        private long began;
-
-        void begins(long step) {
-            from = step;
-            began = System.nanoTime();
+    /** The first training, and those that follow it; their names are checked. */
+    private static List<Struct> trainings(Struct work, Layout layout) {
+        List<Struct> trainings = new ArrayList<>(work.get(Work.THEN));
+        Struct first = work.get(Work.TRAINING);
+        trainings.add(0, first == null ? Training.SCHEMA.empty() : first);
+        for (Struct training : trainings) {
+            layout.named(training.get(Training.FREEZE));
         }
-
-        void ends(long step) {
-            seconds += JobRunner.seconds(began);
-            steps += step - from;
-        }
-
-        /** null where there was none. */
-        Double ofStep() {
-            return steps == 0 ? null : seconds / steps;
-        }
-    }
-
-    private static double seconds(long began) {
-        return (System.nanoTime() - began) / 1e9;
+        return trainings;
     }
 
     /** The checkpoint as a blob; null where the disk refuses, as a stop must not fail. */
@@ -258,11 +208,5 @@ public final class JobRunner {
         }
         return Digests.sha256(MsgPack.pack(Arrays.asList(job.order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
                 job.kept.get(Run.MOMENTS), targets.array())));
-    }
-
-    /** The seed of an order's trainings: the order's own first, then as the Python agent has them. */
-    private static long phaseSeed(long seed, int phase) {
-        byte[] digest = Digests.sha256((seed + " " + phase).getBytes(StandardCharsets.US_ASCII));
-        return phase == 0 ? seed : Long.reverseBytes(ByteBuffer.wrap(digest).getLong()) >>> 1;
     }
 }

@@ -28,10 +28,11 @@ from sedge_edge.data import load_source
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.job import WorkerContext, run_job
 from sedge_edge.training.preparation import NOTHING, Job
+from sedge_edge.training.trainer import TrainingDiverged
 from sedge_export import export
 from sedge_export.models import avgcnn
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
-from sedge_protocol.errors import DataError
+from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.bundle import load, pack
 from sedge_protocol.wire.messages import Codec, Order, Training
@@ -216,6 +217,26 @@ def test_two_rounds_end_in_the_same_updates(
         assert msgspec.structs.asdict(found) == msgspec.structs.asdict(report)
         assert payload == coded
     assert len(set(made)) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keep": ("x", "none")},
+        {"training": Training(freeze=("none",))},
+        {"training": Training(local_epochs=30, learning_rate=100)},
+        {"model_hash": bytes(32)},
+        {"patch_hash": bytes(32), "patch": b"patch"},
+    ],
+)
+def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
+    changes: dict[str, Any], class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair("regression", tmp_path, library)
+    orders = [changed(order, **changes) for order in pair.orders(1)]
+    with pytest.raises((CodecError, TrainingDiverged)) as refused:
+        pair.in_python(orders)
+    assert pair.in_java(orders, class_path)[0] == str(refused.value)
 
 
 @pytest.mark.parametrize(

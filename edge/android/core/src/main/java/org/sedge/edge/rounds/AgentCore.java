@@ -223,7 +223,7 @@ public final class AgentCore {
             waits.beginJob((StorageError) error, now);
             return;
         }
-        effects.note(Level.SEVERE, where(order) + ": " + error.getMessage());
+        effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         Struct current = store.get(State.ORDERS).get(order.get(Order.RUN));
         try {
             if (current != null && StateStore.same(current, order)) {
@@ -309,7 +309,7 @@ public final class AgentCore {
                     effects.note(Level.WARNING, "deleted run " + evicted + ", which seems to be over");
                 }
                 effects.began(run);
-                effects.note(Level.INFO, where(order) + ": " + order.get(Order.TASK));
+                effects.note(Level.INFO, GlobalModel.where(order) + ": " + order.get(Order.TASK));
             } catch (TooManyRuns error) {
                 declines.send(run, round, error);
             }
@@ -321,7 +321,7 @@ public final class AgentCore {
         long round = message.get(Cancel.ROUND);
         if (order != null && (round == 0 || round == order.get(Order.ROUND))) {
             store.drop(order.get(Order.RUN));
-            effects.note(Level.INFO, where(order) + ": cancelled: " + message.get(Cancel.REASON));
+            effects.note(Level.INFO, GlobalModel.where(order) + ": cancelled: " + message.get(Cancel.REASON));
         }
     }
 
@@ -379,11 +379,7 @@ public final class AgentCore {
     /** Refuses an order that keeps killing the agent, so that the other runs can go on. */
     private void refuse(Struct order) throws StorageError {
         store.refuse(order.get(Order.RUN));
-        declines.send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyStarts(where(order)
+        declines.send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyStarts(GlobalModel.where(order)
                 + ": the agent was killed in every attempt, expected one to finish; is there enough memory?"));
-    }
-
-    private static String where(Struct order) {
-        return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
     }
 }

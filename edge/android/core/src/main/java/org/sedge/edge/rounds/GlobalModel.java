@@ -76,16 +76,21 @@ public final class GlobalModel {
                     SparseVector.decode(blobs.read(step.get(Step.BLOB).sha256), size).addTo(theta);
                 }
             } catch (CodecError error) {
-                throw new BrokenSteps(error.getMessage());
+                throw new BrokenSteps(where(order) + ": " + error.getMessage());
             }
         }
         byte[] data = bytes(theta);
         if (!Arrays.equals(Digests.sha256(data), hash)) {
-            throw left == null ? new CodecError("model_hash does not match the model")
-                    : new BrokenSteps("model_hash does not match the last of " + left.size() + " steps");
+            throw left == null ? new CodecError(where(order) + ": model_hash does not match the model")
+                    : new BrokenSteps(where(order) + ": model_hash does not match the last of " + left.size() + " steps");
         }
         blobs.write(data);
         return theta;
+    }
+
+    /** An order as messages name it. */
+    public static String where(Struct order) {
+        return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
     }
 
     /** A vector (n,) that is kept as a blob. */

@@ -56,13 +56,10 @@ public final class JobRunner {
 
     /** Does the job; throws {@code JobStopped} once {@code stopped} says so. */
     public Outcome run(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
-        String where = "run " + job.order.get(Order.RUN) + ", round " + job.order.get(Order.ROUND);
         try {
             return done(job, stopped);
-        } catch (IllegalArgumentException error) { // a tensor that the layout lacks
-            throw new CodecError(where + ": " + error.getMessage(), error);
         } catch (OutOfMemoryError error) {
-            throw new OutOfMemory(where + ": " + error.getMessage() + ", expected room for the job", error);
+            throw new OutOfMemory(GlobalModel.where(job.order) + ": memory: " + error.getMessage() + ", expected room for the job", error);
         }
     }
 
@@ -71,7 +68,7 @@ public final class JobRunner {
         Bundle bundle = Bundle.unpack(blobs.read(order.get(Order.BUNDLE).sha256));
         Fitting.check(train, bundle);
         Fitting.check(test, bundle);
-        List<Tensor> kept = bundle.layout.named(order.get(Order.WORK).get(Work.KEEP));
+        List<Tensor> kept = bundle.layout.named(order.get(Order.WORK).get(Work.KEEP), "keep");
         List<Struct> trainings = trainings(order.get(Order.WORK), bundle.layout);
         float[] start = start(job, bundle.layout.size, kept);
         float[] correction = null;
@@ -105,12 +102,12 @@ public final class JobRunner {
     }
 
     /** The first training, and those that follow it; their names are checked. */
-    private static List<Struct> trainings(Struct work, Layout layout) {
+    private static List<Struct> trainings(Struct work, Layout layout) throws CodecError {
         List<Struct> trainings = new ArrayList<>(work.get(Work.THEN));
         Struct first = work.get(Work.TRAINING);
         trainings.add(0, first == null ? Training.SCHEMA.empty() : first);
         for (Struct training : trainings) {
-            layout.named(training.get(Training.FREEZE));
+            layout.named(training.get(Training.FREEZE), "training.freeze");
         }
         return trainings;
     }
@@ -132,8 +129,7 @@ public final class JobRunner {
                 ? order.get(Order.PATCH) : blobs.read(order.get(Order.PATCH_BLOB).sha256);
         if (patch.length > 0 || order.get(Order.PATCH_HASH).length > 0) {
             if (!Arrays.equals(Digests.sha256(patch), order.get(Order.PATCH_HASH))) {
-                throw new CodecError("run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND)
-                        + ": patch_hash does not match");
+                throw new CodecError(GlobalModel.where(order) + ": patch_hash does not match");
             }
             SparseVector.decode(patch, size).writeTo(theta);
         }

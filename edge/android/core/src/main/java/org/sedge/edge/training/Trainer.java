@@ -148,8 +148,12 @@ final class Trainer implements AutoCloseable {
                 weights += batch.used;
             }
             loss = weighted / weights;
+            int bad = 0;
             for (float value : model) {
-                requireFinite(value, where + step + ": a parameter");
+                bad += Float.isNaN(value) || Float.isInfinite(value) ? 1 : 0;
+            }
+            if (bad > 0) {
+                throw new TrainingDiverged(where + step + ": " + bad + " parameters are not finite");
             }
         }
         return new Trained(model, loss, step, optimizer);
@@ -166,7 +170,7 @@ final class Trainer implements AutoCloseable {
             g[i] += prox > 0 ? prox * (model[i] - anchor[i]) : 0;
             g[i] += correction == null ? 0 : correction[i];
         }
-        List<Layout.Tensor> frozen = bundle.layout.named(training.get(Training.FREEZE));
+        List<Layout.Tensor> frozen = bundle.layout.named(training.get(Training.FREEZE), "training.freeze");
         for (Layout.Tensor tensor : bundle.layout.tensors) {
             if (tensor.statistic || frozen.contains(tensor)) {
                 Arrays.fill(g, tensor.from, tensor.to, 0);

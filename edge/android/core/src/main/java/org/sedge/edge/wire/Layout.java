@@ -1,10 +1,12 @@
 package org.sedge.edge.wire;
 
+import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.wire.Schema.Field;
 
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -89,8 +91,8 @@ public final class Layout {
         return null;
     }
 
-    /** The tensors of these names, in order. Throws {@code IllegalArgumentException} for a name that there is not. */
-    public List<Tensor> named(Collection<String> names) {
+    /** The tensors that a key names, in order. Throws {@code CodecError} for a name that there is not. */
+    public List<Tensor> named(Collection<String> names, String key) throws CodecError {
         Set<String> wanted = new HashSet<>(names);
         List<Tensor> found = new ArrayList<>();
         for (Tensor tensor : tensors) {
@@ -99,7 +101,7 @@ public final class Layout {
             }
         }
         if (!wanted.isEmpty()) {
-            throw new IllegalArgumentException("no tensor named '" + wanted.iterator().next() + "'");
+            throw new CodecError(key + ": no tensor named '" + Collections.min(wanted) + "'");
         }
         return found;
     }

@@ -15,6 +15,7 @@ import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.ClassMeans;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.Npz;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
@@ -103,6 +104,11 @@ public class AgentTest {
         assertThrows(DataError.class, () -> new Examples(new Rows(new float[2], 2), new Rows(new long[1])).split(0.2, 0));
         File file = new File(folder.getRoot(), "no.npz");
         assertTrue(assertThrows(DataError.class, () -> Npz.read(file)).getMessage().contains("no.npz"));
+    }
+
+    @Test
+    public void theMachinesMemoryIsNotTheHeaps() {
+        assertTrue(Machine.memoryMb() > 2 * Runtime.getRuntime().maxMemory() / 1_000_000);
     }
 
     private Agent agent(File state) throws SedgeException {

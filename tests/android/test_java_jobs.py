@@ -116,7 +116,7 @@ class Pair:
             name: BlobFolder(folder / name, min_free_bytes=0) for name in ("java", "python")
         }
         for number, count in enumerate((examples, 10)):
-            np.savez(folder / f"{number}.npz", **self.examples(count, number))
+            np.savez(folder / f"{number}.npz", **self.examples(count, number))  # type: ignore[arg-type]
 
     def examples(self, count: int, seed: int) -> dict[str, np.ndarray[Any, Any]]:
         """x, and y as the model's kind has it."""
@@ -158,7 +158,8 @@ class Pair:
             files.append(self.folder / f"order-{order.round}")
             files[-1].write_bytes(msgspec.msgpack.encode(order))
         data = self.folder / "0.npz", self.folder / "1.npz"
-        words = [self.folder / "java", *data, "org.sedge.executorch.JvmExecutorch", *files]
+        backend = "org.sedge.executorch.JvmExecutorch"
+        words: list[str | Path] = [self.folder / "java", *data, backend, *files]
         main = "org.sedge.edge.training.DoOrders"
         return java(class_path, main, *words, library=self.library, options=options)
 

@@ -5,6 +5,7 @@ random numbers, running statistics, padding, the optimizer, evaluation, coding.
 """
 
 import hashlib
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 from tests.android.classes import java
+from tests.android.java import VECTORS
+from tests.android.java_fleet import MEANS
 from tests.edge.backends.conftest import unpacked_wheel
 from tests.orders import changed
 from torch import nn
@@ -34,7 +37,7 @@ from sedge_export.models import avgcnn
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.bundle import load, pack
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack
 from sedge_protocol.wire.messages import Codec, Order, Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Report, decode_update
@@ -111,6 +114,7 @@ class Pair:
 
     def __init__(self, kind: str, folder: Path, library: Path, examples: int = 21) -> None:
         self.kind, self.folder, self.library = KINDS[kind], folder, library
+        self.backend = "org.sedge.executorch.JvmExecutorch"  # in Java
         self.bundle, self.theta = load(exported(kind))
         self.blobs = {
             name: BlobFolder(folder / name, min_free_bytes=0) for name in ("java", "python")
@@ -158,8 +162,7 @@ class Pair:
             files.append(self.folder / f"order-{order.round}")
             files[-1].write_bytes(msgspec.msgpack.encode(order))
         data = self.folder / "0.npz", self.folder / "1.npz"
-        backend = "org.sedge.executorch.JvmExecutorch"
-        words: list[str | Path] = [self.folder / "java", *data, backend, *files]
+        words: list[str | Path] = [self.folder / "java", *data, self.backend, *files]
         main = "org.sedge.edge.training.DoOrders"
         return java(class_path, main, *words, library=self.library, options=options)
 
@@ -263,6 +266,23 @@ def test_data_that_do_not_fit_are_refused_in_the_same_words(
     with pytest.raises(DataError) as refused:
         pair.in_python(orders)
     assert pair.in_java(orders, class_path)[0] == str(refused.value)
+
+
+def test_a_graph_that_is_not_allowed_reaches_no_runtime(
+    class_path: str, library: Path, tmp_path: Path
+) -> None:
+    cases = json.loads((VECTORS / "spec.json").read_text())["programs"]
+    graph = next(bytes.fromhex(case["program"]) for case in cases if case["rule"] == "a function")
+    pair = Pair("dropout", tmp_path, library)
+    pair.backend = MEANS  # is called onnxruntime, too
+    files = dict.fromkeys(("gradient", "evaluate"), graph)
+    programs = tuple(
+        Program(name, ONNXRUNTIME, name, hashlib.sha256(graph).hexdigest()) for name in files
+    )
+    pair.bundle = Bundle(msgspec.structs.replace(pair.bundle.manifest, programs=programs), files)
+    said = pair.in_java(pair.orders(1), class_path)[0]
+    where = "bundle 'dropout': program 'gradient' cannot be loaded: program: "
+    assert said == f"{where}field 25 is not allowed there, or one too many"
 
 
 def test_a_round_of_the_cnn_fits_a_small_heap(

@@ -275,7 +275,7 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
     graph = next(bytes.fromhex(case["program"]) for case in cases if case["rule"] == "a function")
     pair = Pair("dropout", tmp_path, library)
     pair.backend = MEANS  # is called onnxruntime, too
-    files = dict.fromkeys(("gradient", "evaluate"), graph)
+    files = {"gradient": graph, "evaluate": graph}
     programs = tuple(
         Program(name, ONNXRUNTIME, name, hashlib.sha256(graph).hexdigest()) for name in files
     )

@@ -8,6 +8,7 @@ import org.sedge.android.Conditions;
 import org.sedge.android.Membership;
 import org.sedge.android.TrainingService;
 import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 
 import java.io.IOException;
@@ -28,7 +29,7 @@ public final class WalkTraining extends TrainingService {
                     inputs[i * FEATURES + f] = row.getFloat(1 + f);
                 }
             }
-            return new Examples(inputs, new long[] {FEATURES}, labels);
+            return new Examples(new Rows(inputs, FEATURES), new Rows(labels));
         }
     }
 

@@ -59,7 +59,7 @@ EVALUATE = """
     right = Equal (guess, y)
     right_number = Cast <to = 1> (right)
     right_weighted = Mul (right_number, w)
-    correct_count = ReduceSum <keepdims = 0> (right_weighted, first)
+    metric_sum = ReduceSum <keepdims = 0> (right_weighted, first)
 """
 BATCH = f"float[{N}] theta, float[{B}, {F}] x, int64[{B}] y, float[{B}] w"
 
@@ -75,9 +75,7 @@ def bundle() -> tuple[Bundle, Theta]:
     """The bundle, and the theta (n,) to begin with."""
     files = {
         "gradient": _program(f"float[{N}] gradient, float loss", HITS, GRADIENT),
-        "evaluate": _program(
-            "float loss_sum, float correct_count, float weight_sum", HITS, EVALUATE
-        ),
+        "evaluate": _program("float loss_sum, float metric_sum, float weight_sum", HITS, EVALUATE),
     }
     listed = [
         Program(name, ONNXRUNTIME, name, hashlib.sha256(data).hexdigest())

@@ -1,6 +1,7 @@
 """The Java sources beyond the core that run without Android, compiled once, and a JVM to run them in."""
 
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,8 +38,14 @@ def with_backends(class_path: str) -> str:
     return f"{compile_java([*sources('jvm'), *plain], core, folder)}:{class_path}"
 
 
-def java(class_path: str, main: str, *words: str | Path, library: Path | None = None) -> list[str]:
+def java(
+    class_path: str,
+    main: str,
+    *words: str | Path,
+    library: Path | None = None,
+    options: Sequence[str] = (),
+) -> list[str]:
     """The lines that a class's ``main`` prints; an exception there fails the test."""
-    options = [] if library is None else [f"-Dsedge.executorch={library}"]
-    command = [*JAVA, *options, "-cp", with_backends(class_path), main, *map(str, words)]
+    jni = [] if library is None else [f"-Dsedge.executorch={library}"]
+    command = [*JAVA, *options, *jni, "-cp", with_backends(class_path), main, *map(str, words)]
     return run(command).splitlines()

@@ -29,7 +29,7 @@ local_epochs = 5
 learning_rate = 0.01
 optimizer = "adam"
 """
-# A round in the log of the phone: accuracies, bytes both ways, and no reason.
+# A round in the log of the phone: the metric before and after, bytes both ways, and no reason.
 ROUND = re.compile(r"^round (\d) of run: (0\.\d+) (0\.\d+) (\d+) (\d+) $", re.MULTILINE)
 
 

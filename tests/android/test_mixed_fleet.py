@@ -3,10 +3,18 @@
 from pathlib import Path
 
 import pytest
+import torch
+from tests.android import class_means
+from tests.android.classes import with_backends
 from tests.android.java_fleet import JavaFleet
-from tests.system.harness import RealFleet, wait_until
+from tests.edge.backends.conftest import unpacked_wheel
+from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
+from torch import nn
 
+from android.build import jni
 from sedge_cloud.store.database import Store
+from sedge_edge.backends.executorch import PACKAGE
+from sedge_export import export
 
 pytestmark = pytest.mark.fleet
 
@@ -20,7 +28,7 @@ deadline_s = 120
 options = {{ {options} }}
 [training]
 local_epochs = 3
-learning_rate = 0.1
+learning_rate = {rate}
 {training}
 [codec]
 values = "{values}"
@@ -35,16 +43,22 @@ RUNS = {
 
 
 def global_models(
-    fleet: RealFleet, java: JavaFleet, bundle: Path, text: str, in_java: int
+    fleet: RealFleet, java: JavaFleet, bundle: Path, text: str, in_java: int, script: str = ""
 ) -> list[bytes]:
-    """The hash of each round's global model, with so many devices in Java."""
+    """The hash of each round's global model, with so many devices in Java.
+
+    With ``script``, which takes the place of ``sedge-edge``, those in Python train with ExecuTorch.
+    """
     fleet.start_cloud()
     for number, device in enumerate(DEVICES):
-        java.add(device, seed=number)
+        home = java.add(device, seed=number)
         if number < in_java:
             java.start(device)
-        else:
-            fleet.start_agent(device)
+            continue
+        if script:
+            with (home / "edge.toml").open("a") as config:
+                config.write('\n[backend]\nname = "executorch"\n')
+        fleet.start_agent(device, script=script)
     fleet.start_run(bundle, text)
     wait_until(fleet.finished, 120, "the run ends")
     assert [len(summary.devices) for summary in fleet.rounds()] == [4] * 4
@@ -63,9 +77,11 @@ def test_a_mixed_fleet_ends_where_one_in_python_does(
     tmp_path_factory: pytest.TempPathFactory,
     strategy: str,
 ) -> None:
-    """Round for round the same global model, to the last byte."""
+    """Round for round the same global model, to the last byte, by a trainer in Java and ONNX Runtime."""
     options, training, values = RUNS[strategy]
-    text = RUN.format(strategy=strategy, options=options, training=training, values=values)
+    text = RUN.format(
+        strategy=strategy, options=options, rate=0.1, training=training, values=values
+    )
     mixed = global_models(fleet, JavaFleet(fleet, class_path), means, text, in_java=2)
     fleet.close()
     alike = RealFleet(tmp_path_factory.mktemp("alike"))
@@ -75,3 +91,36 @@ def test_a_mixed_fleet_ends_where_one_in_python_does(
         alike.close()
     assert mixed == single
     assert len(set(mixed)) == 4  # the last one is evaluated
+
+
+def test_a_mixed_fleet_on_one_pte_ends_where_one_in_python_does(
+    fleet: RealFleet, class_path: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """ExecuTorch by JNI, and by Python: a model with running statistics, two linear layers and dropout."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(class_means.F, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2),
+        nn.Linear(32, class_means.C),
+    )  # fmt: skip
+    export(
+        model, torch.rand(16, class_means.F) * 15, batch_size=16, name="pte", num_classes=class_means.C,
+        folder=tmp_path / "pte", backends=("executorch",),
+    )  # fmt: skip
+    unpacked = unpacked_wheel()
+    options = [f"-Dsedge.executorch={jni(unpacked / PACKAGE, tmp_path / 'jni')}"]
+    backend = "org.sedge.executorch.JvmExecutorch"
+    script = WITH_EXECUTORCH.format(folder=str(unpacked))
+    training = 'optimizer = "adam"\noptimizer_state = "keep"'
+    text = RUN.format(
+        strategy="fedobp", options="quantile = 0.95", rate=0.01, training=training, values="bf16"
+    )
+    found: list[list[bytes]] = []
+    for in_java in (2, 0):
+        own = fleet if in_java else RealFleet(tmp_path_factory.mktemp("alike"))
+        try:
+            java = JavaFleet(own, with_backends(class_path), backend, options)
+            found.append(global_models(own, java, tmp_path / "pte", text, in_java, script))
+        finally:
+            own.close()
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 4

@@ -297,6 +297,7 @@ def bundles() -> Events:
         ("a loss and a metric (B5)", packed(
             {**manifest, "loss": {"name": "huber"}, "metric": {"name": "rmse", "better": "lower"}}
         ), True),
+        ("a loss of the default's name (B5)", packed({**manifest, "loss": {"label_smoothing": 0.1}}), True),
         ("a metric that is neither", packed({**manifest, "metric": {"name": "m", "better": "no"}}), False),
         *((f"no {key} (B5)", packed({k: v for k, v in manifest.items() if k != key}), False)
           for key in manifest),

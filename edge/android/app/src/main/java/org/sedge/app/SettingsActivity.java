@@ -13,6 +13,7 @@ import org.sedge.android.Conditions;
 import org.sedge.android.Membership;
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.host.Npz;
 
@@ -22,7 +23,6 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
-import java.util.Arrays;
 
 /** Which fleet this phone joins, and which examples it trains on. */
 public final class SettingsActivity extends Activity {
@@ -140,7 +140,7 @@ public final class SettingsActivity extends Activity {
     }
 
     private String described(Examples examples) {
-        return getString(R.string.examples, examples.count(), Arrays.toString(examples.sampleShape));
+        return getString(R.string.examples, examples.count(), Rows.tuple(examples.inputs.shape));
     }
 
     private void say(int view, String text) {

@@ -103,14 +103,10 @@ public final class StatusActivity extends Activity {
         String title = getString(R.string.round, round.round, round.run, when);
         String result = !round.reason.isEmpty()
                 ? getString(R.string.declined, round.reason)
-                : getString(R.string.accuracy, share(round.before), share(round.after),
+                : getString(R.string.measured, round.metric.said(round.before), round.metric.said(round.after),
                         Formatter.formatShortFileSize(this, round.bytesUp),
                         Formatter.formatShortFileSize(this, round.bytesDown));
         return title + "\n" + result;
-    }
-
-    private String share(double accuracy) {
-        return Double.isNaN(accuracy) ? getString(R.string.unknown) : String.format("%.1f %%", 100 * accuracy);
     }
 
     private void text(int view, String text) {

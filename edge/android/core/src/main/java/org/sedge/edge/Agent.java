@@ -8,6 +8,7 @@ import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Link;
+import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.MqttConnection;
 import org.sedge.edge.rounds.Abilities;
 import org.sedge.edge.rounds.AgentCore;
@@ -112,7 +113,7 @@ public final class Agent {
         return Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "java " + VERSION)
                 .with(Hello.BACKENDS, names).with(Hello.COMPRESSIONS, zstd).with(Hello.CODECS, Abilities.CODECS)
                 .with(Hello.NUM_TRAIN, (long) parts[0].count()).with(Hello.NUM_TEST, (long) parts[1].count())
-                .with(Hello.MEMORY_MB, Runtime.getRuntime().maxMemory() / 1_000_000);
+                .with(Hello.MEMORY_MB, Machine.memoryMb());
     }
 
     private static RandomAccessFile locked(File file) throws StorageError {

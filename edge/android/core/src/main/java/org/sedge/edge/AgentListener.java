@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.sedge.edge.wire.Metric;
+
 /** What a person wants to see of an agent. Called on the agent's thread; must return soon. */
 public interface AgentListener {
     /** The coordinator has answered; the device is a member of the fleet. */
@@ -14,11 +16,12 @@ public interface AgentListener {
     /**
      * A round's update has its receipt.
      *
-     * @param before accuracy in [0, 1] on this device's own examples, with the model that was received; NaN: unknown
+     * @param metric what the model is measured by: its accuracy, or what else the model's makers have named
+     * @param before the metric on this device's own examples, with the model that was received
      * @param after the same after training
      * @param bytesUp bytes that the round sent; {@code bytesDown}: that it received
      */
-    void finished(String run, int round, double before, double after, long bytesUp, long bytesDown);
+    void finished(String run, int round, Metric metric, double before, double after, long bytesUp, long bytesDown);
 
     /** An order was declined, or an update rejected, with the reason that the coordinator's operator sees too. */
     void declined(String run, int round, String reason);

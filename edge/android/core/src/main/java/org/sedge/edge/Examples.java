@@ -1,43 +1,29 @@
 package org.sedge.edge;
 
+import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.training.Pcg64;
 
 import java.util.Arrays;
 
-/** A device's labelled examples. */
+/** A device's examples. */
 public final class Examples {
-    /** The rows one after the other, each in row-major order. */
-    public final float[] inputs;
-    /** Shape of one row; empty for a single number. */
-    public final long[] sampleShape;
-    /** One label for each row. */
-    public final long[] labels;
-    /** Numbers in one row. */
-    public final int rowSize;
+    public final Rows inputs;
+    /** Labels, or other numbers to learn; null for models whose input is the target. */
+    public final Rows targets;
 
-    /** The arrays are kept, not copied. Throws {@code DataError} where the sizes disagree. */
-    public Examples(float[] inputs, long[] sampleShape, long[] labels) throws SedgeException {
-        long size = 1;
-        for (long extent : sampleShape) {
-            if (extent < 1 || size * extent > Integer.MAX_VALUE) {
-                throw new SedgeException.DataError(
-                        "sampleShape " + Arrays.toString(sampleShape) + ": expected positive extents, at most 2^31 in all");
-            }
-            size *= extent;
-        }
-        if (inputs.length != size * labels.length) {
-            throw new SedgeException.DataError("inputs: found " + inputs.length + " numbers, expected " + labels.length
-                    + " rows of " + size);
+    /** Throws {@code DataError} unless there is a target for each input, or {@code targets} is null. */
+    public Examples(Rows inputs, Rows targets) throws SedgeException {
+        if (targets != null && targets.count != inputs.count) {
+            throw new DataError("x has " + inputs.count + " rows and y " + targets.count
+                    + ", expected the same number");
         }
         this.inputs = inputs;
-        this.sampleShape = sampleShape.clone();
-        this.labels = labels;
-        this.rowSize = (int) size;
+        this.targets = targets;
     }
 
     /** Number of examples. */
     public int count() {
-        return labels.length;
+        return inputs.count;
     }
 
     /**
@@ -47,7 +33,7 @@ public final class Examples {
      */
     public Examples[] split(double testFraction, long seed) throws SedgeException {
         if (count() < 2) {
-            throw new SedgeException.DataError(count() + " examples cannot be split, expected at least 2");
+            throw new DataError(count() + " examples cannot be split, expected at least 2");
         }
         int[] order = new Pcg64(seed).permutation(count());
         int test = Math.min(Math.max(1, (int) Math.rint(testFraction * count())), count() - 1);
@@ -57,12 +43,6 @@ public final class Examples {
     private Examples rows(int[] order, int from, int to) throws SedgeException {
         int[] rows = Arrays.copyOfRange(order, from, to);
         Arrays.sort(rows);
-        float[] x = new float[rows.length * rowSize];
-        long[] y = new long[rows.length];
-        for (int i = 0; i < rows.length; i++) {
-            System.arraycopy(inputs, rows[i] * rowSize, x, i * rowSize, rowSize);
-            y[i] = labels[rows[i]];
-        }
-        return new Examples(x, sampleShape, y);
+        return new Examples(inputs.at(rows), targets == null ? null : targets.at(rows));
     }
 }

@@ -15,6 +15,7 @@ import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.ClassMeans;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.Npz;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
@@ -94,20 +95,25 @@ public class AgentTest {
     @Test
     public void examplesAreCheckedAndSplitAsThePythonAgentDoes() throws SedgeException {
         long[] labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-        Examples[] parts = new Examples(new float[20], new long[] {2}, labels).split(0.2, 1);
+        Examples[] parts = new Examples(new Rows(new float[20], 2), new Rows(labels)).split(0.2, 1);
         // Seed 1, N = 10 begins with 8 4 (protocol/spec/training.md).
-        assertArrayEquals(new long[] {4, 8}, parts[1].labels);
-        assertArrayEquals(new long[] {0, 1, 2, 3, 5, 6, 7, 9}, parts[0].labels);
-        assertThrows(DataError.class, () -> new Examples(new float[5], new long[] {2}, new long[2]));
-        assertThrows(DataError.class, () -> new Examples(new float[0], new long[] {0}, new long[0]));
-        assertThrows(DataError.class, () -> new Examples(new float[2], new long[] {2}, new long[1]).split(0.2, 0));
+        assertArrayEquals(new long[] {4, 8}, parts[1].targets.longs);
+        assertArrayEquals(new long[] {0, 1, 2, 3, 5, 6, 7, 9}, parts[0].targets.longs);
+        assertThrows(DataError.class, () -> new Rows(new float[5], 2));
+        assertThrows(DataError.class, () -> new Rows(new float[0], 0));
+        assertThrows(DataError.class, () -> new Examples(new Rows(new float[2], 2), new Rows(new long[1])).split(0.2, 0));
         File file = new File(folder.getRoot(), "no.npz");
         assertTrue(assertThrows(DataError.class, () -> Npz.read(file)).getMessage().contains("no.npz"));
     }
 
+    @Test
+    public void theMachinesMemoryIsNotTheHeaps() {
+        assertTrue(Machine.memoryMb() > 2 * Runtime.getRuntime().maxMemory() / 1_000_000);
+    }
+
     private Agent agent(File state) throws SedgeException {
         AgentConfig config = new AgentConfig("d", "f", "mqtt://127.0.0.1:1", Hex.decode(SECRET), null);
-        Examples examples = new Examples(new float[4], new long[0], new long[4]);
+        Examples examples = new Examples(new Rows(new float[4]), new Rows(new long[4]));
         return new Agent(config, state, Collections.singletonList(new ClassMeans()), examples, null);
     }
 

@@ -1,5 +1,7 @@
 package org.sedge.android;
 
+import org.sedge.edge.wire.Metric;
+
 import java.io.File;
 
 /** Adds so many rounds to a log, says a sentence, and prints what another reader of the file then finds. */
@@ -10,15 +12,16 @@ public final class KeepLog {
         File file = new File(words[0]);
         RoundLog log = new RoundLog(file);
         for (int round = 1; round <= Integer.parseInt(words[1]); round++) {
+            Metric metric = round % 3 == 0 ? Metric.ACCURACY : new Metric("mean_absolute_error", false);
             double after = round % 2 == 0 ? Double.NaN : 0.5;
-            log.add(new RoundLog.Round(1000L * round, "first", round, 0.25, after, 2000, 3000, "one\nline\ttab"));
+            log.add(new RoundLog.Round(1000L * round, "first", round, metric, 0.25, after, 2000, 3000, "one\nline\ttab"));
         }
         log.say("All is\nwell.");
         RoundLog again = new RoundLog(file);
         System.out.println(again.now());
         for (RoundLog.Round round : again.rounds()) {
-            System.out.println(round.time + " " + round.run + " " + round.round + " " + round.before + " " + round.after
-                    + " " + round.bytesUp + " " + round.bytesDown + " " + round.reason);
+            System.out.println(round.time + " " + round.run + " " + round.round + " " + round.metric.said(round.before)
+                    + " " + round.after + " " + round.bytesUp + " " + round.bytesDown + " " + round.reason);
         }
     }
 }

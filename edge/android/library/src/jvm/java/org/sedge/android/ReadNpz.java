@@ -1,22 +1,27 @@
 package org.sedge.android;
 
 import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.host.Npz;
 
 import java.io.File;
 import java.util.Arrays;
 
-/** Prints an .npz file's shape, inputs and labels, or why it holds none. */
+/** Prints the rows of an .npz file, or why it holds none. */
 public final class ReadNpz {
     private ReadNpz() {}
+
+    private static String said(Rows rows) {
+        return rows == null ? "none" : Rows.tuple(rows.shape) + " "
+                + (rows.floats == null ? Arrays.toString(rows.longs) : Arrays.toString(rows.floats));
+    }
 
     public static void main(String[] words) {
         for (String word : words) {
             try {
                 Examples examples = Npz.read(new File(word));
-                System.out.println(Arrays.toString(examples.sampleShape) + " " + Arrays.toString(examples.inputs) + " "
-                        + Arrays.toString(examples.labels));
+                System.out.println(said(examples.inputs) + "; " + said(examples.targets));
             } catch (SedgeException error) {
                 System.out.println(error.getMessage());
             }

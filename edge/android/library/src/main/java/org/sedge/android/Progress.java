@@ -1,6 +1,7 @@
 package org.sedge.android;
 
 import org.sedge.edge.AgentListener;
+import org.sedge.edge.wire.Metric;
 
 /** Writes what an agent does into the log, and shows the notification while it trains. */
 final class Progress implements AgentListener {
@@ -34,10 +35,11 @@ final class Progress implements AgentListener {
     }
 
     @Override
-    public void finished(String run, int round, double before, double after, long bytesUp, long bytesDown) {
+    public void finished(String run, int round, Metric metric, double before, double after, long bytesUp,
+            long bytesDown) {
         notice.close();
         log.add(new RoundLog.Round(
-                System.currentTimeMillis(), run, round, before, after, bytesUp, bytesDown, ""));
+                System.currentTimeMillis(), run, round, metric, before, after, bytesUp, bytesDown, ""));
         log.say("Round " + round + " of " + run + " is done.");
     }
 
@@ -45,7 +47,7 @@ final class Progress implements AgentListener {
     public void declined(String run, int round, String reason) {
         notice.close();
         log.add(new RoundLog.Round(
-                System.currentTimeMillis(), run, round, Double.NaN, Double.NaN, 0, 0, reason));
+                System.currentTimeMillis(), run, round, Metric.ACCURACY, Double.NaN, Double.NaN, 0, 0, reason));
         log.say("Round " + round + " of " + run + " was declined: " + reason);
     }
 

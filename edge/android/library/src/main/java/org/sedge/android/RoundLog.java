@@ -1,5 +1,7 @@
 package org.sedge.android;
 
+import org.sedge.edge.wire.Metric;
+
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
@@ -24,7 +26,9 @@ public final class RoundLog {
         public final long time;
         public final String run;
         public final int round;
-        /** Accuracy in [0, 1] before and after training; NaN: unknown. */
+        /** What the model is measured by. */
+        public final Metric metric;
+        /** The metric before and after training; NaN where the round was declined. */
         public final double before;
         public final double after;
         public final long bytesUp;
@@ -32,11 +36,12 @@ public final class RoundLog {
         /** Why it was declined or rejected; empty where it was not. */
         public final String reason;
 
-        Round(long time, String run, int round, double before, double after, long bytesUp, long bytesDown,
-                String reason) {
+        Round(long time, String run, int round, Metric metric, double before, double after, long bytesUp,
+                long bytesDown, String reason) {
             this.time = time;
             this.run = run;
             this.round = round;
+            this.metric = metric;
             this.before = before;
             this.after = after;
             this.bytesUp = bytesUp;
@@ -45,14 +50,16 @@ public final class RoundLog {
         }
 
         private String line() {
-            return time + "\t" + run + "\t" + round + "\t" + before + "\t" + after + "\t" + bytesUp + "\t" + bytesDown
-                    + "\t" + reason;
+            return time + "\t" + run + "\t" + round + "\t" + metric.name + "\t" + metric.share + "\t" + before + "\t"
+                    + after + "\t" + bytesUp + "\t" + bytesDown + "\t" + reason;
         }
 
         private static Round of(String line) {
-            String[] part = line.split("\t", 8);
-            return new Round(Long.parseLong(part[0]), part[1], Integer.parseInt(part[2]), Double.parseDouble(part[3]),
-                    Double.parseDouble(part[4]), Long.parseLong(part[5]), Long.parseLong(part[6]), part[7]);
+            String[] part = line.split("\t", 10);
+            Metric metric = new Metric(part[3], Boolean.parseBoolean(part[4]));
+            return new Round(Long.parseLong(part[0]), part[1], Integer.parseInt(part[2]), metric,
+                    Double.parseDouble(part[5]), Double.parseDouble(part[6]), Long.parseLong(part[7]),
+                    Long.parseLong(part[8]), part[9]);
         }
     }
 

@@ -5,12 +5,10 @@ import ai.onnxruntime.OrtEnvironment;
 import ai.onnxruntime.OrtException;
 import ai.onnxruntime.OrtSession;
 
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.Backend;
 import org.sedge.edge.backends.BackendException;
 import org.sedge.edge.backends.Program;
 import org.sedge.edge.backends.Tensor;
-import org.sedge.edge.wire.OnnxProgram;
 
 import java.io.File;
 import java.io.IOException;
@@ -23,12 +21,15 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Programs as ONNX graphs in ONNX Runtime's AAR, {@code com.microsoft.onnxruntime:onnxruntime-android}. */
+/**
+ * Programs as ONNX graphs in ONNX Runtime's AAR, {@code com.microsoft.onnxruntime:onnxruntime-android}. The core has
+ * checked them ({@code OnnxProgram}).
+ */
 public final class OnnxRuntime implements Backend {
     // A graph knows its inputs and outputs by name, a Program by position: bundle.md's order.
     private static final List<String> INPUTS = Arrays.asList("theta", "frozen", "x", "y", "w", "noise");
     private static final List<String> OUTPUTS = Arrays.asList(
-            "gradient", "loss", "statistics", "loss_sum", "correct_count", "weight_sum", "logits");
+            "gradient", "loss", "statistics", "loss_sum", "metric_sum", "weight_sum", "logits");
 
     @Override
     public String name() {
@@ -38,10 +39,8 @@ public final class OnnxRuntime implements Backend {
     @Override
     public Program load(File file, String method) throws BackendException {
         try {
-            byte[] program = Files.readAllBytes(file.toPath());
-            OnnxProgram.check(program);
-            return open(program);
-        } catch (IOException | SedgeException | OrtException | RuntimeException | LinkageError error) {
+            return open(Files.readAllBytes(file.toPath()));
+        } catch (IOException | OrtException | RuntimeException | LinkageError error) {
             throw new BackendException("onnxruntime: " + file.getName() + ": " + error.getMessage(), error);
         }
     }

@@ -7,6 +7,7 @@ import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.backends.Backend;
 import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Metric;
 
 import java.io.File;
 import java.nio.charset.StandardCharsets;
@@ -131,9 +132,11 @@ public final class Main {
         }
 
         @Override
-        public void finished(String run, int round, double before, double after, long bytesUp, long bytesDown) {
-            System.out.println("run " + run + ", round " + round + ": stored; accuracy " + before + " before and "
-                    + after + " after; " + bytesUp + " bytes up, " + bytesDown + " down");
+        public void finished(String run, int round, Metric metric, double before, double after, long bytesUp,
+                long bytesDown) {
+            System.out.println("run " + run + ", round " + round + ": stored; " + metric.said(before)
+                    + " before training, " + metric.said(after) + " after; " + bytesUp + " bytes up, " + bytesDown
+                    + " down");
         }
 
         @Override

@@ -1,6 +1,7 @@
 package org.sedge.edge.host;
 
 import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.DataError;
 
@@ -20,10 +21,10 @@ import java.util.regex.Pattern;
 import java.util.zip.ZipEntry;
 import java.util.zip.ZipInputStream;
 
-/** Examples from numpy's .npz with arrays x (N, ...) and y (N,). */
+/** Examples from numpy's .npz with arrays x (N, ...) and y, which may be missing. */
 public final class Npz {
     private static final Pattern HEADER = Pattern.compile(
-            "'descr': *'([<|][fiub][1248])'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
+            "'descr': *'([<|](?:f[48]|[iub][1248]))'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
 
     /** One array: its type by numpy's letter, its shape, its numbers. */
     private static final class Array {
@@ -39,7 +40,7 @@ public final class Npz {
             int from = old ? 10 : 12;
             Matcher found = HEADER.matcher(new String(file, from, length, StandardCharsets.ISO_8859_1));
             if (in.getInt(0) != 0x4d554e93 || !found.find()) { // \x93NUM
-                throw new IllegalArgumentException("expected a plain little-endian array in C order");
+                throw new IllegalArgumentException("expected a little-endian array of numbers in C order, no float16");
             }
             kind = found.group(1).charAt(1);
             size = found.group(1).charAt(2) - '0';
@@ -57,7 +58,7 @@ public final class Npz {
         }
 
         double number(int i) {
-            return kind == 'f' ? (size == 4 ? data.getFloat(4 * i) : data.getDouble(8 * i)) : integer(i);
+            return size == 4 ? data.getFloat(4 * i) : data.getDouble(8 * i);
         }
 
         long integer(int i) {
@@ -69,28 +70,68 @@ public final class Npz {
 
     private Npz() {}
 
-    /** The examples; x of unsigned bytes are pixels, scaled to 0 to 1. Throws {@code DataError} for any other file. */
+    /**
+     * The examples, as the Python agent reads them: x of unsigned bytes are pixels, scaled to 0 to 1; floating-point
+     * numbers are float32, and a y (N,) of them a column; integers are int64. Throws {@code DataError} for another file.
+     */
     public static Examples read(File file) throws SedgeException {
+        Array x;
+        Array y;
         try {
             Map<String, Array> arrays = arrays(file);
-            Array x = arrays.get("x.npy");
-            Array y = arrays.get("y.npy");
-            if (x == null || y == null || y.shape.length != 1 || y.kind == 'f' || x.shape.length == 0) {
-                throw new IllegalArgumentException("expected x (N, ...) and y (N,) of whole numbers");
+            if (arrays.isEmpty()) {
+                throw new IllegalArgumentException("expected a zip archive of arrays");
             }
-            float[] inputs = new float[x.count()];
-            for (int i = 0; i < inputs.length; i++) {
-                float value = (float) x.number(i);
-                inputs[i] = x.kind == 'u' && x.size == 1 ? value / 255f : value;
-            }
-            long[] labels = new long[y.count()];
-            for (int i = 0; i < labels.length; i++) {
-                labels[i] = y.integer(i);
-            }
-            return new Examples(inputs, Arrays.copyOfRange(x.shape, 1, x.shape.length), labels);
+            x = arrays.get("x.npy");
+            y = arrays.get("y.npy");
         } catch (IOException | RuntimeException error) {
             throw new DataError(file + ": not an .npz with plain arrays x and y: " + error.getMessage());
         }
+        if (x == null) {
+            throw new DataError(file + ": no array x, expected x and y");
+        }
+        try {
+            Rows inputs = x.kind == 'u' && x.size == 1 ? pixels(x) : rows(x, "x");
+            if (y != null && y.kind == 'b') {
+                throw new DataError("y is bool, expected numbers: integers are labels");
+            }
+            Rows targets = y == null ? null : rows(y, "y");
+            boolean column = targets != null && targets.floats != null && targets.shape.length == 0;
+            return new Examples(inputs, column ? new Rows(targets.floats, 1) : targets);
+        } catch (DataError error) {
+            throw new DataError(file + ": " + error.getMessage());
+        }
+    }
+
+    private static Rows pixels(Array x) throws SedgeException {
+        float[] scaled = new float[x.count()];
+        for (int i = 0; i < scaled.length; i++) {
+            scaled[i] = x.integer(i) / 255f;
+        }
+        return new Rows(scaled, rowShape(x, "x"));
+    }
+
+    private static Rows rows(Array array, String name) throws SedgeException {
+        long[] shape = rowShape(array, name);
+        if (array.kind == 'f') {
+            float[] numbers = new float[array.count()];
+            for (int i = 0; i < numbers.length; i++) {
+                numbers[i] = (float) array.number(i);
+            }
+            return new Rows(numbers, shape);
+        }
+        long[] numbers = new long[array.count()];
+        for (int i = 0; i < numbers.length; i++) {
+            numbers[i] = array.integer(i);
+        }
+        return new Rows(numbers, shape);
+    }
+
+    private static long[] rowShape(Array array, String name) throws DataError {
+        if (array.shape.length == 0) {
+            throw new DataError(name + " is a single value, expected an array (N, ...)");
+        }
+        return Arrays.copyOfRange(array.shape, 1, array.shape.length);
     }
 
     private static Map<String, Array> arrays(File file) throws IOException {

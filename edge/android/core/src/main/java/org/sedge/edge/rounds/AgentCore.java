@@ -48,8 +48,6 @@ import java.util.logging.Level;
  * clock that never goes back.
  */
 public final class AgentCore {
-    static final double DISK_RETRY_S = 30;
-    private static final double MAX_JOB_BACKOFF_S = 1800;
     /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
     private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
 
@@ -62,12 +60,10 @@ public final class AgentCore {
     private final Outbox outbox;
     private final Declines declines;
     private final Traffic effects;
+    private final DiskWaits waits;
     private final AgentListener listener;
     private boolean connected;
     private Struct working;
-    private double diskRetryAt = Double.NaN;
-    private double jobRetryAt = Double.NaN;
-    private double jobBackoffS;
     private Set<String> collected;
 
     /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right. */
@@ -76,6 +72,7 @@ public final class AgentCore {
         this.blobs = blobs;
         this.listener = listener;
         this.effects = new Traffic(effects);
+        waits = new DiskWaits(effects);
         store = new StateStore(journal, blobs);
         store.start(clockS, keys.fingerprint());
         down = Topics.down(fleet, device);
@@ -136,7 +133,7 @@ public final class AgentCore {
     /** When {@link #poll} is next due; NaN: not before something happens. */
     public double timer() {
         double due = Backoff.earlier(outbox.timer(), connected ? handshake.timer() : Double.NaN);
-        return Backoff.earlier(due, Double.isNaN(diskRetryAt) ? Backoff.earlier(fetches.timer(), jobRetryAt) : diskRetryAt);
+        return Backoff.earlier(due, waits.timer(fetches.timer()));
     }
 
     /** Does what is due now. A full disk stops new work, but not uploads, which make room. */
@@ -145,20 +142,20 @@ public final class AgentCore {
             handshake.poll(now, effects);
         }
         outbox.poll(now, effects);
-        if (now < diskRetryAt) {
+        if (waits.disk(now)) {
             return;
         }
-        diskRetryAt = Double.NaN;
+        waits.diskTried();
         try {
             collect();
             fetches.sync(store.get(State.ORDERS).values(), now, effects);
         } catch (StorageError error) { // a download without room must not stop a job that needs none
-            waitForDisk(error, now);
+            waits.begin(error, now);
         }
         try {
             nextJob(now);
         } catch (StorageError error) {
-            waitForDisk(error, now);
+            waits.begin(error, now);
         }
         fetches.poll(now, effects);
     }
@@ -194,8 +191,8 @@ public final class AgentCore {
                 declines.unreadable((BodyError) error);
             }
         } catch (StorageError error) {
-            if (!(now < diskRetryAt)) { // one line for all the chunks in flight
-                waitForDisk(error, now);
+            if (!waits.disk(now)) { // one line for all the chunks in flight
+                waits.begin(error, now);
             }
         }
     }
@@ -210,10 +207,10 @@ public final class AgentCore {
                 store.finish(order, outcome);
             }
         } catch (StorageError error) { // the order stays, and is done again
-            backOff(error, now);
+            waits.beginJob(error, now);
             return;
         }
-        jobBackoffS = 0;
+        waits.jobDone();
         poll(now);
     }
 
@@ -223,10 +220,10 @@ public final class AgentCore {
         working = null;
         collected = null;
         if (error instanceof StorageError) {
-            backOff((StorageError) error, now);
+            waits.beginJob((StorageError) error, now);
             return;
         }
-        effects.note(Level.SEVERE, where(order) + ": " + error.getMessage());
+        effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         Struct current = store.get(State.ORDERS).get(order.get(Order.RUN));
         try {
             if (current != null && StateStore.same(current, order)) {
@@ -238,7 +235,7 @@ public final class AgentCore {
                 }
             }
         } catch (StorageError disk) {
-            waitForDisk(disk, now);
+            waits.begin(disk, now);
             return;
         }
         poll(now);
@@ -312,7 +309,7 @@ public final class AgentCore {
                     effects.note(Level.WARNING, "deleted run " + evicted + ", which seems to be over");
                 }
                 effects.began(run);
-                effects.note(Level.INFO, where(order) + ": " + order.get(Order.TASK));
+                effects.note(Level.INFO, GlobalModel.where(order) + ": " + order.get(Order.TASK));
             } catch (TooManyRuns error) {
                 declines.send(run, round, error);
             }
@@ -324,7 +321,7 @@ public final class AgentCore {
         long round = message.get(Cancel.ROUND);
         if (order != null && (round == 0 || round == order.get(Order.ROUND))) {
             store.drop(order.get(Order.RUN));
-            effects.note(Level.INFO, where(order) + ": cancelled: " + message.get(Cancel.REASON));
+            effects.note(Level.INFO, GlobalModel.where(order) + ": cancelled: " + message.get(Cancel.REASON));
         }
     }
 
@@ -335,11 +332,11 @@ public final class AgentCore {
             return;
         }
         store.removeUpdate(waiting);
-        jobRetryAt = Double.NaN; // the freed bytes may be the room that a job lacked
+        waits.jobTried(); // the freed bytes may be the room that a job lacked
         if (rejected == null) {
             long[] bytes = effects.since(run);
-            listener.finished(run, (int) round, waiting.get(Pending.BEFORE), waiting.get(Pending.AFTER), bytes[0],
-                    bytes[1]);
+            listener.finished(run, (int) round, waiting.get(Pending.METRIC), waiting.get(Pending.BEFORE),
+                    waiting.get(Pending.AFTER), bytes[0], bytes[1]);
         } else {
             listener.declined(run, (int) round, rejected);
         }
@@ -362,10 +359,10 @@ public final class AgentCore {
 
     /** Begins the oldest order whose blobs are all here. */
     private void nextJob(double now) throws StorageError {
-        if (working != null || now < jobRetryAt) {
+        if (working != null || waits.job(now)) {
             return;
         }
-        jobRetryAt = Double.NaN;
+        waits.jobTried();
         for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
             if (store.attemptsExhausted(order)) {
                 refuse(order);
@@ -382,23 +379,7 @@ public final class AgentCore {
     /** Refuses an order that keeps killing the agent, so that the other runs can go on. */
     private void refuse(Struct order) throws StorageError {
         store.refuse(order.get(Order.RUN));
-        declines.send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyStarts(where(order)
+        declines.send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyStarts(GlobalModel.where(order)
                 + ": the agent was killed in every attempt, expected one to finish; is there enough memory?"));
-    }
-
-    /** The disk refused a job's input or outcome: the work was in vain, so each retry waits twice as long. */
-    private void backOff(StorageError error, double now) {
-        jobBackoffS = Math.min(Math.max(DISK_RETRY_S, 2 * jobBackoffS), MAX_JOB_BACKOFF_S);
-        jobRetryAt = now + jobBackoffS;
-        waitForDisk(error, now);
-    }
-
-    private void waitForDisk(StorageError error, double now) {
-        diskRetryAt = now + DISK_RETRY_S;
-        effects.note(Level.SEVERE, error.getMessage());
-    }
-
-    private static String where(Struct order) {
-        return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
     }
 }

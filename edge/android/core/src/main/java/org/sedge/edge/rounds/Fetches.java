@@ -109,7 +109,7 @@ final class Fetches {
                 fetch.connected(now);
             }
         } catch (StorageError error) { // one without room must not stop those of other orders
-            retryAt.put(transfer, now + AgentCore.DISK_RETRY_S);
+            retryAt.put(transfer, now + DiskWaits.RETRY_S);
             effects.note(Level.SEVERE, error.getMessage());
         }
     }
@@ -165,7 +165,7 @@ final class Fetches {
     /** Makes the blob of its chunks; where its hash is wrong, begins anew later: disk or manifest is at fault. */
     private void complete(String transfer, double now, Effects effects) throws StorageError {
         if (!blobs.finishPart(active.get(transfer).manifest)) {
-            retryAt.put(transfer, now + AgentCore.DISK_RETRY_S);
+            retryAt.put(transfer, now + DiskWaits.RETRY_S);
             effects.note(Level.WARNING, "transfer " + transfer + ": its chunks do not have its sha256; fetched anew");
         }
         active.remove(transfer);

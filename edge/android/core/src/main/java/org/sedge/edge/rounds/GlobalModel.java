@@ -76,16 +76,21 @@ public final class GlobalModel {
                     SparseVector.decode(blobs.read(step.get(Step.BLOB).sha256), size).addTo(theta);
                 }
             } catch (CodecError error) {
-                throw new BrokenSteps(error.getMessage());
+                throw new BrokenSteps(where(order) + ": " + error.getMessage());
             }
         }
         byte[] data = bytes(theta);
         if (!Arrays.equals(Digests.sha256(data), hash)) {
-            throw left == null ? new CodecError("model_hash does not match the model")
-                    : new BrokenSteps("model_hash does not match the last of " + left.size() + " steps");
+            throw left == null ? new CodecError(where(order) + ": model_hash does not match the model")
+                    : new BrokenSteps(where(order) + ": model_hash does not match the last of " + left.size() + " steps");
         }
         blobs.write(data);
         return theta;
+    }
+
+    /** An order as messages name it. */
+    public static String where(Struct order) {
+        return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
     }
 
     /** A vector (n,) that is kept as a blob. */
@@ -94,12 +99,17 @@ public final class GlobalModel {
         if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
             throw new CodecError("vector of " + data.length + " bytes, expected " + 4L * size);
         }
-        float[] theta = new float[size];
-        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(theta);
-        return theta;
+        return floats(data);
     }
 
-    /** The bytes that {@link #vector} reads. */
+    /** The vector in bytes that {@link #bytes} made. */
+    public static float[] floats(byte[] data) {
+        float[] found = new float[data.length / 4];
+        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
+        return found;
+    }
+
+    /** A vector (n,) as little-endian float32. */
     public static byte[] bytes(float[] theta) {
         ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
         out.asFloatBuffer().put(theta);

@@ -189,6 +189,6 @@ final class Outbox {
         } catch (StorageError again) {
             effects.note(Level.SEVERE, again.getMessage());
         }
-        retryAt.put(name(waiting), now + AgentCore.DISK_RETRY_S);
+        retryAt.put(name(waiting), now + DiskWaits.RETRY_S);
     }
 }

@@ -3,8 +3,10 @@ package org.sedge.edge.rounds;
 import org.sedge.edge.rounds.State.Run;
 import org.sedge.edge.training.Job;
 import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 
+import java.util.Arrays;
 import java.util.logging.Level;
 
 /** What a job starts from besides its order: what the device has kept of the run, and a checkpoint. */
@@ -13,17 +15,20 @@ final class Resuming {
 
     /** The order's job, without what the disk has lost, of which there is a note. */
     static Job job(Struct order, StateStore store, Blobs blobs, Effects effects) {
-        Struct kept = store.keptFor(order);
-        byte[] model = kept == null ? null : kept.get(Run.MODEL);
-        byte[] residual = kept == null ? null : kept.get(Run.RESIDUAL);
-        byte[][] names = {model, residual, store.checkpoint(order)};
-        for (int i = 0; i < names.length; i++) {
-            if (names[i] != null && !blobs.has(names[i])) {
-                names[i] = null;
-                effects.note(Level.SEVERE, "run " + order.get(Order.RUN) + ": the device's own "
-                        + new String[] {"model", "residual", "checkpoint"}[i] + " is lost; going on without it");
-            }
+        Struct found = store.keptFor(order);
+        Struct kept = found == null ? Run.SCHEMA.empty() : found;
+        for (Field<byte[]> field : Arrays.asList(Run.MODEL, Run.RESIDUAL, Run.MOMENTS)) {
+            kept = kept.with(field, there(kept.get(field), field.key, order, blobs, effects));
         }
-        return new Job(order, names[0], names[1], names[2]);
+        return new Job(order, kept, there(store.checkpoint(order), "checkpoint", order, blobs, effects));
+    }
+
+    private static byte[] there(byte[] name, String what, Struct order, Blobs blobs, Effects effects) {
+        if (name == null || blobs.has(name)) {
+            return name;
+        }
+        effects.note(Level.SEVERE, "run " + order.get(Order.RUN) + ": the device's own " + what
+                + " is lost; going on without it");
+        return null;
     }
 }

@@ -1,6 +1,7 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
@@ -21,16 +22,19 @@ public final class State {
         public static final Field<byte[]> MODEL = SCHEMA.optional("model", Type.orNil(Type.HASH), null);
         /** What its updates have left out so far. */
         public static final Field<byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
+        /** The state of its optimizer. */
+        public static final Field<byte[]> MOMENTS = SCHEMA.optional("moments", Type.orNil(Type.HASH), null);
     }
 
-    /** An update without a receipt, and the accuracies to tell a person with it. */
+    /** An update without a receipt, and what to tell a person with it: the metric before and after. */
     public static final class Pending {
         public static final Schema SCHEMA = Schema.whole();
         public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
         public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
         public static final Field<byte[]> BLOB = SCHEMA.required("blob", Type.HASH);
-        public static final Field<Double> BEFORE = SCHEMA.required("before", Type.number(0, false, 1));
-        public static final Field<Double> AFTER = SCHEMA.required("after", Type.number(0, false, 1));
+        public static final Field<Metric> METRIC = SCHEMA.required("metric", Metric.TYPE);
+        public static final Field<Double> BEFORE = SCHEMA.required("before", Type.FINITE);
+        public static final Field<Double> AFTER = SCHEMA.required("after", Type.FINITE);
     }
 
     /** In how many starts of the agent an order was begun and not finished. */

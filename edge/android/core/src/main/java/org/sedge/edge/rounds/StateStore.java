@@ -10,7 +10,9 @@ import org.sedge.edge.training.Outcome;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Step;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
@@ -191,15 +193,15 @@ public final class StateStore {
         Struct entry = get(State.RUNS).get(run);
         // An evaluation with another bundle keeps what belongs to the last training's.
         if (order.get(Order.TASK).equals("train") || entry == null || keptFor(order) != null) {
-            entry = Run.SCHEMA.empty().with(Run.BUNDLE, order.get(Order.BUNDLE).sha256)
-                    .with(Run.BASE, order.get(Order.MODEL_HASH)).with(Run.MODEL, outcome.model)
-                    .with(Run.RESIDUAL, outcome.residual);
+            entry = outcome.kept.with(Run.BUNDLE, order.get(Order.BUNDLE).sha256)
+                    .with(Run.BASE, order.get(Order.MODEL_HASH));
         }
         List<Struct> outbox = new ArrayList<>(get(State.OUTBOX));
         outbox.remove(pending(run, order.get(Order.ROUND)));
         outbox.add(Pending.SCHEMA.empty().with(Pending.RUN, run).with(Pending.ROUND, order.get(Order.ROUND))
-                .with(Pending.BLOB, outcome.update).with(Pending.BEFORE, outcome.before)
-                .with(Pending.AFTER, outcome.after));
+                .with(Pending.BLOB, outcome.update).with(Pending.METRIC, outcome.metric)
+                .with(Pending.BEFORE, outcome.report.get(Report.BEFORE).get(Metrics.METRIC))
+                .with(Pending.AFTER, outcome.report.get(Report.AFTER).get(Metrics.METRIC)));
         Struct current = get(State.ORDERS).get(run);
         Struct changed = ended(state, run).with(State.OUTBOX, outbox)
                 .with(State.RUNS, with(without(get(State.RUNS), run), run, entry));
@@ -240,7 +242,7 @@ public final class StateStore {
             }
         }
         for (Struct run : get(State.RUNS).values()) {
-            for (Field<byte[]> kept : Arrays.asList(Run.BUNDLE, Run.BASE, Run.MODEL, Run.RESIDUAL)) {
+            for (Field<byte[]> kept : Arrays.asList(Run.BUNDLE, Run.BASE, Run.MODEL, Run.RESIDUAL, Run.MOMENTS)) {
                 if (run.get(kept) != null) {
                     names.add(Hex.encode(run.get(kept)));
                 }

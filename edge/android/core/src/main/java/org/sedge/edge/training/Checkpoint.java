@@ -8,15 +8,12 @@ import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
 /** What a stopped job leaves, so that the next attempt goes on with the same bits. */
 final class Checkpoint {
-    private static final Type<Double> LOSS_TYPE = Type.number(-Double.MAX_VALUE, false, Double.MAX_VALUE);
     static final Schema SCHEMA = Schema.whole();
     /** What it belongs to; for any other job it is worth nothing. */
     static final Field<byte[]> JOB = SCHEMA.required("job", Type.HASH);
@@ -24,10 +21,14 @@ final class Checkpoint {
     /** Which training was stopped, from 0, and the steps of those before it. */
     static final Field<Long> PHASE = SCHEMA.required("phase", Type.COUNT);
     static final Field<Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
-    static final Field<Double> SECONDS = SCHEMA.required("seconds", LOSS_TYPE);
+    static final Field<Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
+    /** What the first training leaves to the next round ({@link Moments}); null: nothing. */
+    static final Field<byte[]> MOMENTS =
+            SCHEMA.required("moments", Type.orNil(Type.bytes(0, Integer.MAX_VALUE)));
     private static final Field<Long> STEPS = SCHEMA.required("steps", Type.COUNT);
+    private static final Field<Long> OPTIMIZER_STEPS = SCHEMA.required("optimizer_steps", Type.COUNT);
     private static final Field<List<Double>> LOSSES =
-            SCHEMA.required("losses", Type.list(LOSS_TYPE, 0, Integer.MAX_VALUE));
+            SCHEMA.required("losses", Type.list(Type.FINITE, 0, Integer.MAX_VALUE));
     private static final Field<List<byte[]>> VECTORS =
             SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 3));
 
@@ -38,17 +39,17 @@ final class Checkpoint {
         for (float[] vector : progress.vectors) {
             vectors.add(GlobalModel.bytes(vector));
         }
-        return checkpoint.with(STEPS, progress.steps).with(LOSSES, progress.losses).with(VECTORS, vectors);
+        return checkpoint.with(STEPS, progress.steps).with(OPTIMIZER_STEPS, progress.optimizerSteps)
+                .with(LOSSES, progress.losses).with(VECTORS, vectors);
     }
 
     static Progress progress(Struct checkpoint) {
         List<float[]> vectors = new ArrayList<>();
         for (byte[] data : checkpoint.get(VECTORS)) {
-            float[] vector = new float[data.length / 4];
-            ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(vector);
-            vectors.add(vector);
+            vectors.add(GlobalModel.floats(data));
         }
-        return new Progress(checkpoint.get(STEPS), checkpoint.get(LOSSES), vectors);
+        return new Progress(
+                checkpoint.get(STEPS), checkpoint.get(OPTIMIZER_STEPS), checkpoint.get(LOSSES), vectors);
     }
 
     /** The checkpoint in the bytes; null for none, or one of another job. */

@@ -3,7 +3,6 @@ package org.sedge.edge.training;
 import org.sedge.edge.Examples;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.CodecError;
-import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.SedgeException.OutOfMemory;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TrainingDiverged;
@@ -13,23 +12,23 @@ import org.sedge.edge.codec.Selection;
 import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.rounds.Blobs;
 import org.sedge.edge.rounds.GlobalModel;
-import org.sedge.edge.training.Trainer.Progress;
+import org.sedge.edge.rounds.State.Run;
 import org.sedge.edge.training.Trainer.Trained;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Layout.Tensor;
 import org.sedge.edge.wire.Messages.Codec;
-import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Work;
+import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Update;
 
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -57,30 +56,20 @@ public final class JobRunner {
 
     /** Does the job; throws {@code JobStopped} once {@code stopped} says so. */
     public Outcome run(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
-        String where = "run " + job.order.get(Order.RUN) + ", round " + job.order.get(Order.ROUND);
         try {
             return done(job, stopped);
-        } catch (IllegalArgumentException error) { // a tensor that the layout lacks
-            throw new CodecError(where + ": " + error.getMessage(), error);
         } catch (OutOfMemoryError error) {
-            throw new OutOfMemory(where + ": " + error.getMessage() + ", expected room for the job", error);
+            throw new OutOfMemory(GlobalModel.where(job.order) + ": memory: " + error.getMessage() + ", expected room for the job", error);
         }
     }
 
     private Outcome done(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
-        long began = System.nanoTime();
         Struct order = job.order;
-        Struct work = order.get(Order.WORK);
         Bundle bundle = Bundle.unpack(blobs.read(order.get(Order.BUNDLE).sha256));
-        check(train, bundle);
-        check(test, bundle);
-        List<Tensor> kept = bundle.layout.named(work.get(Work.KEEP));
-        List<Struct> trainings = new ArrayList<>(work.get(Work.THEN));
-        Struct first = work.get(Work.TRAINING);
-        trainings.add(0, first == null ? Training.SCHEMA.empty() : first);
-        for (Struct training : trainings) {
-            bundle.layout.named(training.get(Training.FREEZE));
-        }
+        Fitting.check(train, bundle);
+        Fitting.check(test, bundle);
+        List<Tensor> kept = bundle.layout.named(order.get(Order.WORK).get(Work.KEEP), "keep");
+        List<Struct> trainings = trainings(order.get(Order.WORK), bundle.layout);
         float[] start = start(job, bundle.layout.size, kept);
         float[] correction = null;
         if (order.get(Order.CORRECTION) != null) {
@@ -89,42 +78,38 @@ public final class JobRunner {
         }
         try (Trainer trainer = programs.open(bundle)) {
             byte[] same = jobHash(job);
+            Attempt attempt = new Attempt(trainer, order, trainings);
             Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
-            Struct before = earlier == null ? trainer.evaluate(start, test) : earlier.get(Checkpoint.BEFORE);
-            double spent = earlier == null ? 0 : earlier.get(Checkpoint.SECONDS);
-            long steps = earlier == null ? 0 : earlier.get(Checkpoint.EARLIER_STEPS);
-            Progress resume = earlier == null ? null : Checkpoint.progress(earlier);
-            Trained trained = new Trained(start, Double.NaN, 0);
-            for (int phase = earlier == null ? 0 : earlier.get(Checkpoint.PHASE).intValue();
-                    phase < trainings.size(); phase++) {
-                float[] from = resume == null ? trained.theta : resume.vectors.get(0);
-                try {
-                    trained = trainer.train(from, train, trainings.get(phase), phaseSeed(order.get(Order.SEED), phase),
-                            start, correction, resume, stopped);
-                } catch (Trainer.Stopped stop) {
-                    Struct checkpoint = Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, same)
-                            .with(Checkpoint.BEFORE, before).with(Checkpoint.PHASE, (long) phase)
-                            .with(Checkpoint.EARLIER_STEPS, steps)
-                            .with(Checkpoint.SECONDS, spent + seconds(began));
-                    throw new JobStopped(stop.getMessage(), kept(Checkpoint.with(checkpoint, stop.progress)));
-                }
-                resume = null;
-                steps += trained.steps;
+            if (earlier == null) {
+                byte[] moments = job.kept.get(Run.MOMENTS);
+                attempt.begin(moments == null ? null : blobs.read(moments), start);
+            } else {
+                attempt.resume(earlier);
             }
-            Struct after = trainer.evaluate(trained.theta, test);
-            Struct report = Report.SCHEMA.empty().with(Report.RUN, order.get(Order.RUN))
+            Trained trained;
+            try {
+                trained = attempt.train(start, correction, train, test, stopped);
+            } catch (Trainer.Stopped stop) {
+                throw new JobStopped(stop.getMessage(), kept(attempt.checkpoint(same, stop.progress)));
+            }
+            Struct report = attempt.report(trained, test).with(Report.RUN, order.get(Order.RUN))
                     .with(Report.ROUND, order.get(Order.ROUND)).with(Report.TASK, order.get(Order.TASK))
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.get(Order.MODEL_HASH))
                     .with(Report.PATCH_HASH, order.get(Order.PATCH_HASH))
-                    .with(Report.NUM_EXAMPLES, (long) train.count()).with(Report.BEFORE, before)
-                    .with(Report.AFTER, after).with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps)
-                    .with(Report.SECONDS, spent + seconds(began));
-            return complete(job, report, start, trained.theta, kept);
+                    .with(Report.NUM_EXAMPLES, (long) train.count());
+            return complete(job, report, bundle.metric, start, trained.theta, kept, attempt.moments);
         }
     }
 
-    private static double seconds(long began) {
-        return (System.nanoTime() - began) / 1e9;
+    /** The first training, and those that follow it; their names are checked. */
+    private static List<Struct> trainings(Struct work, Layout layout) throws CodecError {
+        List<Struct> trainings = new ArrayList<>(work.get(Work.THEN));
+        Struct first = work.get(Work.TRAINING);
+        trainings.add(0, first == null ? Training.SCHEMA.empty() : first);
+        for (Struct training : trainings) {
+            layout.named(training.get(Training.FREEZE), "training.freeze");
+        }
+        return trainings;
     }
 
     /** The checkpoint as a blob; null where the disk refuses, as a stop must not fail. */
@@ -144,13 +129,12 @@ public final class JobRunner {
                 ? order.get(Order.PATCH) : blobs.read(order.get(Order.PATCH_BLOB).sha256);
         if (patch.length > 0 || order.get(Order.PATCH_HASH).length > 0) {
             if (!Arrays.equals(Digests.sha256(patch), order.get(Order.PATCH_HASH))) {
-                throw new CodecError("run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND)
-                        + ": patch_hash does not match");
+                throw new CodecError(GlobalModel.where(order) + ": patch_hash does not match");
             }
             SparseVector.decode(patch, size).writeTo(theta);
         }
-        if (job.model != null && !kept.isEmpty()) {
-            float[] own = GlobalModel.vector(blobs, job.model, size);
+        if (job.kept.get(Run.MODEL) != null && !kept.isEmpty()) {
+            float[] own = GlobalModel.vector(blobs, job.kept.get(Run.MODEL), size);
             for (Tensor tensor : kept) {
                 System.arraycopy(own, tensor.from, theta, tensor.from, tensor.to - tensor.from);
             }
@@ -159,13 +143,13 @@ public final class JobRunner {
     }
 
     /** The report, the coded update, and what the device keeps. */
-    private Outcome complete(Job job, Struct report, float[] start, float[] trained, List<Tensor> kept)
-            throws StorageError, CodecError, TrainingDiverged {
+    private Outcome complete(Job job, Struct report, Metric metric, float[] start, float[] trained, List<Tensor> kept,
+            byte[] moments) throws StorageError, CodecError, TrainingDiverged {
         Struct order = job.order;
         Struct codec = order.get(Order.CODEC);
         boolean trains = order.get(Order.TASK).equals("train");
         byte[] payload = {};
-        byte[] residual = job.residual;
+        byte[] residual = job.kept.get(Run.RESIDUAL);
         if (trains && order.get(Order.WORK).get(Work.UPLOAD)) {
             boolean feedsBack = codec.get(Codec.ERROR_FEEDBACK);
             float[] owed = feedsBack && residual != null ? GlobalModel.vector(blobs, residual, start.length) : null;
@@ -182,9 +166,12 @@ public final class JobRunner {
             residual = feedsBack && !whole ? blobs.write(GlobalModel.bytes(delta)) : null;
         }
         byte[] update = blobs.write(new Update(report, payload).encode());
-        byte[] model = trains ? blobs.write(GlobalModel.bytes(trained)) : job.model;
-        return new Outcome(update, model, residual, report.get(Report.BEFORE).get(Metrics.ACCURACY),
-                report.get(Report.AFTER).get(Metrics.ACCURACY));
+        Struct left = job.kept.with(Run.RESIDUAL, residual);
+        if (trains) {
+            left = left.with(Run.MODEL, blobs.write(GlobalModel.bytes(trained)))
+                    .with(Run.MOMENTS, moments == null ? null : blobs.write(moments));
+        }
+        return new Outcome(update, report, metric, left);
     }
 
     /** The coded elements of delta (n,), from which what they decode to is subtracted (T10 and T11). */
@@ -210,38 +197,12 @@ public final class JobRunner {
 
     /** What a checkpoint must agree with: the order, what is kept, and the examples. */
     private byte[] jobHash(Job job) {
-        ByteBuffer labels = ByteBuffer.allocate(8 * train.count());
-        labels.asLongBuffer().put(train.labels);
-        return Digests.sha256(MsgPack.pack(Arrays.asList(job.order, job.model, job.residual, labels.array())));
-    }
-
-    /** The seed of an order's trainings: the order's own first, then as the Python agent has them. */
-    private static long phaseSeed(long seed, int phase) {
-        byte[] digest = Digests.sha256((seed + " " + phase).getBytes(StandardCharsets.US_ASCII));
-        return phase == 0 ? seed : Long.reverseBytes(ByteBuffer.wrap(digest).getLong()) >>> 1;
-    }
-
-    private static void check(Examples examples, Bundle bundle) throws DataError {
-        if (examples.count() == 0) {
-            throw new DataError("no examples, expected at least one for training and one for testing");
+        int rowBytes = train.targets == null ? 0 : train.targets.rowSize * train.targets.type.size;
+        ByteBuffer targets = ByteBuffer.allocate(train.count() * rowBytes);
+        for (int row = 0; targets.hasRemaining(); row++) {
+            train.targets.put(row, targets);
         }
-        if (!bundle.input.dtype.equals("float32") || !Arrays.equals(bundle.input.shape, examples.sampleShape)) {
-            throw new DataError("x is float32 with rows of " + Arrays.toString(examples.sampleShape)
-                    + ", the model expects " + bundle.input.dtype + " " + Arrays.toString(bundle.input.shape));
-        }
-        if (!bundle.target.dtype.equals("int64") || bundle.target.shape.length > 0) {
-            throw new DataError("the model expects targets " + bundle.target.dtype + ", the agent only has labels");
-        }
-        for (int i = 0; i < examples.inputs.length; i++) {
-            if (Float.isNaN(examples.inputs[i]) || Float.isInfinite(examples.inputs[i])) {
-                throw new DataError("x[" + i / examples.rowSize + "] holds NaN or inf, expected finite numbers");
-            }
-        }
-        for (int i = 0; i < examples.count() && bundle.numClasses > 0; i++) {
-            if (examples.labels[i] < 0 || examples.labels[i] >= bundle.numClasses) {
-                throw new DataError("y[" + i + "] is " + examples.labels[i] + ", the model has classes 0 to "
-                        + (bundle.numClasses - 1));
-            }
-        }
+        return Digests.sha256(MsgPack.pack(Arrays.asList(job.order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
+                job.kept.get(Run.MOMENTS), targets.array())));
     }
 }

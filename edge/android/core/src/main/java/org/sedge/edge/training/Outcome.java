@@ -1,19 +1,21 @@
 package org.sedge.edge.training;
 
-/** What a job leaves: blobs, and the accuracies in [0, 1] before and after its training. */
+import org.sedge.edge.wire.Metric;
+import org.sedge.edge.wire.Struct;
+
+/** What a job leaves: its update, a blob, and what the device keeps of the run from now on. */
 public final class Outcome {
     public final byte[] update;
-    /** What the device keeps of the run from now on; null: nothing. */
-    public final byte[] model;
-    public final byte[] residual;
-    public final double before;
-    public final double after;
+    /** The head of the update, for a person. */
+    public final Struct report;
+    public final Metric metric;
+    /** Names of blobs; of the schema {@code State.Run}. */
+    public final Struct kept;
 
-    public Outcome(byte[] update, byte[] model, byte[] residual, double before, double after) {
+    public Outcome(byte[] update, Struct report, Metric metric, Struct kept) {
         this.update = update;
-        this.model = model;
-        this.residual = residual;
-        this.before = before;
-        this.after = after;
+        this.report = report;
+        this.metric = metric;
+        this.kept = kept;
     }
 }

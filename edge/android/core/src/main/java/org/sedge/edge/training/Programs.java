@@ -45,10 +45,6 @@ public final class Programs {
     }
 
     private Program load(Bundle bundle, Backend backend, String name, byte[] data) throws CodecError, StorageError {
-        boolean onnx = backend.name().equals("onnxruntime");
-        if (onnx) {
-            OnnxProgram.check(data);
-        }
         if (bundle.frozenLayout != null) {
             throw new CodecError("bundle '" + bundle.name + "': frozen data, which this device has not announced");
         }
@@ -56,10 +52,15 @@ public final class Programs {
         if (!file.isFile() || !Arrays.equals(Disk.read(file), data)) {
             Disk.replace(file, data);
         }
+        boolean onnx = backend.name().equals("onnxruntime");
         try {
+            if (onnx) {
+                OnnxProgram.check(data);
+            }
             return backend.load(file, onnx ? null : name);
-        } catch (BackendException error) {
-            throw new CodecError("bundle '" + bundle.name + "': program '" + name + "': " + error.getMessage(), error);
+        } catch (CodecError | BackendException error) {
+            throw new CodecError("bundle '" + bundle.name + "': program '" + name
+                    + "' cannot be loaded: " + error.getMessage(), error);
         }
     }
 }

@@ -12,7 +12,6 @@ import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Struct;
 
-import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -20,38 +19,45 @@ import java.util.function.BooleanSupplier;
 
 /** Trains and evaluates with a bundle's programs (spec/training.md, T4 to T8). */
 final class Trainer implements AutoCloseable {
-    /** A trained model, the mean loss over its last epoch, and the number of steps. */
+    /** A trained model, the mean loss over its last epoch, the number of steps, and the optimizer at the end. */
     static final class Trained {
         final float[] theta;
         final double loss;
         final long steps;
+        final Optimizer optimizer;
 
-        Trained(float[] theta, double loss, long steps) {
+        Trained(float[] theta, double loss, long steps, Optimizer optimizer) {
             this.theta = theta;
             this.loss = loss;
             this.steps = steps;
+            this.optimizer = optimizer;
         }
     }
 
-    /** Where a training was stopped: its steps, the losses of the unfinished epoch, theta and the optimizer's state. */
+    /** A training was stopped on purpose. */
     @SuppressWarnings("serial")
     static final class Stopped extends Exception {
         final transient Progress progress;
 
-        Stopped(Progress progress) {
-            super("stopped after " + progress.steps + " steps", null, false, false);
+        Stopped(String text, Progress progress) {
+            super(text, null, false, false);
             this.progress = progress;
         }
     }
 
-    /** What {@link Stopped} brings, and a training goes on from. */
+    /**
+     * Where a training stopped: its steps, the losses of the unfinished epoch, theta and the optimizer's vectors. The
+     * optimizer had made {@code optimizerSteps}, which are more than the training's where its state is kept.
+     */
     static final class Progress {
         final long steps;
+        final long optimizerSteps;
         final List<Double> losses;
         final List<float[]> vectors;
 
-        Progress(long steps, List<Double> losses, List<float[]> vectors) {
+        Progress(long steps, long optimizerSteps, List<Double> losses, List<float[]> vectors) {
             this.steps = steps;
+            this.optimizerSteps = optimizerSteps;
             this.losses = losses;
             this.vectors = vectors;
         }
@@ -60,41 +66,33 @@ final class Trainer implements AutoCloseable {
     private final Bundle bundle;
     private final Program gradient;
     private final Program evaluate;
-    private final Tensor theta;
-    private final Tensor x;
-    private final Tensor y;
-    private final Tensor w;
-    private final Tensor noise;
+    private final Buffers buffers;
+    private final int statistics;
 
     Trainer(Bundle bundle, Program gradient, Program evaluate) {
         this.bundle = bundle;
         this.gradient = gradient;
         this.evaluate = evaluate;
-        long[] shape = new long[1 + bundle.input.shape.length];
-        shape[0] = bundle.batchSize;
-        System.arraycopy(bundle.input.shape, 0, shape, 1, bundle.input.shape.length);
-        theta = Tensor.zeros(Tensor.Type.FLOAT32, bundle.layout.size);
-        x = Tensor.zeros(Tensor.Type.FLOAT32, shape);
-        y = Tensor.zeros(Tensor.Type.INT64, bundle.batchSize);
-        w = Tensor.zeros(Tensor.Type.FLOAT32, bundle.batchSize);
-        noise = Tensor.zeros(Tensor.Type.FLOAT32, bundle.noise);
+        buffers = new Buffers(bundle);
+        int count = 0;
+        for (Layout.Tensor tensor : bundle.layout.tensors) {
+            count += tensor.statistic ? tensor.to - tensor.from : 0;
+        }
+        statistics = count;
     }
 
-    /** Mean loss and accuracy of theta (n,). */
+    /** Mean loss and metric of theta (n,). */
     Struct evaluate(float[] model, Examples examples) throws CodecError, TrainingDiverged {
-        double[] sums = new double[3]; // loss, correct, weight
+        double[] sums = new double[3]; // loss, metric, weight
         for (Batches.Batch batch : Batches.inOrder(examples.count(), bundle.batchSize)) {
-            fill(model, examples, batch);
-            float[][] found = run(evaluate, 1, 1, 1);
+            float[][] found = run(evaluate, "evaluate", buffers.fill(model, examples, batch), 1, 1, 1);
             for (int i = 0; i < 3; i++) {
                 sums[i] += found[i][0];
             }
         }
-        double loss = sums[0] / sums[2];
-        if (Double.isNaN(loss) || Double.isInfinite(loss)) {
-            throw new TrainingDiverged("evaluation: the mean loss is " + loss);
-        }
-        return Metrics.SCHEMA.empty().with(Metrics.LOSS, loss).with(Metrics.ACCURACY, sums[1] / sums[2])
+        requireFinite(sums[0] / sums[2], "evaluation: the mean loss");
+        requireFinite(sums[1] / sums[2], "evaluation: the mean metric");
+        return Metrics.SCHEMA.empty().with(Metrics.LOSS, sums[0] / sums[2]).with(Metrics.METRIC, sums[1] / sums[2])
                 .with(Metrics.NUM_EXAMPLES, (long) examples.count());
     }
 
@@ -109,21 +107,21 @@ final class Trainer implements AutoCloseable {
             Progress resume, BooleanSupplier stopped) throws CodecError, TrainingDiverged, Stopped {
         Optimizer optimizer = new Optimizer(training, start.length);
         float[] model = start.clone();
-        long made = 0;
+        long made = resume == null ? 0 : resume.steps;
         if (resume != null) {
-            made = resume.steps;
-            optimizer.steps = made;
+            optimizer.steps = resume.optimizerSteps;
             System.arraycopy(resume.vectors.get(0), 0, model, 0, model.length);
             for (int i = 0; i < optimizer.vectors.length; i++) {
                 System.arraycopy(resume.vectors.get(1 + i), 0, optimizer.vectors[i], 0, model.length);
             }
         }
-        boolean pads = !bundle.usesBatchStatistics && bundle.noise == 0;
-        Batches batches = new Batches(
-                examples.count(), bundle.batchSize, training.get(Training.LAST_BATCH), pads, seed);
+        Batches batches = new Batches(examples.count(), bundle.batchSize, training.get(Training.LAST_BATCH),
+                bundle.paddingIsSafe(), seed);
         long step = 0;
         double loss = Double.NaN;
-        for (long epoch = 0; epoch < training.get(Training.LOCAL_EPOCHS); epoch++) {
+        long epochs = training.get(Training.LOCAL_EPOCHS);
+        for (long epoch = 0; epoch < epochs; epoch++) {
+            String where = "epoch " + (epoch + 1) + " of " + epochs + ", step ";
             List<Double> losses = new ArrayList<>();
             double weighted = 0;
             double weights = 0;
@@ -137,12 +135,12 @@ final class Trainer implements AutoCloseable {
                     if (stopped.getAsBoolean()) {
                         List<float[]> vectors = new ArrayList<>(Arrays.asList(optimizer.vectors));
                         vectors.add(0, model);
-                        throw new Stopped(new Progress(step, losses, vectors));
+                        throw new Stopped(where + (step + 1) + ": stopped",
+                                new Progress(step, optimizer.steps, losses, vectors));
                     }
-                    fill(model, examples, batch);
-                    fillNoise(seed, step);
-                    found = advance(model, start, training, anchor, correction, optimizer);
-                    requireFinite(found, "step " + (step + 1) + ": the loss");
+                    Tensor[] inputs = buffers.fill(model, examples, batch, seed, step);
+                    found = advance(inputs, model, start, training, anchor, correction, optimizer);
+                    requireFinite(found, where + (step + 1) + ": the loss");
                 }
                 step++;
                 losses.add(found);
@@ -150,28 +148,29 @@ final class Trainer implements AutoCloseable {
                 weights += batch.used;
             }
             loss = weighted / weights;
+            int bad = 0;
             for (float value : model) {
-                requireFinite(value, "step " + step + ": a parameter");
+                bad += Float.isNaN(value) || Float.isInfinite(value) ? 1 : 0;
+            }
+            if (bad > 0) {
+                throw new TrainingDiverged(where + step + ": " + bad + " parameters are not finite");
             }
         }
-        return new Trained(model, loss, step);
+        return new Trained(model, loss, step, optimizer);
     }
 
     /** One step in place; the loss. */
-    private double advance(float[] model, float[] start, Struct training, float[] anchor, float[] correction,
-            Optimizer optimizer) throws CodecError {
-        int statistics = 0;
-        for (Layout.Tensor tensor : bundle.layout.tensors) {
-            statistics += tensor.statistic ? tensor.to - tensor.from : 0;
-        }
-        float[][] found = statistics > 0 ? run(gradient, model.length, 1, statistics) : run(gradient, model.length, 1);
+    private double advance(Tensor[] inputs, float[] model, float[] start, Struct training, float[] anchor,
+            float[] correction, Optimizer optimizer) throws CodecError {
+        float[][] found = statistics > 0 ? run(gradient, "gradient", inputs, model.length, 1, statistics)
+                : run(gradient, "gradient", inputs, model.length, 1);
         float[] g = found[0];
         float prox = training.get(Training.PROX).floatValue();
         for (int i = 0; i < g.length && (prox > 0 || correction != null); i++) {
             g[i] += prox > 0 ? prox * (model[i] - anchor[i]) : 0;
             g[i] += correction == null ? 0 : correction[i];
         }
-        List<Layout.Tensor> frozen = bundle.layout.named(training.get(Training.FREEZE));
+        List<Layout.Tensor> frozen = bundle.layout.named(training.get(Training.FREEZE), "training.freeze");
         for (Layout.Tensor tensor : bundle.layout.tensors) {
             if (tensor.statistic || frozen.contains(tensor)) {
                 Arrays.fill(g, tensor.from, tensor.to, 0);
@@ -193,58 +192,29 @@ final class Trainer implements AutoCloseable {
 
     private static void requireFinite(double value, String what) throws TrainingDiverged {
         if (Double.isNaN(value) || Double.isInfinite(value)) {
-            throw new TrainingDiverged(what + " is " + value);
-        }
-    }
-
-    private void fill(float[] model, Examples examples, Batches.Batch batch) {
-        theta.data().asFloatBuffer().put(model);
-        ByteBuffer xs = x.data();
-        ByteBuffer ys = y.data();
-        ByteBuffer ws = w.data();
-        for (int i = 0; i < batch.rows.length; i++) {
-            xs.asFloatBuffer().put(examples.inputs, batch.rows[i] * examples.rowSize, examples.rowSize);
-            xs.position(xs.position() + 4 * examples.rowSize);
-            ys.putLong(examples.labels[batch.rows[i]]);
-            ws.putFloat(i < batch.used ? 1 : 0);
-        }
-    }
-
-    /** The random numbers of a step (T12). */
-    private void fillNoise(long seed, long step) {
-        if (bundle.noise == 0) {
-            return;
-        }
-        long words = (bundle.noise + 3) / 4;
-        Pcg64 random = new Pcg64(seed | Long.MIN_VALUE);
-        random.skip(step * words);
-        ByteBuffer out = noise.data();
-        long word = 0;
-        for (int i = 0; i < bundle.noise; i++) {
-            word = i % 4 == 0 ? random.next64() : word >>> 16;
-            out.putFloat((word & 0xffff) * 0x1p-16f);
+            throw new TrainingDiverged(what + " is " + (Double.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf"));
         }
     }
 
     /** The program's outputs, which must have these sizes. */
-    private float[][] run(Program program, int... sizes) throws CodecError {
+    private float[][] run(Program program, String name, Tensor[] inputs, int... sizes) throws CodecError {
+        String where = "bundle '" + bundle.name + "': program '" + name + "'";
         try {
-            Tensor[] found = program == gradient && bundle.noise > 0
-                    ? program.run(theta, x, y, w, noise) : program.run(theta, x, y, w);
+            Tensor[] found = program.run(inputs);
             float[][] outputs = new float[sizes.length][];
             for (int i = 0; i < sizes.length; i++) {
                 boolean fits = i < found.length && found[i].type() == Tensor.Type.FLOAT32
                         && found[i].data().remaining() == 4L * sizes[i];
                 if (!fits) {
-                    throw new CodecError("bundle '" + bundle.name + "': output " + i + " of " + found.length
-                            + " is not float32 (" + sizes[i] + ",)");
+                    throw new CodecError(where + ": output " + i + " of " + found.length + " is not float32 ("
+                            + sizes[i] + ",)");
                 }
                 outputs[i] = new float[sizes[i]];
                 found[i].data().asFloatBuffer().get(outputs[i]);
             }
             return outputs;
         } catch (BackendException error) {
-            throw new CodecError("bundle '" + bundle.name + "': a program failed: " + error.getMessage(), error);
+            throw new CodecError(where + " failed: " + error.getMessage(), error);
         }
     }
 

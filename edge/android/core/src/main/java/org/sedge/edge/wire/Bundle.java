@@ -5,9 +5,6 @@ import org.sedge.edge.codec.Compression;
 import org.sedge.edge.wire.Schema.Field;
 
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.Base64;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -15,23 +12,66 @@ import java.util.Map;
 public final class Bundle {
     private static final long FORMAT = 1;
     private static final int MAX_BYTES = 1 << 26;
-    private static final int MAX_BATCH = 65536;
-    private static final Schema SCHEMA = Schema.whole();
-    private static final Field<byte[]> MANIFEST = SCHEMA.required("manifest", Type.bytes(0, MAX_BYTES));
+    private static final Schema PACKED = Schema.whole();
+    private static final Field<byte[]> MANIFEST = PACKED.required("manifest", Type.bytes(0, MAX_BYTES));
     private static final Field<Map<String, byte[]>> FILES =
-            SCHEMA.required("files", Type.map(Type.bytes(0, MAX_BYTES)));
+            PACKED.required("files", Type.map(Type.bytes(0, MAX_BYTES)));
+
+    private static final Schema ROW = Schema.whole();
+    private static final Field<String> DTYPE = ROW.required("dtype", Type.text(0, 64));
+    private static final Field<List<Long>> SHAPE =
+            ROW.required("shape", Type.list(Type.integer(Long.MIN_VALUE, Long.MAX_VALUE), 0, 64));
+
+    private static final Schema PROGRAM = Schema.whole();
+    private static final Field<String> PROGRAM_NAME =
+            PROGRAM.required("name", Type.oneOf("gradient", "evaluate", "predict"));
+    private static final Field<String> BACKEND = PROGRAM.required("backend", Type.text(0, MAX_BYTES));
+    private static final Field<String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
+    private static final Field<String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
+
+    private static final Schema FROZEN = Schema.whole();
+    private static final Field<Layout> FROZEN_LAYOUT = FROZEN.required("layout", Layout.TYPE);
+    private static final Field<Manifest> FROZEN_BLOB = FROZEN.required("blob", Manifest.IN_JSON);
+
+    /** The loss, which only devices with training code of their own compute. */
+    private static final Schema LOSS = Schema.whole();
+
+    static {
+        LOSS.optional("name", Type.text(1, 256), "cross_entropy");
+        LOSS.optional("label_smoothing", Type.number(0, false, Math.nextDown(1.0)), 0.0);
+        LOSS.optional("class_weights", Type.list(Type.number(0, false, 1e6), 0, MAX_BYTES), null);
+    }
+
+    private static final Schema SCHEMA = Schema.whole();
+    private static final Field<String> NAME = SCHEMA.required("name", Type.text(0, MAX_BYTES));
+    private static final Field<Layout> LAYOUT = SCHEMA.required("layout", Layout.TYPE);
+    private static final Field<Long> BATCH_SIZE = SCHEMA.required("batch_size", Type.integer(1, 65536));
+    private static final Field<Struct> INPUT = SCHEMA.required("input", ROW);
+    private static final Field<Struct> TARGET = SCHEMA.required("target", Type.orNil(ROW));
+    private static final Field<Long> NUM_CLASSES = SCHEMA.required("num_classes", Type.COUNT);
+    private static final Field<Boolean> USES_BATCH_STATISTICS =
+            SCHEMA.required("uses_batch_statistics", Type.BOOL);
+    private static final Field<Long> NOISE = SCHEMA.optional("noise", Type.integer(0, 1 << 28), 0L);
+    private static final Field<List<Struct>> PROGRAMS =
+            SCHEMA.required("programs", Type.list(PROGRAM, 0, MAX_BYTES));
+    private static final Field<Struct> FROZEN_DATA = SCHEMA.optional("frozen", Type.orNil(FROZEN), null);
+    private static final Field<Metric> METRIC = SCHEMA.optional("metric", Metric.TYPE, Metric.ACCURACY);
+
+    static {
+        SCHEMA.optional("loss", LOSS, null);
+        SCHEMA.required("verification", Type.ANY);
+    }
 
     /** One row of x or y: its element type by numpy's name, and its shape. */
     public static final class Row {
         public final String dtype;
         public final long[] shape;
 
-        Row(Map<?, ?> json) {
-            dtype = Checked.text(json, "dtype");
-            List<?> extents = Checked.list(json, "shape");
-            shape = new long[extents.size()];
+        Row(Struct row) {
+            dtype = row.get(DTYPE);
+            shape = new long[row.get(SHAPE).size()];
             for (int i = 0; i < shape.length; i++) {
-                shape[i] = (Long) extents.get(i);
+                shape[i] = row.get(SHAPE).get(i);
             }
         }
     }
@@ -40,6 +80,7 @@ public final class Bundle {
     public final Layout layout;
     public final int batchSize;
     public final Row input;
+    /** null: the input is the target. */
     public final Row target;
     /** Labels are below this; 0 for a model that does not classify. */
     public final long numClasses;
@@ -48,83 +89,82 @@ public final class Bundle {
     public final int noise;
     /** The tensors that no device trains; null: there are none. */
     public final Layout frozenLayout;
-    /** The blob of their values. */
-    public final Manifest frozenBlob;
-    private final List<Map<?, ?>> programs = new ArrayList<>();
+    public final Metric metric;
+    private final List<Struct> programs;
     private final Map<String, byte[]> files;
 
-    private Bundle(Map<?, ?> json, Map<String, byte[]> files) {
-        if (!Long.valueOf(FORMAT).equals(json.get("format"))) {
-            throw new IllegalArgumentException("format " + json.get("format") + ", this version reads " + FORMAT);
-        }
+    private Bundle(Struct manifest, Map<String, byte[]> files) {
         this.files = files;
-        name = Checked.text(json, "name");
-        layout = new Layout(json.get("layout"));
-        batchSize = (int) Math.min(Checked.integer(json, "batch_size"), MAX_BATCH + 1);
-        input = new Row(Checked.map(json, "input"));
-        target = new Row(Checked.map(json, "target"));
-        numClasses = Checked.integer(json, "num_classes");
-        usesBatchStatistics = Checked.bool(json, "uses_batch_statistics");
-        noise = json.containsKey("noise") ? (int) Checked.integer(json, "noise") : 0;
-        if (batchSize < 1 || batchSize > MAX_BATCH || noise < 0 || !json.containsKey("verification")) {
-            throw new IllegalArgumentException("batch_size, noise or verification: missing or out of range");
+        name = manifest.get(NAME);
+        layout = manifest.get(LAYOUT);
+        batchSize = manifest.get(BATCH_SIZE).intValue();
+        input = new Row(manifest.get(INPUT));
+        target = manifest.get(TARGET) == null ? null : new Row(manifest.get(TARGET));
+        numClasses = manifest.get(NUM_CLASSES);
+        usesBatchStatistics = manifest.get(USES_BATCH_STATISTICS);
+        noise = manifest.get(NOISE).intValue();
+        metric = manifest.get(METRIC);
+        programs = manifest.get(PROGRAMS);
+        for (Struct program : programs) {
+            check(program);
         }
-        for (Object program : Checked.list(json, "programs")) {
-            add(Checked.map(program, "program"));
+        Struct frozen = manifest.get(FROZEN_DATA);
+        frozenLayout = frozen == null ? null : frozen.get(FROZEN_LAYOUT);
+        if (frozen != null) {
+            checkFrozen(frozen.get(FROZEN_BLOB).size);
         }
-        Object frozen = json.get("frozen");
-        frozenLayout = frozen == null ? null : new Layout(Checked.map(frozen, "frozen").get("layout"));
-        frozenBlob = frozen == null ? null : manifest(Checked.map((Map<?, ?>) frozen, "blob"));
-        if (frozen != null && frozenBlob.size != 4L * frozenLayout.size) {
-            throw new IllegalArgumentException("frozen: a blob of " + frozenBlob.size + " bytes");
+    }
+
+    private void check(Struct program) {
+        String file = program.get(FILE);
+        if (file.indexOf('/') >= 0 || file.equals(".") || file.equals("..")) {
+            throw new IllegalArgumentException("program file '" + file + "' holds a path");
         }
-        for (Layout.Tensor tensor : frozen == null ? new ArrayList<Layout.Tensor>() : frozenLayout.tensors) {
+        if (!files.containsKey(file)) {
+            throw new IllegalArgumentException("program file '" + file + "' is missing");
+        }
+        if (!Hex.encode(Digests.sha256(files.get(file))).equals(program.get(SHA256))) {
+            throw new IllegalArgumentException("'" + file + "' does not have the manifest's sha256");
+        }
+    }
+
+    private void checkFrozen(int size) {
+        if (size != 4L * frozenLayout.size) {
+            throw new IllegalArgumentException("frozen: a blob of " + size + " bytes, expected " + 4L * frozenLayout.size
+                    + " for " + frozenLayout.size + " values");
+        }
+        for (Layout.Tensor tensor : frozenLayout.tensors) {
             if (layout.find(tensor.name) != null) {
-                throw new IllegalArgumentException("frozen: '" + tensor.name + "' is a tensor of the layout");
+                throw new IllegalArgumentException("frozen: tensor '" + tensor.name + "' is in the layout as well");
             }
         }
-    }
-
-    private void add(Map<?, ?> program) {
-        String file = Checked.text(program, "file");
-        String kind = Checked.text(program, "name");
-        Checked.text(program, "backend");
-        if (file.isEmpty() || file.indexOf('/') >= 0 || file.equals(".") || file.equals("..")) {
-            throw new IllegalArgumentException("program file '" + file + "' is a path");
-        }
-        if (!kind.equals("gradient") && !kind.equals("evaluate") && !kind.equals("predict")) {
-            throw new IllegalArgumentException("unknown program '" + kind + "'");
-        }
-        byte[] data = files.get(file);
-        if (data == null || !Hex.encode(Digests.sha256(data)).equals(Checked.text(program, "sha256"))) {
-            throw new IllegalArgumentException("file '" + file + "' is missing, or has another sha256");
-        }
-        programs.add(program);
-    }
-
-    private static Manifest manifest(Map<?, ?> json) {
-        Map<Object, Object> found = new HashMap<>(json);
-        found.put("sha256", Base64.getDecoder().decode(Checked.text(json, "sha256")));
-        found.put("digests", Base64.getDecoder().decode(Checked.text(json, "digests")));
-        return Manifest.TYPE.read(found);
     }
 
     /** The bundle in a blob. Throws {@code CodecError} for one that breaks a rule. */
     public static Bundle unpack(byte[] blob) throws CodecError {
         try {
-            Struct packed = SCHEMA.decode(Compression.inflate(blob, MAX_BYTES));
-            String text = new String(packed.get(MANIFEST), StandardCharsets.UTF_8);
-            return new Bundle(Checked.map(Json.parse(text), "manifest"), packed.get(FILES));
-        } catch (IllegalArgumentException | ClassCastException error) {
+            Struct packed = PACKED.decode(Compression.inflate(blob, MAX_BYTES));
+            Object json = Json.parse(new String(packed.get(MANIFEST), StandardCharsets.UTF_8));
+            Object format = json instanceof Map ? ((Map<?, ?>) json).get("format") : null;
+            if (!Long.valueOf(FORMAT).equals(format)) {
+                throw new IllegalArgumentException("bundle format " + format + ", this version reads " + FORMAT);
+            }
+            return new Bundle(SCHEMA.read(json), packed.get(FILES));
+        } catch (IllegalArgumentException error) {
             throw new CodecError("bundle: " + error.getMessage(), error);
         }
     }
 
+    /** Whether a step may be padded with rows of weight 0. */
+    public boolean paddingIsSafe() {
+        return !usesBatchStatistics && noise == 0;
+    }
+
     /** The file of one program for a backend; null where there is none. */
     public byte[] program(String kind, String backend) {
-        for (Map<?, ?> program : programs) {
-            if (program.get("name").equals(kind) && program.get("backend").equals(backend)) {
-                return files.get(program.get("file"));
+        for (Struct program : programs) {
+            if (program.get(PROGRAM_NAME).equals(kind) && program.get(BACKEND).equals(backend)) {
+                return files.get(program.get(FILE));
             }
         }
         return null;

@@ -1,19 +1,36 @@
 package org.sedge.edge.wire;
 
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.wire.Schema.Field;
+
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 
 /** The place of every tensor in theta, one vector of n float32 (spec/bundle.md, B6 to B8). */
 public final class Layout {
     private static final int MAX_PARAMETERS = 1 << 28;
-    private static final int MAX_TENSORS = 4096;
-    private static final int MAX_NAME = 256;
-    private static final int MAX_RANK = 32;
+    private static final Schema TENSOR = Schema.whole();
+    private static final Field<String> NAME = TENSOR.required("name", Type.text(1, 256));
+    private static final Field<List<Long>> SHAPE =
+            TENSOR.required("shape", Type.list(Type.integer(1, MAX_PARAMETERS), 0, 32));
+    private static final Field<Long> OFFSET = TENSOR.required("offset", Type.COUNT);
+    private static final Field<String> ROLE =
+            TENSOR.optional("role", Type.oneOf("parameter", "statistic"), "parameter");
+    private static final Schema SCHEMA = Schema.whole();
+    private static final Field<List<Struct>> TENSORS = SCHEMA.required("tensors", Type.list(TENSOR, 1, 4096));
+
+    /** Reads a layout of a bundle, and checks it against itself. */
+    static final Type<Layout> TYPE = new Type<Layout>() {
+        @Override
+        public Layout read(Object value) {
+            return new Layout(SCHEMA.read(value).get(TENSORS));
+        }
+    };
 
     /** One named slice of theta: the elements {@code from} to {@code to}, this one not included. */
     public static final class Tensor {
@@ -37,42 +54,27 @@ public final class Layout {
     /** SHA-256 of names, shapes and roles. */
     public final byte[] hash;
 
-    /** From the manifest's JSON. Throws {@code IllegalArgumentException} for a layout that breaks a rule. */
-    Layout(Object json) {
-        List<?> rows = Checked.list(Checked.map(json, "layout"), "tensors");
-        if (rows.isEmpty() || rows.size() > MAX_TENSORS) {
-            throw new IllegalArgumentException(rows.size() + " tensors, expected 1 to " + MAX_TENSORS);
-        }
+    private Layout(List<Struct> rows) {
         List<Object> hashed = new ArrayList<>();
         long offset = 0;
-        for (Object row : rows) {
-            Map<?, ?> found = Checked.map(row, "tensor");
-            String name = Checked.text(found, "name");
-            List<?> shape = Checked.list(found, "shape");
-            int length = name.codePointCount(0, name.length());
-            if (length < 1 || length > MAX_NAME || shape.size() > MAX_RANK || find(name) != null) {
-                throw new IllegalArgumentException("tensor '" + name + "': its name repeats, or is longer than "
-                        + MAX_NAME + ", or it has more than " + MAX_RANK + " extents");
+        for (Struct row : rows) {
+            String name = row.get(NAME);
+            if (find(name) != null) {
+                throw new IllegalArgumentException("tensor '" + name + "': its name repeats");
             }
-            if (Checked.integer(found, "offset") != offset) {
+            if (row.get(OFFSET) != offset) {
                 throw new IllegalArgumentException("tensor '" + name + "': expected offset " + offset);
             }
-            String role = found.containsKey("role") ? Checked.text(found, "role") : "parameter";
-            if (!role.equals("parameter") && !role.equals("statistic")) {
-                throw new IllegalArgumentException("tensor '" + name + "': role '" + role + "' is unknown");
-            }
             long elements = 1;
-            for (Object extent : shape) {
-                if (!(extent instanceof Long) || (Long) extent < 1 || (Long) extent > MAX_PARAMETERS) {
-                    throw new IllegalArgumentException("tensor '" + name + "': shape " + shape);
-                }
-                elements = Math.min(elements * (Long) extent, 2L * MAX_PARAMETERS);
+            for (long extent : row.get(SHAPE)) {
+                elements = Math.min(elements * extent, 2L * MAX_PARAMETERS);
             }
             if (offset + elements > MAX_PARAMETERS) {
                 throw new IllegalArgumentException("more than " + MAX_PARAMETERS + " parameters");
             }
+            String role = row.get(ROLE);
             tensors.add(new Tensor(name, (int) offset, (int) (offset + elements), role.equals("statistic")));
-            hashed.add(Arrays.asList(name, shape, role));
+            hashed.add(Arrays.asList(name, row.get(SHAPE), role));
             offset += elements;
         }
         size = (int) offset;
@@ -89,8 +91,8 @@ public final class Layout {
         return null;
     }
 
-    /** The tensors of these names, in order. Throws {@code IllegalArgumentException} for a name that there is not. */
-    public List<Tensor> named(Collection<String> names) {
+    /** The tensors that a key names, in order. Throws {@code CodecError} for a name that there is not. */
+    public List<Tensor> named(Collection<String> names, String key) throws CodecError {
         Set<String> wanted = new HashSet<>(names);
         List<Tensor> found = new ArrayList<>();
         for (Tensor tensor : tensors) {
@@ -99,7 +101,7 @@ public final class Layout {
             }
         }
         if (!wanted.isEmpty()) {
-            throw new IllegalArgumentException("no tensor named '" + wanted.iterator().next() + "'");
+            throw new CodecError(key + ": no tensor named '" + Collections.min(wanted) + "'");
         }
         return found;
     }

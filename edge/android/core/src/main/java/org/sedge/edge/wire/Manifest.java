@@ -5,6 +5,8 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Arrays;
 import java.util.BitSet;
+import java.util.HashMap;
+import java.util.Map;
 
 /** A blob's size and hash, and a digest of every chunk (WIRE.md, section 6). */
 public final class Manifest implements MsgPack.Packed {
@@ -25,6 +27,17 @@ public final class Manifest implements MsgPack.Packed {
         @Override
         public Manifest read(Object value) {
             return new Manifest(SCHEMA.read(value));
+        }
+    };
+
+    /** The same in a bundle's JSON. */
+    static final Type<Manifest> IN_JSON = new Type<Manifest>() {
+        @Override
+        public Manifest read(Object value) {
+            Map<Object, Object> found = new HashMap<>(asMap(value));
+            found.put("sha256", BASE64.read(found.get("sha256")));
+            found.put("digests", BASE64.read(found.get("digests")));
+            return TYPE.read(found);
         }
     };
 

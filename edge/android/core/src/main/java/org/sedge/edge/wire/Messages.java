@@ -9,11 +9,12 @@ import java.util.List;
 public final class Messages {
     static final int MAX_INLINE_BYTES = 1 << 15;
 
-    private static final Type<String> SHORT = Type.text(64);
-    private static final Type<String> DETAIL = Type.text(1000);
+    private static final Type<String> SHORT = Type.text(0, 64);
+    private static final Type<String> DETAIL = Type.text(0, 1000);
     private static final Type<Double> SHARE = Type.number(0, false, 1);
+    private static final Type<Double> POSITIVE = Type.number(0, false, Double.MAX_VALUE);
     private static final Type<Long> SEED = Type.integer(0, Long.MAX_VALUE);
-    private static final Type<List<String>> NAMES = Type.list(Type.text(256), 0, 4096);
+    private static final Type<List<String>> NAMES = Type.list(Type.text(0, 256), 0, 4096);
     private static final Type<List<String>> WORDS = Type.list(SHORT, 0, 16);
     private static final Type<List<Long>> VERSIONS = Type.list(Type.integer(1, 255), 1, 16);
     private static final Type<byte[]> INLINE = Type.bytes(0, MAX_INLINE_BYTES);
@@ -69,6 +70,8 @@ public final class Messages {
         public static final Field<Double> WEIGHT_DECAY =
                 SCHEMA.optional("weight_decay", Type.number(0, false, 1000), 0.0);
         public static final Field<Double> CLIP_NORM = SCHEMA.optional("clip_norm", Type.number(0, false, 1e9), 0.0);
+        public static final Field<String> OPTIMIZER_STATE =
+                SCHEMA.optional("optimizer_state", Type.oneOf("reset", "keep"), "reset");
 
         private static Type<Double> below1() {
             return Type.number(0, false, Math.nextDown(1.0));
@@ -239,8 +242,8 @@ public final class Messages {
 
     public static final class Metrics {
         public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Double> LOSS = SCHEMA.required("loss", any());
-        public static final Field<Double> ACCURACY = SCHEMA.required("accuracy", SHARE);
+        public static final Field<Double> LOSS = SCHEMA.required("loss", Type.FINITE);
+        public static final Field<Double> METRIC = SCHEMA.required("metric", Type.FINITE);
         public static final Field<Long> NUM_EXAMPLES = SCHEMA.required("num_examples", Type.COUNT);
     }
 
@@ -256,15 +259,14 @@ public final class Messages {
         public static final Field<Long> NUM_EXAMPLES = SCHEMA.required("num_examples", Type.COUNT);
         public static final Field<Struct> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
         public static final Field<Struct> AFTER = SCHEMA.required("after", Metrics.SCHEMA);
-        public static final Field<Double> TRAIN_LOSS = SCHEMA.required("train_loss", any());
+        public static final Field<Double> TRAIN_LOSS = SCHEMA.required("train_loss", Type.FINITE);
         public static final Field<Long> STEPS = SCHEMA.required("steps", Type.COUNT);
-        public static final Field<Double> SECONDS = SCHEMA.required("seconds", Type.number(0, false, Double.MAX_VALUE));
+        public static final Field<Double> SECONDS = SCHEMA.required("seconds", POSITIVE);
         public static final Field<Double> MIX = SCHEMA.optional("mix", Type.orNil(SHARE), null);
         public static final Field<Struct> SPARSE = SCHEMA.optional("sparse", Type.orNil(Metrics.SCHEMA), null);
         public static final Field<Long> LEVEL = SCHEMA.optional("level", Type.orNil(Type.integer(0, 7)), null);
-    }
-
-    private static Type<Double> any() {
-        return Type.number(-Double.MAX_VALUE, false, Double.MAX_VALUE);
+        public static final Field<Double> STEP_S = SCHEMA.optional("step_s", Type.orNil(POSITIVE), null);
+        public static final Field<Double> TEMPERATURE_C = SCHEMA.optional("temperature_c", Type.orNil(Type.FINITE), null);
+        public static final Field<Double> ENERGY_J = SCHEMA.optional("energy_j", Type.orNil(POSITIVE), null);
     }
 }

@@ -8,7 +8,7 @@ import java.util.Map;
 public final class Schema extends Type<Struct> {
     /** One field. {@code T} is the type of its value. */
     public static final class Field<T> {
-        final String key;
+        public final String key;
         final Type<T> type;
         final T fallback;
         final boolean required;

@@ -2,6 +2,7 @@ package org.sedge.edge.wire;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Base64;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -36,6 +37,7 @@ public abstract class Type<T> {
     };
     public static final Type<byte[]> HASH = bytes(32, 32);
     public static final Type<byte[]> NONCE = bytes(16, 16);
+    public static final Type<Double> FINITE = number(-Double.MAX_VALUE, false, Double.MAX_VALUE);
     public static final Type<Long> COUNT = integer(0, 1L << 40);
     public static final Type<Long> ROUND = integer(1, 1L << 31);
 
@@ -56,14 +58,33 @@ public abstract class Type<T> {
         };
     }
 
-    /** Text of at most so many code points. */
-    public static Type<String> text(final int most) {
+    /** Anything, as it is. */
+    static final Type<Object> ANY = new Type<Object>() {
+        @Override
+        public Object read(Object value) {
+            return value;
+        }
+    };
+    /** Bytes in JSON. */
+    static final Type<byte[]> BASE64 = new Type<byte[]>() {
+        @Override
+        public byte[] read(Object value) {
+            if (!(value instanceof String)) {
+                throw wrong(value, "base64");
+            }
+            return Base64.getDecoder().decode((String) value);
+        }
+    };
+
+    /** Text of so many code points. */
+    public static Type<String> text(final int least, final int most) {
         return new Type<String>() {
             @Override
             public String read(Object value) {
                 String text = value instanceof String ? (String) value : null;
-                if (text == null || text.codePointCount(0, text.length()) > most) {
-                    throw wrong(value, "text of at most " + most + " characters");
+                int length = text == null ? -1 : text.codePointCount(0, text.length());
+                if (length < least || length > most) {
+                    throw wrong(value, "text of " + least + " to " + most + " characters");
                 }
                 return text;
             }

@@ -15,7 +15,7 @@ import java.nio.file.Files;
  */
 public final class ClassMeans implements Backend {
     /** A file that evaluates says so: it has this output. */
-    private static final String EVALUATES = "correct_count";
+    private static final String EVALUATES = "metric_sum";
 
     private final String name;
 

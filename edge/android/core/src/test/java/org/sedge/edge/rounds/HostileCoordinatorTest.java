@@ -20,6 +20,7 @@ import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.UpdateSelection;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Messages.Work;
+import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Topics;
@@ -78,7 +79,7 @@ public class HostileCoordinatorTest {
         public void training(String run, int round) { }
 
         @Override
-        public void finished(String run, int round, double before, double after, long up, long down) { }
+        public void finished(String run, int round, Metric metric, double before, double after, long up, long down) { }
 
         @Override
         public void declined(String run, int round, String reason) { }

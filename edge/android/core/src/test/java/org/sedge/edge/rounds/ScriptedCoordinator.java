@@ -83,7 +83,8 @@ final class ScriptedCoordinator {
         byte[] whole = new SparseVector(theta.length, null, theta).encode(Coding.FP32, Compression.ZLIB);
         Struct training = Training.SCHEMA.empty().with(Training.LOCAL_EPOCHS, 2L).with(Training.MOMENTUM, 0.5)
                 .with(Training.LEARNING_RATE, 0.125)
-                .with(Training.OPTIMIZER, round % 5 == 0 ? "adam" : "sgd");
+                .with(Training.OPTIMIZER, round % 5 == 0 ? "adam" : "sgd")
+                .with(Training.OPTIMIZER_STATE, round % 7 == 0 ? "reset" : "keep");
         Struct work = Work.SCHEMA.empty().with(Work.TRAINING, training);
         if (round % 3 == 0) {
             work = work.with(Work.KEEP, Collections.singletonList("second"));

@@ -8,6 +8,7 @@ import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.ClassMeans;
 import org.sedge.edge.rounds.MemoryDisk.Killed;
@@ -20,6 +21,7 @@ import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;
+import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.Struct;
 
@@ -51,7 +53,7 @@ public class SimulationTest {
         Map<String, Object> files = new LinkedHashMap<>();
         StringBuilder programs = new StringBuilder();
         for (String name : new String[] {"gradient", "evaluate"}) {
-            byte[] file = (name.equals("evaluate") ? "correct_count" : name).getBytes(StandardCharsets.US_ASCII);
+            byte[] file = (name.equals("evaluate") ? "metric_sum" : name).getBytes(StandardCharsets.US_ASCII);
             files.put(name, file);
             programs.append(programs.length() > 0 ? "," : "").append("{\"name\":\"").append(name)
                     .append("\",\"backend\":\"means\",\"file\":\"").append(name).append("\",\"sha256\":\"")
@@ -84,7 +86,7 @@ public class SimulationTest {
         for (int i = 0; i < count; i++) {
             y[i] = random.nextInt(CLASSES);
         }
-        return new Examples(x, new long[] {SIZE}, y);
+        return new Examples(new Rows(x, SIZE), new Rows(y));
     }
 
     /** The world of one device: its disk, its link, its coordinator, and what happens to them. */
@@ -300,7 +302,8 @@ public class SimulationTest {
         public void training(String run, int round) { }
 
         @Override
-        public void finished(String run, int round, double before, double after, long bytesUp, long bytesDown) {
+        public void finished(String run, int round, Metric metric, double before, double after, long bytesUp,
+                long bytesDown) {
             finished.merge(round, 1, Integer::sum);
         }
 

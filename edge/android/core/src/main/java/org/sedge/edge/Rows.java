@@ -1,0 +1,77 @@
+package org.sedge.edge;
+
+import org.sedge.edge.SedgeException.DataError;
+import org.sedge.edge.backends.Tensor;
+
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+
+/** Rows of numbers, all of one shape: float32, or int64. */
+public final class Rows {
+    public final Tensor.Type type;
+    /** Shape of one row; empty for a single number. */
+    public final long[] shape;
+    /** Numbers in one row. */
+    public final int rowSize;
+    public final int count;
+    /** The rows one after the other, each in row-major order; null where they are integers. */
+    public final float[] floats;
+    /** The same of integers; null where they are floats. */
+    public final long[] longs;
+
+    /** The values are kept, not copied. Throws {@code DataError} unless they are rows of the shape. */
+    public Rows(float[] values, long... shape) throws SedgeException {
+        this(Tensor.Type.FLOAT32, values, null, values.length, shape);
+    }
+
+    /** The values are kept, not copied. Throws {@code DataError} unless they are rows of the shape. */
+    public Rows(long[] values, long... shape) throws SedgeException {
+        this(Tensor.Type.INT64, null, values, values.length, shape);
+    }
+
+    private Rows(Tensor.Type type, float[] floats, long[] longs, int found, long[] shape) throws DataError {
+        long size = 1;
+        for (long extent : shape) {
+            if (extent < 1 || size * extent > Integer.MAX_VALUE) {
+                throw new DataError("found rows of shape " + tuple(shape) + ", expected positive extents, at most 2^31 in all");
+            }
+            size *= extent;
+        }
+        if (found % size != 0) {
+            throw new DataError("found " + found + " numbers, expected rows of shape " + tuple(shape));
+        }
+        this.type = type;
+        this.floats = floats;
+        this.longs = longs;
+        this.shape = shape.clone();
+        rowSize = (int) size;
+        count = found / rowSize;
+    }
+
+    /** These rows. */
+    Rows at(int[] rows) throws SedgeException {
+        float[] someFloats = floats == null ? null : new float[rows.length * rowSize];
+        long[] someLongs = longs == null ? null : new long[rows.length * rowSize];
+        for (int i = 0; i < rows.length; i++) {
+            System.arraycopy(floats == null ? longs : floats, rows[i] * rowSize,
+                    floats == null ? someLongs : someFloats, i * rowSize, rowSize);
+        }
+        return new Rows(type, someFloats, someLongs, rows.length * rowSize, shape);
+    }
+
+    /** Puts a row into a buffer of little-endian bytes, which moves on. */
+    public void put(int row, ByteBuffer out) {
+        if (floats == null) {
+            out.asLongBuffer().put(longs, row * rowSize, rowSize);
+        } else {
+            out.asFloatBuffer().put(floats, row * rowSize, rowSize);
+        }
+        out.position(out.position() + type.size * rowSize);
+    }
+
+    /** A shape as people write it: (), (3,), (1, 28, 28). */
+    public static String tuple(long[] shape) {
+        String inner = Arrays.toString(shape);
+        return "(" + inner.substring(1, inner.length() - 1) + (shape.length == 1 ? ",)" : ")");
+    }
+}

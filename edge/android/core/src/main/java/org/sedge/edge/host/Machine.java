@@ -1,0 +1,29 @@
+package org.sedge.edge.host;
+
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.FileInputStream;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/** What Linux, and so Android, says of the machine. */
+public final class Machine {
+    private static final Pattern TOTAL = Pattern.compile("MemTotal: +([0-9]+) kB");
+
+    private Machine() {}
+
+    /** The machine's memory in MB: runtimes' memory lies outside of the heap. 0 is unknown. */
+    public static long memoryMb() {
+        try (BufferedReader lines = new BufferedReader(new InputStreamReader(
+                new FileInputStream(new File("/proc/meminfo")), StandardCharsets.US_ASCII))) {
+            String first = lines.readLine();
+            Matcher found = TOTAL.matcher(first == null ? "" : first);
+            return found.matches() ? Long.parseLong(found.group(1)) * 1024 / 1_000_000 : 0;
+        } catch (IOException error) {
+            return 0;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.wire.Backoff;
+
+import java.util.logging.Level;
+
+/** When to try again what the disk has refused: everything that writes, and jobs, whose work is dear. */
+final class DiskWaits {
+    static final double RETRY_S = 30;
+    private static final double MAX_JOB_BACKOFF_S = 1800;
+
+    private final Effects effects;
+    private double diskAt = Double.NaN;
+    private double jobAt = Double.NaN;
+    private double jobBackoffS;
+
+    DiskWaits(Effects effects) {
+        this.effects = effects;
+    }
+
+    /** When the wait ends, or an earlier time at which there is something else to do; NaN: neither. */
+    double timer(double otherwise) {
+        return Double.isNaN(diskAt) ? Backoff.earlier(otherwise, jobAt) : diskAt;
+    }
+
+    /** Whether the disk is still left alone. */
+    boolean disk(double now) {
+        return now < diskAt;
+    }
+
+    boolean job(double now) {
+        return now < jobAt;
+    }
+
+    void diskTried() {
+        diskAt = Double.NaN;
+    }
+
+    /** A job may be tried at once; what it lacked may be there. */
+    void jobTried() {
+        jobAt = Double.NaN;
+    }
+
+    void jobDone() {
+        jobBackoffS = 0;
+    }
+
+    /** The disk refused something. */
+    void begin(StorageError error, double now) {
+        diskAt = now + RETRY_S;
+        effects.note(Level.SEVERE, error.getMessage());
+    }
+
+    /** The disk refused a job's input or outcome: the work was in vain, so each retry waits twice as long. */
+    void beginJob(StorageError error, double now) {
+        jobBackoffS = Math.min(Math.max(RETRY_S, 2 * jobBackoffS), MAX_JOB_BACKOFF_S);
+        jobAt = now + jobBackoffS;
+        begin(error, now);
+    }
+}

@@ -1,0 +1,109 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.Examples;
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.TrainingDiverged;
+import org.sedge.edge.training.Trainer.Progress;
+import org.sedge.edge.training.Trainer.Trained;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Report;
+import org.sedge.edge.wire.Messages.Training;
+import org.sedge.edge.wire.Struct;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.function.BooleanSupplier;
+
+/** The trainings of an order, one after the other, between two evaluations; from where an earlier attempt stopped. */
+final class Attempt {
+    private final Trainer trainer;
+    private final Struct order;
+    private final List<Struct> trainings;
+    private final long began = System.nanoTime();
+    /** What an earlier attempt had done: trainings, their steps, seconds, and the unfinished training. */
+    private int phase;
+    private long steps;
+    private double spent;
+    private Progress resume;
+    private Struct before;
+    /** What the first training leaves to the next round; null: nothing. */
+    byte[] moments;
+    private double trainingSeconds;
+    private long ownSteps;
+
+    Attempt(Trainer trainer, Struct order, List<Struct> trainings) {
+        this.trainer = trainer;
+        this.order = order;
+        this.trainings = trainings;
+    }
+
+    /** Begins with the optimizer that the last round left, or anew without it. */
+    void begin(byte[] lastMoments, float[] start) {
+        if (lastMoments != null && keepsState(0)) {
+            resume = Moments.begin(lastMoments, trainings.get(0), start);
+        }
+    }
+
+    /** Goes on where an earlier attempt was stopped. */
+    void resume(Struct checkpoint) {
+        before = checkpoint.get(Checkpoint.BEFORE);
+        phase = checkpoint.get(Checkpoint.PHASE).intValue();
+        steps = checkpoint.get(Checkpoint.EARLIER_STEPS);
+        spent = checkpoint.get(Checkpoint.SECONDS);
+        moments = checkpoint.get(Checkpoint.MOMENTS);
+        resume = Checkpoint.progress(checkpoint);
+    }
+
+    /** Trains from the start vector (n,), with a correction (n,) or null. */
+    Trained train(float[] start, float[] correction, Examples train, Examples test, BooleanSupplier stopped)
+            throws CodecError, TrainingDiverged, Trainer.Stopped {
+        before = before == null ? trainer.evaluate(start, test) : before;
+        Trained trained = null;
+        for (; phase < trainings.size(); phase++) {
+            float[] from = resume != null ? resume.vectors.get(0) : trained == null ? start : trained.theta;
+            long since = System.nanoTime();
+            trained = trainer.train(
+                    from, train, trainings.get(phase), seed(), start, correction, resume, stopped);
+            trainingSeconds += (System.nanoTime() - since) / 1e9;
+            ownSteps += trained.steps - (resume == null ? 0 : resume.steps);
+            if (phase == 0 && keepsState(0)) {
+                moments = Moments.encode(trainings.get(0), trained.optimizer);
+            }
+            resume = null;
+            steps += trained.steps;
+        }
+        return trained;
+    }
+
+    /** The checkpoint of a training that was stopped; {@code job} is what it belongs to. */
+    Struct checkpoint(byte[] job, Progress progress) {
+        return Checkpoint.with(Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, job).with(Checkpoint.BEFORE, before)
+                .with(Checkpoint.PHASE, (long) phase).with(Checkpoint.EARLIER_STEPS, steps)
+                .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), progress);
+    }
+
+    /** What the report says of the trainings, whose end is {@code trained}. */
+    Struct report(Trained trained, Examples test) throws CodecError, TrainingDiverged {
+        Struct after = trainer.evaluate(trained.theta, test);
+        return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
+                .with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps).with(Report.SECONDS, seconds())
+                .with(Report.STEP_S, ownSteps == 0 ? null : trainingSeconds / ownSteps);
+    }
+
+    private double seconds() {
+        return spent + (System.nanoTime() - began) / 1e9;
+    }
+
+    private boolean keepsState(int which) {
+        return trainings.get(which).get(Training.OPTIMIZER_STATE).equals("keep");
+    }
+
+    /** The seed of a training: the order's own first, then as spec/training.md has them (T6). */
+    private long seed() {
+        long seed = order.get(Order.SEED);
+        byte[] digest = Digests.sha256((seed + " " + phase).getBytes(StandardCharsets.US_ASCII));
+        return phase == 0 ? seed : Long.reverseBytes(ByteBuffer.wrap(digest).getLong()) >>> 1;
+    }
+}

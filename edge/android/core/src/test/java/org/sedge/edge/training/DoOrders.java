@@ -1,0 +1,53 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.host.BlobFolder;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.Npz;
+import org.sedge.edge.rounds.State.Run;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Struct;
+
+import java.io.File;
+import java.lang.management.BufferPoolMXBean;
+import java.lang.management.ManagementFactory;
+import java.util.Collections;
+
+/**
+ * Does orders of one run, one after the other: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}, where FOLDER has
+ * the blobs. Prints the name of each update, or why there is none; then the heap that is in use after a collection, and
+ * the most that the JVM has taken for it, and the memory of its buffers, in bytes.
+ */
+public final class DoOrders {
+    private DoOrders() {}
+
+    public static void main(String[] words) throws Exception {
+        File folder = new File(words[0]);
+        BlobFolder blobs = new BlobFolder(folder);
+        Backend backend = (Backend) Class.forName(words[3]).getDeclaredConstructor().newInstance();
+        Programs programs = new Programs(folder, Collections.singletonList(backend));
+        JobRunner runner = new JobRunner(
+                blobs, programs, Npz.read(new File(words[1])), Npz.read(new File(words[2])));
+        Struct kept = Run.SCHEMA.empty();
+        for (int i = 4; i < words.length; i++) {
+            try {
+                Outcome outcome = runner.run(
+                        new Job(Order.SCHEMA.decode(Disk.read(new File(words[i]))), kept, null), () -> false);
+                kept = outcome.kept;
+                System.out.println(Hex.encode(outcome.update));
+            } catch (SedgeException error) {
+                System.out.println(error.getMessage());
+            }
+        }
+        long buffers = 0;
+        for (BufferPoolMXBean pool : ManagementFactory.getPlatformMXBeans(BufferPoolMXBean.class)) {
+            buffers += pool.getMemoryUsed();
+        }
+        long taken = Runtime.getRuntime().totalMemory();
+        System.gc();
+        long used = Runtime.getRuntime().totalMemory() - Runtime.getRuntime().freeMemory();
+        System.out.println("heap " + used + " of " + taken + ", buffers " + buffers);
+    }
+}

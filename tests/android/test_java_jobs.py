@@ -1,0 +1,295 @@
+"""The same order for the agent in Java and the one in Python, on the same .pte: the same update.
+
+A step's arithmetic is the runtime's. All around it exists twice, and is here compared to the last byte:
+random numbers, running statistics, padding, the optimizer, evaluation, coding.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from tests.android.classes import java
+from tests.android.java import VECTORS
+from tests.android.java_fleet import MEANS
+from tests.edge.backends.conftest import unpacked_wheel
+from tests.orders import changed
+from torch import nn
+
+from android.build import jni
+from sedge_edge.backends import open_trainer
+from sedge_edge.backends.executorch import PACKAGE
+from sedge_edge.data import load_source
+from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.preparation import NOTHING, Job
+from sedge_edge.training.trainer import TrainingDiverged
+from sedge_export import export
+from sedge_export.models import avgcnn
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
+from sedge_protocol.errors import CodecError, DataError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack
+from sedge_protocol.wire.messages import Codec, Order, Training
+from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import Report, decode_update
+
+B = 8
+SGD = Training(local_epochs=2, learning_rate=0.05, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model, its words for ``export``, a row's shape, and what y has: labels, numbers or none."""
+
+    model: Callable[[], nn.Module]
+    words: dict[str, Any]
+    row: tuple[int, ...]
+    y: str = "labels"
+    training: Training = SGD
+
+
+KINDS = {
+    "cnn": Kind(avgcnn, {"num_classes": 10, "batch_size": 32}, (1, 28, 28)),
+    "statistics": Kind(
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(36, 3),
+        ),
+        {"num_classes": 3},
+        (1, 8, 8),
+    ),
+    "dropout": Kind(
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)),
+        {"num_classes": 3},
+        (6,),
+    ),
+    "optimizer": Kind(
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)),
+        {"num_classes": 3},
+        (6,),
+        training=Training(
+            local_epochs=2,
+            learning_rate=0.01,
+            optimizer="adam",
+            optimizer_state="keep",
+            weight_decay=0.01,
+        ),
+    ),
+    "regression": Kind(lambda: nn.Linear(6, 2), {"num_classes": 0}, (6,), "numbers"),
+    "autoencoder": Kind(
+        lambda: nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 6)),
+        {"num_classes": 0, "target": "none"},
+        (6,),
+        "none",
+    ),
+}
+
+
+@lru_cache
+def exported(name: str) -> Path:
+    """A kind's bundle, made once."""
+    kind, folder = KINDS[name], Path(tempfile.mkdtemp(prefix="sedge-java-jobs-")) / name
+    torch.manual_seed(0)
+    words: dict[str, Any] = {"batch_size": B, "name": name, **kind.words}
+    sample = torch.randn(words["batch_size"], *kind.row)
+    export(kind.model(), sample, folder=folder, backends=("executorch",), **words)
+    return folder
+
+
+class Pair:
+    """A device's folder for each implementation, with the same blobs, data and orders."""
+
+    def __init__(self, kind: str, folder: Path, library: Path, examples: int = 21) -> None:
+        self.kind, self.folder, self.library = KINDS[kind], folder, library
+        self.backend = "org.sedge.executorch.JvmExecutorch"  # in Java
+        self.bundle, self.theta = load(exported(kind))
+        self.blobs = {
+            name: BlobFolder(folder / name, min_free_bytes=0) for name in ("java", "python")
+        }
+        for number, count in enumerate((examples, 10)):
+            np.savez(folder / f"{number}.npz", **self.examples(count, number))  # type: ignore[arg-type]
+
+    def examples(self, count: int, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+        """x, and y as the model's kind has it."""
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((count, *self.kind.row)).astype(np.float32)
+        classes = self.bundle.manifest.num_classes
+        ys = {
+            "labels": rng.integers(0, max(classes, 1), count),
+            "numbers": rng.standard_normal((count, 2)),
+        }
+        return {"x": x} | ({"y": ys[self.kind.y]} if self.kind.y in ys else {})
+
+    def orders(self, count: int) -> list[Order]:
+        """Rounds that each begin from the same global model."""
+        every = np.arange(self.theta.size, dtype=np.uint32)
+        coded = encode(SparseVector(self.theta.size, every, self.theta), ValueCoding.FP32)
+        blobs = [pack(self.bundle), coded]
+        for blob in blobs:
+            for device in self.blobs.values():
+                device.write(blob)
+        first = Order(
+            run="run",
+            round=1,
+            task="train",
+            bundle=describe(blobs[0]),
+            model=describe(blobs[1]),
+            model_hash=hashlib.sha256(self.theta.tobytes()).digest(),
+            codec=Codec(ValueCoding.BF16, fraction=0.3, compression=Compression.NONE),
+        )
+        return [
+            changed(first, round=i, seed=7 * i, training=self.kind.training)
+            for i in range(1, count + 1)
+        ]
+
+    def in_java(self, orders: Sequence[Order], class_path: str, *options: str) -> list[str]:
+        """What DoOrders prints; ``options`` are the JVM's."""
+        files: list[Path] = []
+        for order in orders:
+            files.append(self.folder / f"order-{order.round}")
+            files[-1].write_bytes(msgspec.msgpack.encode(order))
+        data = self.folder / "0.npz", self.folder / "1.npz"
+        words: list[str | Path] = [self.folder / "java", *data, self.backend, *files]
+        main = "org.sedge.edge.training.DoOrders"
+        return java(class_path, main, *words, library=self.library, options=options)
+
+    def in_python(self, orders: Sequence[Order]) -> list[bytes]:
+        """The updates."""
+        trainer, blobs, kept = (
+            open_trainer(self.bundle, "executorch", 1),
+            self.blobs["python"],
+            NOTHING,
+        )
+        train, test = (load_source(f"{number}.npz", self.folder) for number in (0, 1))
+        found: list[bytes] = []
+        for order in orders:
+            context = WorkerContext(
+                blobs, FolderVectors(blobs), train, test,
+                lambda _: (self.bundle, trainer), lambda: False, iter(range(1000)).__next__,
+            )  # fmt: skip
+            outcome = run_job(Job(order, kept), context)
+            kept = outcome.kept
+            found.append(blobs.read(outcome.update))
+        return found
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library for the JVM."""
+    return jni(unpacked_wheel() / PACKAGE, tmp_path_factory.mktemp("jni"))
+
+
+@pytest.fixture
+def library(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, with what it is built on where Python finds it, too."""
+    monkeypatch.syspath_prepend(unpacked_wheel())
+    return built
+
+
+def untimed(update: bytes) -> tuple[Report, bytes]:
+    """An update without what depends on the clock."""
+    report, payload = decode_update(update)
+    return msgspec.structs.replace(report, seconds=0.0, step_s=None), bytes(payload)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cnn"])
+def test_two_rounds_end_in_the_same_updates(
+    kind: str, class_path: str, library: Path, tmp_path: Path
+) -> None:
+    """The second round has what the first has left: error feedback, and an optimizer's state."""
+    pair = Pair(kind, tmp_path, library)
+    orders = pair.orders(2)
+    expected = pair.in_python(orders)
+    *names, _ = pair.in_java(orders, class_path)
+    assert [len(name) for name in names] == [64, 64], names
+    made = [pair.blobs["java"].read(bytes.fromhex(name)) for name in names]
+    for update, wanted in zip(made, expected, strict=True):
+        (found, payload), (report, coded) = untimed(update), untimed(wanted)
+        assert msgspec.structs.asdict(found) == msgspec.structs.asdict(report)
+        assert payload == coded
+    assert len(set(made)) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keep": ("x", "none")},
+        {"training": Training(freeze=("none",))},
+        {"training": Training(local_epochs=30, learning_rate=100)},
+        {"model_hash": bytes(32)},
+        {"patch_hash": bytes(32), "patch": b"patch"},
+    ],
+)
+def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
+    changes: dict[str, Any], class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair("regression", tmp_path, library)
+    orders = [changed(order, **changes) for order in pair.orders(1)]
+    with pytest.raises((CodecError, TrainingDiverged)) as refused:
+        pair.in_python(orders)
+    assert pair.in_java(orders, class_path)[0] == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("dropout", {"x": np.zeros((4, 6), int), "y": np.zeros(4, int)}),
+        ("dropout", {"x": np.zeros((4, 5)), "y": np.zeros(4, int)}),
+        ("dropout", {"x": np.full((4, 6), np.nan), "y": np.zeros(4, int)}),
+        ("dropout", {"x": np.zeros((4, 6)), "y": np.array([0, 1, 3, 0])}),
+        ("dropout", {"x": np.zeros((4, 6)), "y": np.zeros(4)}),
+        ("dropout", {"x": np.zeros((4, 6))}),
+        ("dropout", {"x": np.zeros((0, 6)), "y": np.zeros(0, int)}),
+        ("regression", {"x": np.zeros((4, 6)), "y": np.zeros((4, 3))}),
+        ("regression", {"x": np.zeros((4, 6)), "y": np.zeros(4, int)}),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_in_the_same_words(
+    kind: str, data: dict[str, Any], class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair(kind, tmp_path, library)
+    np.savez(tmp_path / "0.npz", **data)
+    orders = pair.orders(1)
+    with pytest.raises(DataError) as refused:
+        pair.in_python(orders)
+    assert pair.in_java(orders, class_path)[0] == str(refused.value)
+
+
+def test_a_graph_that_is_not_allowed_reaches_no_runtime(
+    class_path: str, library: Path, tmp_path: Path
+) -> None:
+    cases = json.loads((VECTORS / "spec.json").read_text())["programs"]
+    graph = next(bytes.fromhex(case["program"]) for case in cases if case["rule"] == "a function")
+    pair = Pair("dropout", tmp_path, library)
+    pair.backend = MEANS  # is called onnxruntime, too
+    files = {"gradient": graph, "evaluate": graph}
+    programs = tuple(
+        Program(name, ONNXRUNTIME, name, hashlib.sha256(graph).hexdigest()) for name in files
+    )
+    pair.bundle = Bundle(msgspec.structs.replace(pair.bundle.manifest, programs=programs), files)
+    said = pair.in_java(pair.orders(1), class_path)[0]
+    where = "bundle 'dropout': program 'gradient' cannot be loaded: program: "
+    assert said == f"{where}field 25 is not allowed there, or one too many"
+
+
+def test_a_round_of_the_cnn_fits_a_small_heap(
+    class_path: str, library: Path, tmp_path: Path
+) -> None:
+    """The demo's 4-layer CNN on 100 images, in less heap than any phone gives an app."""
+    pair = Pair("cnn", tmp_path, library, examples=100)
+    name, memory = pair.in_java(pair.orders(1), class_path, "-Xmx24m")
+    print(f"{pair.theta.size} parameters: {memory} bytes")
+    assert len(name) == 64

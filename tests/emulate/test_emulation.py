@@ -150,12 +150,19 @@ def test_workers_are_as_many_as_processors_unless_told(
     assert resumed(changed(workers=3), base, out).workers == 3
 
 
-def test_a_split_is_described() -> None:
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (DataConfig(split="pathological", classes_per_device=2), "2 classes a device"),
+        (DataConfig(split="iid"), "IID"),
+        (DataConfig(split="given", partition="p.npy"), "as p.npy says"),
+        (DataConfig(split="natural"), "each a group of the data's own"),
+    ],
+)
+def test_a_split_is_described(data: DataConfig, words: str) -> None:
     dataset: Any = type("D", (), {"targets": np.zeros(1500), "name": "digits"})
-    data = DataConfig(split="pathological", classes_per_device=2)
-    assert described_split(changed(data=data), dataset) == (
-        "1,500 examples of digits on 3 devices, 2 classes a device"
-    )
+    described = described_split(changed(data=data), dataset)
+    assert described == f"1,500 examples of digits on 3 devices, {words}"
 
 
 def test_a_new_start_forgets_the_old_one_and_nothing_else(base: Path, out: Path) -> None:

@@ -154,11 +154,13 @@ def set_up(
 def described_split(config: EmulationConfig, dataset: Dataset) -> str:
     """One line on how the data is split."""
     data = config.data
-    how = (
-        f"Dir({data.alpha:g})"
-        if data.split == "dirichlet"
-        else f"{data.classes_per_device} classes a device"
-    )
+    how = {
+        "dirichlet": f"Dir({data.alpha:g})",
+        "pathological": f"{data.classes_per_device} classes a device",
+        "iid": "IID",
+        "natural": "each a group of the data's own",
+        "given": f"as {data.partition} says",
+    }[data.split]
     return f"{len(dataset.targets):,} examples of {dataset.name} on {config.devices} devices, {how}"
 
 

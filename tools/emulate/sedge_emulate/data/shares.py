@@ -4,15 +4,26 @@ A device's examples are copied when it trains and dropped afterwards, so memory 
 fleet. N = examples, d = devices.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_emulate.config import DataConfig
 from sedge_emulate.data.datasets import Dataset, load
-from sedge_emulate.data.split import Indices, dirichlet, pathological, subsample, train_test
+from sedge_emulate.data.partition import Part, read_partition
+from sedge_emulate.data.split import (
+    Indices,
+    dirichlet,
+    iid,
+    natural,
+    pathological,
+    subsample,
+    train_test,
+)
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.disk import translated
 
@@ -95,23 +106,69 @@ class Shares:
 def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
     """The data set and every device's part of it; the same seed gives the same parts.
 
-    A source of the user's own is looked up in ``base``.
+    A source of the user's own and a partition are looked up in ``base``.
     """
     rng = np.random.default_rng(seed)
     dataset = load(config.dataset, base=base)
     if config.examples:
         dataset = subsample(dataset, config.examples, rng)
-    if config.split == "dirichlet":
-        parts = dirichlet(dataset.labels, devices, config.alpha, rng, config.min_examples)
-    else:
-        parts = pathological(dataset.labels, devices, config.classes_per_device, rng)
-        smallest = min(len(part) for part in parts)
-        if smallest < config.min_examples:
-            expected = f"data.min_examples = {config.min_examples} or more on each"
-            raise DataError(f"pathological: a device with {smallest} examples, expected {expected}")
-    return dataset, Shares.of(
-        dataset, [train_test(part, config.test_fraction, rng) for part in parts]
-    )
+    parts = _parts(dataset, config, devices, rng, base)
+    tested = [
+        part if isinstance(part, tuple) else train_test(part, config.test_fraction, rng)
+        for part in parts
+    ]
+    for device, (train, test) in enumerate(tested):
+        if not (len(train) and len(test)):
+            lacking = "test" if len(train) else "training"
+            raise DataError(f"device {device}: no {lacking} examples, expected one or more")
+    return dataset, Shares.of(dataset, tested)
+
+
+def _parts(
+    dataset: Dataset, config: DataConfig, devices: int, rng: Generator, base: Path
+) -> Sequence[Part]:
+    """Every device's examples by the split that is configured."""
+    match config.split:
+        case "dirichlet":
+            return dirichlet(dataset.labels, devices, config.alpha, rng, config.min_examples)
+        case "pathological":
+            parts = pathological(dataset.labels, devices, config.classes_per_device, rng)
+            return _large_enough(parts, config)
+        case "iid":
+            return _large_enough(iid(len(dataset.targets), devices, rng), config)
+        case "natural":
+            return _natural(dataset, config, devices, rng)
+        case "given":
+            return _given(dataset, base / config.partition, devices)
+
+
+def _natural(dataset: Dataset, config: DataConfig, devices: int, rng: Generator) -> Sequence[Part]:
+    if dataset.groups is None:
+        expected = "an array group (N,), or a third value of the function"
+        raise DataError(f"{dataset.name}: no groups to split by, expected {expected}")
+    parts = natural(dataset.groups, devices, rng, config.min_examples)
+    tests = dataset.tests
+    return parts if tests is None else [(part[~tests[part]], part[tests[part]]) for part in parts]
+
+
+def _given(dataset: Dataset, path: Path, devices: int) -> Sequence[Part]:
+    parts = read_partition(path, len(dataset.targets))
+    if len(parts) != devices:
+        raise DataError(f"{path}: {len(parts)} devices, expected devices = {devices}")
+    small = [i for i, part in enumerate(parts) if not isinstance(part, tuple) and len(part) < 2]
+    if small:
+        raise DataError(
+            f"{path}: device {small[0]}: {len(parts[small[0]])} examples, expected 2 or more"
+        )
+    return parts
+
+
+def _large_enough(parts: list[Indices], config: DataConfig) -> list[Indices]:
+    smallest = min(len(part) for part in parts)
+    if smallest < config.min_examples:
+        expected = f"data.min_examples = {config.min_examples} or more on each"
+        raise DataError(f"{config.split}: a device with {smallest} examples, expected {expected}")
+    return parts
 
 
 def _part(indices: Indices, ends: Indices, number: int) -> Indices:

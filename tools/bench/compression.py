@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from sedge_emulate.__main__ import main as emulate
-from sedge_emulate.result import headline, read_json
+from sedge_emulate.headline import headline
+from sedge_emulate.result import read_json
 
 FLEET = Path(__file__).parents[2] / "examples" / "compression.toml"
 

@@ -13,7 +13,8 @@ from statistics import fmean, median
 from typing import Any
 
 from sedge_cloud.status.numbers import percent, size
-from sedge_emulate.result import StrategyResult, headline, read_json
+from sedge_emulate.headline import headline
+from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.errors import SedgeError
 
 RESULTS = Path(__file__).parent / "results"

@@ -18,7 +18,7 @@ def plain(data: bytes) -> Any:
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_arrays_and_containers(protocol: int) -> None:
-    value = {
+    value: dict[str, Any] = {
         "separation": {"train": [0, 1], "total": 2},
         "floats": np.arange(6, dtype=np.float32).reshape(2, 3),
         "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
@@ -34,7 +34,7 @@ def test_arrays_and_containers(protocol: int) -> None:
     assert found["scalars"] == [7, 0.5]
     for name in ("floats", "columns", "big endian", "mask", "none"):
         assert found[name].dtype == value[name].dtype
-        np.testing.assert_array_equal(found[name], value[name])  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found[name], value[name])
     np.testing.assert_array_equal(found["objects"][0]["x"], np.arange(3))
     assert found["objects"][1] == "text"
 

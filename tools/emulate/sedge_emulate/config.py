@@ -57,6 +57,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source names, such as persons (natural), or as the file ``partition`` says (given: .npy, .json, or
     FL-bench's .pkl). Every device has at least ``min_examples``, unless they are given, and keeps
     ``test_fraction`` of them for testing, unless the file or PFLlib says which.
+
+    ``central_test``, a share of the examples that no device gets or another source, is a test set for every
+    device's model and for the global one, besides the devices' own.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
@@ -67,6 +70,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     classes_per_device: Annotated[int, Meta(ge=1)] = 2
     min_examples: Annotated[int, Meta(ge=2)] = 10
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.25
+    central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -105,6 +105,7 @@ class Stage:
             self.shares.train_ends.tobytes(),
             self.shares.test.tobytes(),
             self.shares.test_ends.tobytes(),
+            self.shares.central.tobytes(),
             *(load(folder)[0].manifest.layout.hash for folder in self.narrower),
         ):
             digest.update(len(part).to_bytes(8, "little") + part)
@@ -136,7 +137,7 @@ def set_up(
         _require_same(mark, described)
     else:
         _clear(out)
-    split = described_split(config, dataset)
+    split = described_split(config, dataset, len(shares.central))
     note(f"{split}; link: {config.link}")
     if not mark.exists():
         shares.save(state / "data")
@@ -151,8 +152,8 @@ def set_up(
     return Stage(config, dataset.name, split, mapped, model, source, out, manifest.metric)
 
 
-def described_split(config: EmulationConfig, dataset: Dataset) -> str:
-    """One line on how the data is split."""
+def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
+    """One line on how the data is split, ``central`` of its examples being for no device."""
     data = config.data
     how = {
         "dirichlet": f"Dir({data.alpha:g})",
@@ -161,7 +162,9 @@ def described_split(config: EmulationConfig, dataset: Dataset) -> str:
         "natural": "each a group of the data's own",
         "given": f"as {data.partition} says",
     }[data.split]
-    return f"{len(dataset.targets):,} examples of {dataset.name} on {config.devices} devices, {how}"
+    count = len(dataset.targets) - central
+    rest = f", and {central:,} to test all models on" if central else ""
+    return f"{count:,} examples of {dataset.name} on {config.devices} devices, {how}{rest}"
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:

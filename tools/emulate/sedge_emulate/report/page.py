@@ -13,15 +13,9 @@ from jinja2 import Environment, PackageLoader
 
 from sedge_cloud.status import pages
 from sedge_cloud.status.pages import percent_text
+from sedge_emulate.headline import headline
 from sedge_emulate.report import plots
-from sedge_emulate.result import (
-    DeviceResult,
-    Result,
-    StrategyResult,
-    classes_of,
-    headline,
-    write_whole,
-)
+from sedge_emulate.result import DeviceResult, Result, StrategyResult, classes_of, write_whole
 from sedge_protocol.wire.objective import Metric
 
 # Of larger fleets, only the ends of the table are on the page; result.json has every device.

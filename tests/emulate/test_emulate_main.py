@@ -5,6 +5,7 @@ devices share 600 handwritten digits, two rounds for each of four strategies. A 
 joins them.
 """
 
+import json
 import multiprocessing
 import os
 import signal
@@ -107,6 +108,11 @@ def test_the_result_describes_what_was_run(emulation: Emulation) -> None:
     names = [strategy.name for strategy in result.strategies]
     assert names == ["FedOBP", "nothing personal", "FedAvg", "local only"]
     assert emulation["FedOBP"].options == {"quantile": 0.99}
+    settings = result.settings
+    assert (settings["devices"], settings["data"]["alpha"]) == (DEVICES, 1.0)
+    assert settings["rounds"]["deadline_s"] == 600.0  # by default
+    assert [strategy["label"] for strategy in settings["strategies"]] == names
+    assert len(bytes.fromhex(result.data_sha256)) == 32
     page = (emulation.out / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>") and all(name in page for name in names)
 
@@ -202,6 +208,30 @@ def test_the_command_line_changes_the_fleet(virtual: Emulation, tmp_path: Path) 
     engine = other["FedAvg"].engine
     assert engine is not None
     assert engine.trainer == "onnx"  # a model without convolutions
+
+
+@pytest.mark.fleet
+def test_several_seeds_and_their_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
+    fleet.write_text(ONE_STRATEGY)
+    words = ["run", str(fleet), "--out", str(out), "--rounds", "1"]
+    assert main([*words, "--seeds", "1,2"]) == 0
+    assert "over 2 seeds (1, 2)" in capsys.readouterr().out
+    found = [read_json(out / f"seed-{seed}" / "result.json") for seed in (1, 2)]
+    assert [result.seed for result in found] == [1, 2]
+    assert found[0].data_sha256 == found[1].data_sha256
+    # A third one later: the first two are there already.
+    assert main([*words, "--seeds", "1,2,3", "--resume"]) == 0
+    said = capsys.readouterr().out
+    assert "seed 3" in said and "seed 2\n" not in said
+    assert "over 3 seeds (1, 2, 3)" in said
+    assert main(["compare", str(out), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["strategies"]
+    means = [strategy.before.mean for seed in (1, 2, 3)
+             for strategy in read_json(out / f"seed-{seed}" / "result.json").strategies]  # fmt: skip
+    assert row["figures"]["before"]["mean"] == pytest.approx(sum(means) / 3)
 
 
 # Real processes: a device that joins, and Ctrl-C.
@@ -436,6 +466,7 @@ def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["--devices", "100001"], "`$.devices`"),
         (["--rounds", "0"], "`$.rounds.num_rounds`"),
         (["--seed", "-1"], "`$.seed`"),
+        (["--seeds", "4294967296"], "`$.seed`"),
         (["--devices", "300"], "600 examples, expected 10 or more for each of 300 devices"),
         (
             ["--link", "rabbitmq"],

@@ -127,7 +127,7 @@ def test_the_public_schema() -> None:
     strategy = found["strategies"][2]
     names = {
         "format created command dataset split devices seed model machine strategies link "
-        "metric": found,
+        "metric settings data_sha256": found,
         "name share": found["metric"],
         "name parameters dense_bytes": found["model"],
         "cpus platform python versions": found["machine"],

@@ -66,6 +66,7 @@ class Stage:
     source: ModelSource
     out: Path
     metric: Metric = ACCURACY
+    data_sha256: str = ""
 
     @property
     def bundle(self) -> Path:
@@ -149,7 +150,9 @@ def set_up(
     frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
     note(f"exported and verified: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
-    return Stage(config, dataset.name, split, mapped, model, source, out, manifest.metric)
+    return Stage(
+        config, dataset.name, split, mapped, model, source, out, manifest.metric, dataset.sha256
+    )
 
 
 def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
@@ -172,6 +175,11 @@ def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
+
+
+def unfinished(out: Path) -> bool:
+    """Whether an emulation in this folder was stopped before its end."""
+    return (out / "state" / "fleet.json").exists()
 
 
 @contextmanager

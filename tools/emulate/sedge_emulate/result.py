@@ -22,7 +22,7 @@ emulation over a real broker counts totals alone and leaves the kinds 0.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -239,7 +239,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """An emulation: the same fleet once under each strategy.
 
     ``created`` is an ISO 8601 date or time, ``link`` what joined devices and coordinator: "memory" under
-    virtual time, or the broker's kind.
+    virtual time, or the broker's kind. ``settings`` are all keys of the fleet file as they were, defaults
+    included; ``data_sha256`` stands for the content of the data and of what splits them.
     """
 
     format: int = FORMAT
@@ -254,6 +255,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     strategies: list[StrategyResult]
     link: str = ""
     metric: Metric = ACCURACY
+    settings: dict[str, Any] = {}
+    data_sha256: str = ""
 
 
 def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:

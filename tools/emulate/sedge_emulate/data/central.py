@@ -1,27 +1,26 @@
 """The central test set: examples that no device has, on which every device's model is tested as well."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.random import Generator
 
-from sedge_emulate.data.datasets import Dataset, load
+from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.split import Indices, proportional
 from sedge_protocol.errors import DataError
 
 
 def hold_out(
-    dataset: Dataset, central: float | str, rng: Generator, base: Path
+    dataset: Dataset, central: float | Dataset, rng: Generator
 ) -> tuple[Dataset, Indices, Indices]:
     """The data set, the examples in it that devices share, and the central ones; both ascending.
 
-    ``central`` is a share of the examples, each class in its proportion, or another source, whose examples
-    follow those of the data set. Raises ``DataError`` for a source of other examples.
+    ``central`` is a share of the examples, each class in its proportion, or another data set, whose
+    examples then follow. Raises ``DataError`` for one of other examples.
     """
     count = len(dataset.targets)
-    if isinstance(central, str):
-        whole = _followed_by(dataset, load(central, base=base))
+    if isinstance(central, Dataset):
+        whole = _followed_by(dataset, central)
         return whole, np.arange(count), np.arange(count, len(whole.targets))
     held = np.empty(0, np.int64)
     if central:

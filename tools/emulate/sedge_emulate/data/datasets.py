@@ -55,7 +55,7 @@ class Dataset:
 
     These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing. ``groups`` (N,),
     numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for testing, where the
-    source says it.
+    source says it. ``sha256`` stands for all that a split is made of (see shares.py).
     """
 
     name: str
@@ -64,6 +64,7 @@ class Dataset:
     num_classes: int
     groups: NDArray[np.int64] | None = None
     tests: NDArray[np.bool_] | None = None
+    sha256: str = ""
 
     def __post_init__(self) -> None:
         numbers = self.targets.dtype == np.float32

@@ -4,8 +4,9 @@ A device's examples are copied when it trains and dropped afterwards, so memory 
 fleet. N = examples, d = devices.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -124,10 +125,12 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
     A source of the user's own and a partition are looked up in ``base``.
     """
     rng = np.random.default_rng(seed)
-    dataset = load(config.dataset, base=base)
+    dataset, apart = load(config.dataset, base=base), config.central_test
+    other = load(apart, base=base) if isinstance(apart, str) else apart
+    dataset = replace(dataset, sha256=_fingerprint(dataset, other, base / config.partition))
     if config.examples:
         dataset = subsample(dataset, config.examples, rng)
-    dataset, shared, central = hold_out(dataset, config.central_test, rng, base)
+    dataset, shared, central = hold_out(dataset, other, rng)
     parts = _parts(dataset, shared, config, devices, rng, base)
     tested = [
         part if isinstance(part, tuple) else train_test(part, config.test_fraction, rng)
@@ -138,6 +141,18 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
             lacking = "test" if len(train) else "training"
             raise DataError(f"device {device}: no {lacking} examples, expected one or more")
     return dataset, Shares.of(dataset, tested, central)
+
+
+def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> str:
+    """What tells these data from others of the same name."""
+    digest = hashlib.sha256()
+    for found in (dataset, other):
+        if isinstance(found, Dataset):
+            for array in (found.inputs, found.targets, found.groups, found.tests):
+                digest.update(b"" if array is None else np.ascontiguousarray(array).data)
+    if partition.is_file():
+        digest.update(partition.read_bytes())
+    return digest.hexdigest()
 
 
 def _parts(

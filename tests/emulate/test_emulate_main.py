@@ -334,7 +334,11 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     ],
 )
 def test_what_ends_it_ends_every_process(
-    link: str, number: signal.Signals, virtual: Emulation, tmp_path: Path
+    link: str,
+    number: signal.Signals,
+    virtual: Emulation,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As a terminal sends Ctrl-C, to emulation and workers; as systemd sends SIGTERM, ssh SIGHUP."""
     said: list[str] = []
@@ -358,7 +362,14 @@ def test_what_ends_it_ends_every_process(
     assert not any(Path(f"/proc/{pid}").exists() for pid in brokers)
     assert list((tmp_path / "tmp").glob("sedge-broker-*")) == []
     assert not (tmp_path / "out" / "result.json").exists()
-    if link == "memory":  # and nothing is lost
+    if link == "memory":  # and nothing is lost, not even by asking for it anew
+        fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
+        state = {path for path in (out / "state").rglob("*") if path.is_file()}
+        refused = error(capsys, str(fleet), "--out", str(out))
+        assert (
+            "expected --resume to go on with the unfinished emulation in it, or --fresh" in refused
+        )
+        assert {path for path in (out / "state").rglob("*") if path.is_file()} == state
         resumed = emulate(tmp_path, "--resume", text=ONE_STRATEGY)
         assert resumed.final_model("fedobp") == virtual.final_model("fedobp")
 
@@ -384,6 +395,29 @@ def test_nothing_is_cleared_away_before_the_results_are_written(
     emulate(tmp_path, "--resume", text=ONE_STRATEGY)
     assert "FedOBP round" not in capsys.readouterr().out
     assert not (out / "state").exists()
+
+
+@pytest.mark.fleet
+def test_a_fresh_start_discards_what_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several seeds, each is looked at before the first is run."""
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "fleet.toml").write_text(ONE_STRATEGY)
+    words = [str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out"), "--rounds", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_emulate.strategy_run.keep", killed)
+        assert main(["run", *words, "--seeds", "2"]) == 130
+    assert capsys.readouterr().err == "sedge-emulate: interrupted\n"
+    said = error(capsys, *words, "--seeds", "1,2")
+    assert "out/seed-2', expected --resume" in said
+    assert not (tmp_path / "out" / "seed-1").exists()
+    assert main(["run", *words, "--seeds", "2", "--fresh"]) == 0
+    assert "jobs are done already" not in capsys.readouterr().out
+    assert not (tmp_path / "out" / "seed-2" / "state").exists()
 
 
 @pytest.mark.fleet

@@ -33,7 +33,15 @@ def measure(
                 folder.mkdir(parents=True, exist_ok=True)
                 split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())
                 (folder / "fleet.toml").write_text(split)
-                words = ["--seed", str(seed), "--rounds", str(rounds), "--out", str(folder)]
+                words = [
+                    "--seed",
+                    str(seed),
+                    "--rounds",
+                    str(rounds),
+                    "--out",
+                    str(folder),
+                    "--fresh",
+                ]
                 if status := emulate(["run", str(folder / "fleet.toml"), *words]):
                     sys.exit(status)
             cells += [

@@ -69,8 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         "--link",
         help="memory, broker, mosquitto, amqtt or mqtt://host[:port]; instead of the file's",
     )
-    run.add_argument(
+    again = run.add_mutually_exclusive_group()
+    again.add_argument(
         "--resume", action="store_true", help="go on where the emulation in --out was stopped"
+    )
+    again.add_argument(
+        "--fresh", action="store_true", help="discard the one that was stopped, and begin anew"
     )
     run.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for the results")
     run.add_argument(

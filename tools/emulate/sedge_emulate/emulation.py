@@ -133,7 +133,10 @@ def set_up(
     _require_own(out)
     dataset, shares = share_out(config.data, config.devices, config.seed, base)
     source = ModelSource.of(config.model, dataset, base)
-    described = msgspec.json.encode({**_what_matters(config), "model's code": source.code})
+    code, content = source.code, dataset.sha256
+    described = msgspec.json.encode(
+        {**_what_matters(config), "model's code": code, "data's content": content}
+    )
     if resume:
         _require_same(mark, described)
     else:
@@ -178,8 +181,11 @@ def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
 
 
 def unfinished(out: Path) -> bool:
-    """Whether an emulation in this folder was stopped before its end."""
-    return (out / "state" / "fleet.json").exists()
+    """Whether an emulation in this folder was stopped before its end, and has done something."""
+    state = out / "state"
+    with translated("look into", out):
+        done = any((state / name).is_dir() for name in ("runs", "finished"))
+        return done and (state / "fleet.json").exists()
 
 
 @contextmanager
@@ -218,7 +224,7 @@ def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=StrategyResult)
     except (OSError, msgspec.MsgspecError) as exc:
-        raise StorageError(f"{path}: {exc}; start without --resume") from exc
+        raise StorageError(f"{path}: {exc}; start with --fresh") from exc
 
 
 def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command, once for each seed; its exit status."""
     console = Console()
     if arguments.seeds is None:
+        _require_free(arguments)
         _run_one(arguments, console)
         return 0
     each = [
@@ -42,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for seed in arguments.seeds
     ]
+    for one in each:  # all of them before the first takes an hour
+        _require_free(one)
     for one in each:
         if not (arguments.resume and _has_ended(one.out)):
             console.rule(f"seed {one.seed}")
@@ -49,6 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
             _run_one(one, console)
     print_comparison(compared([one.out for one in each]), console)
     return 0
+
+
+def _require_free(arguments: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` where an emulation that was stopped would be lost unasked."""
+    if unfinished(arguments.out) and not (arguments.resume or arguments.fresh):
+        expected = "--resume to go on with the unfinished emulation in it, or --fresh to discard it"
+        raise ConfigError("--out", str(arguments.out), expected)
 
 
 def _has_ended(out: Path) -> bool:

@@ -211,6 +211,29 @@ def test_the_command_line_changes_the_fleet(virtual: Emulation, tmp_path: Path) 
 
 
 @pytest.mark.fleet
+def test_every_device_a_group_and_a_test_set_for_all_on_either_link(tmp_path: Path) -> None:
+    found = digits()
+    group = np.arange(len(found.targets)) % 7
+    np.savez(tmp_path / "own.npz", x=found.inputs, y=found.targets, group=group)
+    data = 'dataset = "own.npz"\nsplit = "natural"\ncentral_test = 0.2\nexamples = 600'
+    text = ONE_STRATEGY.replace('dataset = "digits"\nexamples = 600', data)
+    results: list[StrategyResult] = []
+    for link in ("memory", "mosquitto"):
+        result = emulate(tmp_path, "--link", link, text=text).result
+        assert result.split == (
+            "480 examples of own.npz on 6 devices, each a group of the data's own, "
+            "and 120 to test all models on"
+        )
+        results += result.strategies
+    one, two = results
+    assert one.central is not None
+    assert one.central == two.central
+    assert (one.central.examples, one.central.global_model is None) == (120, False)
+    assert [device.central for device in one.devices] == [device.central for device in two.devices]
+    assert one.central.before.min < one.central.before.max  # each has parameters of its own
+
+
+@pytest.mark.fleet
 def test_several_seeds_and_their_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

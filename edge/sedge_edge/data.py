@@ -64,7 +64,8 @@ def load_source(source: str, base: Path) -> Examples:
 def load_grouped(source: str, base: Path) -> tuple[Examples, NDArray[np.generic] | None]:
     """The examples of one source, and the group of each, (N,), where the source says it."""
     raw = _source(source, base)
-    return raw.examples(), raw.group
+    group = None if raw.group is None else _groups(raw.group, len(raw.x), raw.where)
+    return raw.examples(), group
 
 
 def converted(x: object, y: object, where: str) -> Examples:
@@ -74,15 +75,15 @@ def converted(x: object, y: object, where: str) -> Examples:
 
 @dataclass(frozen=True)
 class _Raw:
-    """A source's unconverted x (N, ...), its targets y (N, ...) and groups (N,), if any.
+    """A source's unconverted x (N, ...) and its targets y (N, ...), if any.
 
-    ``where`` names the source.
+    ``where`` names the source, and ``group`` is what it says of groups, unchecked.
     """
 
     x: NDArray[np.generic]
     y: Inputs | None
     where: str
-    group: NDArray[np.generic] | None = None
+    group: object = None
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
         """These rows (default: all), converted to the types that programs take."""
@@ -117,9 +118,8 @@ def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
 def _raw(x: object, y: object, group: object, where: str) -> _Raw:
     """Check x and y, which are still of any numeric type, with one example per row."""
     inputs = _rows(x, where)
-    groups = None if group is None else _groups(group, len(inputs), where)
     if y is None:
-        return _Raw(inputs, None, where, groups)
+        return _Raw(inputs, None, where, group)
     targets = _array(y, where)
     if targets.ndim == 0:
         raise DataError(f"{where}: y is a single value, expected an array (N, ...)")
@@ -134,7 +134,7 @@ def _raw(x: object, y: object, group: object, where: str) -> _Raw:
     floats = targets.dtype.kind == "f"
     with np.errstate(over="ignore"):  # as for x
         return _Raw(
-            inputs, np.ascontiguousarray(targets, np.float32 if floats else np.int64), where, groups
+            inputs, np.ascontiguousarray(targets, np.float32 if floats else np.int64), where, group
         )
 
 

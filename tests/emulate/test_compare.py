@@ -136,6 +136,12 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
         compared([tmp_path])
 
 
+def test_a_folder_with_two_kinds_of_results(runs: Path) -> None:
+    write_json(of_seed(42), runs / "result.json")
+    with pytest.raises(DataError, match=r"both a result\.json and some in seed-\*"):
+        compared([runs])
+
+
 def test_the_tables(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs)]) == 0
     said = capsys.readouterr().out

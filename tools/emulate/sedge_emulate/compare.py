@@ -130,11 +130,11 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 
 def _results(folder: Path) -> list[Path]:
-    path = folder / "result.json"
-    found = [path] if path.exists() else sorted(folder.glob("seed-*/result.json"))
-    if not found:
-        raise DataError(f"{folder}: no result.json, expected one here or in seed-*")
-    return found
+    one, several = folder / "result.json", sorted(folder.glob("seed-*/result.json"))
+    if one.exists() == bool(several):
+        found = "both a result.json and some in seed-*" if several else "no result.json"
+        raise DataError(f"{folder}: {found}, expected one here or in seed-*")
+    return several or [one]
 
 
 def _require_same(

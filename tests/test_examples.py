@@ -16,7 +16,8 @@ import pytest
 
 from sedge_emulate.__main__ import main as emulate
 from sedge_emulate.data.datasets import find_fashion_mnist
-from sedge_emulate.result import Result, headline, read_json
+from sedge_emulate.headline import headline
+from sedge_emulate.result import Result, read_json
 
 pytestmark = pytest.mark.fleet
 

@@ -4,10 +4,11 @@ A source is one of
 
     a path to an .npz with arrays x (N, ...) and y
     a folder of folders named by label, ``3`` or ``3-cat``, with images in them
-    "module:function", a function without arguments that returns (x, y)
+    "module:function", a function without arguments that returns (x, y) or (x, y, group)
 
 y has labels (N,) or floating-point numbers (N, ...), of which (N,) is a column (N, 1). It may be missing
-(or None) for a model whose input is its target.
+(or None) for a model whose input is its target. An array ``group`` (N,), or a third value, says whose each
+example is; a device ignores it, and an emulated fleet can be split by it.
 
 A class folder must name its label: devices rarely hold every class, and numbering the folders that are
 there would give one class different labels on different devices. x becomes float32, or int64 when it holds
@@ -100,13 +101,29 @@ def load_source(source: str, base: Path) -> Examples:
     return _source(source, base).examples()
 
 
+def load_grouped(source: str, base: Path) -> tuple[Examples, NDArray[np.generic] | None]:
+    """The examples of one source, and the group of each, (N,), where the source says it."""
+    raw = _source(source, base)
+    group = None if raw.group is None else _groups(raw.group, len(raw.x), raw.where)
+    return raw.examples(), group
+
+
+def converted(x: object, y: object, where: str) -> Examples:
+    """x (N, ...) and y as examples of the types that programs take. Raises ``DataError``."""
+    return _raw(x, y, None, where).examples()
+
+
 @dataclass(frozen=True)
 class _Raw:
-    """A source's unconverted x (N, ...) and its targets y (N, ...), if any; ``where`` names the source."""
+    """A source's unconverted x (N, ...) and its targets y (N, ...), if any.
+
+    ``where`` names the source, and ``group`` is what it says of groups, unchecked.
+    """
 
     x: NDArray[np.generic]
     y: Inputs | None
     where: str
+    group: object = None
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
         """These rows (default: all), converted to the types that programs take."""
@@ -138,11 +155,11 @@ def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
     return inputs
 
 
-def _raw(x: object, y: object, where: str) -> _Raw:
+def _raw(x: object, y: object, group: object, where: str) -> _Raw:
     """Check x and y, which are still of any numeric type, with one example per row."""
     inputs = _rows(x, where)
     if y is None:
-        return _Raw(inputs, None, where)
+        return _Raw(inputs, None, where, group)
     targets = _array(y, where)
     if targets.ndim == 0:
         raise DataError(f"{where}: y is a single value, expected an array (N, ...)")
@@ -157,8 +174,16 @@ def _raw(x: object, y: object, where: str) -> _Raw:
     floats = targets.dtype.kind == "f"
     with np.errstate(over="ignore"):  # as for x
         return _Raw(
-            inputs, np.ascontiguousarray(targets, np.float32 if floats else np.int64), where
+            inputs, np.ascontiguousarray(targets, np.float32 if floats else np.int64), where, group
         )
+
+
+def _groups(value: object, rows: int, where: str) -> NDArray[np.generic]:
+    groups = _array(value, where)
+    if groups.shape != (rows,) or groups.dtype.kind not in "iuUS":
+        found = f"{groups.dtype} of shape {groups.shape}"
+        raise DataError(f"{where}: group is {found}, expected integers or names ({rows},)")
+    return groups
 
 
 def _array(value: object, where: str) -> NDArray[np.generic]:
@@ -190,14 +215,14 @@ def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
     raise DataError(f"{where}: x is {inputs.dtype}, expected numbers")
 
 
-def _read_npz(path: Path) -> tuple[object, object]:
+def _read_npz(path: Path) -> tuple[object, object, object]:
     try:
         # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = cast(Mapping[str, object], archive)
             if "x" not in arrays:
                 raise DataError(f"{path}: no array x, expected x and y")
-            return arrays["x"], arrays.get("y")
+            return arrays["x"], arrays.get("y"), arrays.get("group")
     except DataError:
         raise
     except OSError as exc:
@@ -206,7 +231,7 @@ def _read_npz(path: Path) -> tuple[object, object]:
         raise DataError(f"{path}: not an .npz with plain arrays x and y: {exc}") from exc
 
 
-def _call(source: str, base: Path) -> tuple[object, object]:
+def _call(source: str, base: Path) -> tuple[object, object, object]:
     """The result of the user's function. Any exception in it becomes a ``DataError`` with its text.
 
     So does ``sys.exit``, which must not end the agent.
@@ -218,9 +243,15 @@ def _call(source: str, base: Path) -> tuple[object, object]:
             result = function()
     except (Exception, SystemExit) as exc:
         raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
-    if not isinstance(result, tuple) or len(cast(tuple[object, ...], result)) != 2:
-        raise DataError(f"{source}: returned {type(result).__name__}, expected a tuple (x, y)")
-    return cast(tuple[object, object], result)
+    if isinstance(result, tuple):
+        match cast(tuple[object, ...], result):
+            case (x, y):
+                return x, y, None
+            case (x, y, group):
+                return x, y, group
+            case _:
+                pass
+    raise DataError(f"{source}: returned {type(result).__name__}, expected a tuple (x, y)")
 
 
 def _read_images(folder: Path) -> _Raw:

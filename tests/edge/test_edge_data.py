@@ -15,7 +15,7 @@ from PIL import Image
 from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import LiveData, load_data, load_source
+from sedge_edge.data import LiveData, load_data, load_grouped, load_source
 from sedge_edge.training.examples import Examples, fitting, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
@@ -35,6 +35,22 @@ def manifest(
 def write_npz(folder: Path, **arrays: NDArray[Any]) -> str:
     np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]  # keyword arrays
     return "data.npz"
+
+
+def test_a_group_is_no_matter_to_a_device(tmp_path: Path) -> None:
+    """The same file serves an emulated fleet, which it splits by group."""
+    x, y = np.zeros((3, 2)), np.arange(3)
+    write_npz(tmp_path, x=x, y=y, group=np.array(["ann", "bob", "ann"]))
+    assert load_source("data.npz", tmp_path).targets.tolist() == [0, 1, 2]
+    examples, group = load_grouped("data.npz", tmp_path)
+    assert examples.targets.tolist() == [0, 1, 2]
+    assert group is not None
+    assert group.tolist() == ["ann", "bob", "ann"]
+    for wrong in (np.zeros(3), np.zeros((3, 1), int), np.arange(2)):
+        write_npz(tmp_path, x=x, y=y, group=wrong)
+        assert len(load_source("data.npz", tmp_path).targets) == 3
+        with pytest.raises(DataError, match=r"group is .*, expected integers or names \(3,\)"):
+            load_grouped("data.npz", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ devices share 600 handwritten digits, two rounds for each of four strategies. A 
 joins them.
 """
 
+import json
 import multiprocessing
 import os
 import signal
@@ -107,6 +108,11 @@ def test_the_result_describes_what_was_run(emulation: Emulation) -> None:
     names = [strategy.name for strategy in result.strategies]
     assert names == ["FedOBP", "nothing personal", "FedAvg", "local only"]
     assert emulation["FedOBP"].options == {"quantile": 0.99}
+    settings = result.settings
+    assert (settings["devices"], settings["data"]["alpha"]) == (DEVICES, 1.0)
+    assert settings["rounds"]["deadline_s"] == 600.0  # by default
+    assert [strategy["label"] for strategy in settings["strategies"]] == names
+    assert len(bytes.fromhex(result.data_sha256)) == 32
     page = (emulation.out / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>") and all(name in page for name in names)
 
@@ -202,6 +208,53 @@ def test_the_command_line_changes_the_fleet(virtual: Emulation, tmp_path: Path) 
     engine = other["FedAvg"].engine
     assert engine is not None
     assert engine.trainer == "onnx"  # a model without convolutions
+
+
+@pytest.mark.fleet
+def test_every_device_a_group_and_a_test_set_for_all_on_either_link(tmp_path: Path) -> None:
+    found = digits()
+    group = np.arange(len(found.targets)) % 7
+    np.savez(tmp_path / "own.npz", x=found.inputs, y=found.targets, group=group)
+    data = 'dataset = "own.npz"\nsplit = "natural"\ncentral_test = 0.2\nexamples = 600'
+    text = ONE_STRATEGY.replace('dataset = "digits"\nexamples = 600', data)
+    results: list[StrategyResult] = []
+    for link in ("memory", "mosquitto"):
+        result = emulate(tmp_path, "--link", link, text=text).result
+        assert result.split == (
+            "480 examples of own.npz on 6 devices, each a group of the data's own, "
+            "and 120 to test all models on"
+        )
+        results += result.strategies
+    one, two = results
+    assert one.central is not None
+    assert one.central == two.central
+    assert (one.central.examples, one.central.global_model is None) == (120, False)
+    assert [device.central for device in one.devices] == [device.central for device in two.devices]
+    assert one.central.before.min < one.central.before.max  # each has parameters of its own
+
+
+@pytest.mark.fleet
+def test_several_seeds_and_their_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
+    fleet.write_text(ONE_STRATEGY)
+    words = ["run", str(fleet), "--out", str(out), "--rounds", "1"]
+    assert main([*words, "--seeds", "1,2"]) == 0
+    assert "over 2 seeds (1, 2)" in capsys.readouterr().out
+    found = [read_json(out / f"seed-{seed}" / "result.json") for seed in (1, 2)]
+    assert [result.seed for result in found] == [1, 2]
+    assert found[0].data_sha256 == found[1].data_sha256
+    # A third one later: the first two are there already.
+    assert main([*words, "--seeds", "1,2,3", "--resume"]) == 0
+    said = capsys.readouterr().out
+    assert "seed 3" in said and "seed 2\n" not in said
+    assert "over 3 seeds (1, 2, 3)" in said
+    assert main(["compare", str(out), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["strategies"]
+    means = [strategy.before.mean for seed in (1, 2, 3)
+             for strategy in read_json(out / f"seed-{seed}" / "result.json").strategies]  # fmt: skip
+    assert row["figures"]["before"]["mean"] == pytest.approx(sum(means) / 3)
 
 
 # Real processes: a device that joins, and Ctrl-C.
@@ -304,7 +357,11 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     ],
 )
 def test_what_ends_it_ends_every_process(
-    link: str, number: signal.Signals, virtual: Emulation, tmp_path: Path
+    link: str,
+    number: signal.Signals,
+    virtual: Emulation,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As a terminal sends Ctrl-C, to emulation and workers; as systemd sends SIGTERM, ssh SIGHUP."""
     said: list[str] = []
@@ -328,7 +385,14 @@ def test_what_ends_it_ends_every_process(
     assert not any(Path(f"/proc/{pid}").exists() for pid in brokers)
     assert list((tmp_path / "tmp").glob("sedge-broker-*")) == []
     assert not (tmp_path / "out" / "result.json").exists()
-    if link == "memory":  # and nothing is lost
+    if link == "memory":  # and nothing is lost, not even by asking for it anew
+        fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
+        state = {path for path in (out / "state").rglob("*") if path.is_file()}
+        refused = error(capsys, str(fleet), "--out", str(out))
+        assert (
+            "expected --resume to go on with the unfinished emulation in it, or --fresh" in refused
+        )
+        assert {path for path in (out / "state").rglob("*") if path.is_file()} == state
         resumed = emulate(tmp_path, "--resume", text=ONE_STRATEGY)
         assert resumed.final_model("fedobp") == virtual.final_model("fedobp")
 
@@ -354,6 +418,29 @@ def test_nothing_is_cleared_away_before_the_results_are_written(
     emulate(tmp_path, "--resume", text=ONE_STRATEGY)
     assert "FedOBP round" not in capsys.readouterr().out
     assert not (out / "state").exists()
+
+
+@pytest.mark.fleet
+def test_a_fresh_start_discards_what_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several seeds, each is looked at before the first is run."""
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "fleet.toml").write_text(ONE_STRATEGY)
+    words = [str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out"), "--rounds", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_emulate.strategy_run.keep", killed)
+        assert main(["run", *words, "--seeds", "2"]) == 130
+    assert capsys.readouterr().err == "sedge-emulate: interrupted\n"
+    said = error(capsys, *words, "--seeds", "1,2")
+    assert "out/seed-2', expected --resume" in said
+    assert not (tmp_path / "out" / "seed-1").exists()
+    assert main(["run", *words, "--seeds", "2", "--fresh"]) == 0
+    assert "jobs are done already" not in capsys.readouterr().out
+    assert not (tmp_path / "out" / "seed-2" / "state").exists()
 
 
 @pytest.mark.fleet
@@ -436,6 +523,7 @@ def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["--devices", "100001"], "`$.devices`"),
         (["--rounds", "0"], "`$.rounds.num_rounds`"),
         (["--seed", "-1"], "`$.seed`"),
+        (["--seeds", "4294967296"], "`$.seed`"),
         (["--devices", "300"], "600 examples, expected 10 or more for each of 300 devices"),
         (
             ["--link", "rabbitmq"],

@@ -150,12 +150,19 @@ def test_workers_are_as_many_as_processors_unless_told(
     assert resumed(changed(workers=3), base, out).workers == 3
 
 
-def test_a_split_is_described() -> None:
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (DataConfig(split="pathological", classes_per_device=2), "2 classes a device"),
+        (DataConfig(split="iid"), "IID"),
+        (DataConfig(split="given", partition="p.npy"), "as p.npy says"),
+        (DataConfig(split="natural"), "each a group of the data's own"),
+    ],
+)
+def test_a_split_is_described(data: DataConfig, words: str) -> None:
     dataset: Any = type("D", (), {"targets": np.zeros(1500), "name": "digits"})
-    data = DataConfig(split="pathological", classes_per_device=2)
-    assert described_split(changed(data=data), dataset) == (
-        "1,500 examples of digits on 3 devices, 2 classes a device"
-    )
+    described = described_split(changed(data=data), dataset)
+    assert described == f"1,500 examples of digits on 3 devices, {words}"
 
 
 def test_a_new_start_forgets_the_old_one_and_nothing_else(base: Path, out: Path) -> None:
@@ -265,6 +272,14 @@ def test_another_fleet_is_not_resumed(
     assert files(out) == before
 
 
+def test_other_data_of_the_same_name_are_not_resumed(base: Path, tmp_path: Path) -> None:
+    shutil.copy(base / "mine.npz", tmp_path)
+    set_up(CONFIG, tmp_path, tmp_path / "out", resume=False, note=ignore)
+    np.savez(tmp_path / "mine.npz", x=np.ones((90, 6)), y=np.arange(90) % 3)
+    with pytest.raises(ConfigError, match='--resume: found "data\'s content"'):
+        resumed(CONFIG, tmp_path, tmp_path / "out")
+
+
 def test_another_model_is_not_resumed(base: Path, tmp_path: Path) -> None:
     own = tmp_path / "a_model_of_mine.py"
     own.write_text("from torch import nn\ndef build(): return nn.Linear(6, 3)\n")
@@ -365,7 +380,7 @@ def test_a_damaged_result_is_named(strategy_run: tuple[Stage, StrategyRun]) -> N
     keep(stage, one, result_of("Fed Avg!"), b"theta")
     (path,) = (stage.out / "state" / "finished").iterdir()
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(StorageError, match="start without --resume") as caught:
+    with pytest.raises(StorageError, match="start with --fresh") as caught:
         finished(stage, one)
     assert path.name in str(caught.value)
 

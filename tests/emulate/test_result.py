@@ -6,16 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sedge_emulate.result import (
-    Rate,
-    Spread,
-    class_results,
-    classes_of,
-    headline,
-    read_json,
-    spread,
-    write_json,
-)
+from sedge_emulate.headline import headline
+from sedge_emulate.result import Spread, class_results, classes_of, read_json, spread, write_json
 from sedge_protocol.errors import LocalError, StorageError
 
 # Three strategies on twelve devices; the worst are dev-03, dev-07 and dev-11.
@@ -51,25 +43,6 @@ def test_a_mean_never_leaves_the_ends() -> None:
 def test_no_devices_have_no_spread() -> None:
     with pytest.raises(LocalError, match="spread"):
         spread([])
-
-
-def test_headline() -> None:
-    row = headline(read_json(_SAMPLE).strategies[1])
-    # Two rounds of 60,000 bytes: the three updates of the first are from newcomers, the second has two.
-    assert row.rates.newcomer == Rate(20_000, 2_000_000)
-    assert row.rates.device == Rate(30_000, 3_000_000)
-    assert row.rates.coordinator == Rate(2_000_000, 60_000)
-    assert row.of_dense == 3_030_000 / 8_000_000
-    assert (row.worst.device, row.worst.before, row.worst.after) == ("dev-07", 0.25, 0.6)
-
-
-def test_headline_without_rounds_or_devices() -> None:
-    strategy = read_json(_SAMPLE).strategies[0]
-    alone = headline(replace(strategy, rounds=strategy.rounds[:1]))
-    assert (alone.rates.device.both, alone.of_dense, alone.rates.newcomer.up) == (0, 0, 20_000)
-    assert headline(replace(strategy, rounds=[])).of_dense == 0
-    with pytest.raises(LocalError, match="local: a result without devices"):
-        headline(replace(strategy, devices=[]))
 
 
 def test_json_round_trip(tmp_path: Path) -> None:
@@ -154,19 +127,22 @@ def test_the_public_schema() -> None:
     strategy = found["strategies"][2]
     names = {
         "format created command dataset split devices seed model machine strategies link "
-        "metric": found,
+        "metric settings data_sha256": found,
+        "name share": found["metric"],
         "name parameters dense_bytes": found["model"],
         "cpus platform python versions": found["machine"],
-        "name options rounds before after devices bytes seconds personal engine classes": strategy,
+        "name options rounds before after devices bytes seconds personal engine classes "
+        "central": strategy,
         "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down "
         "opened_s closed_s late_devices resent_bytes personal distrusted newcomers newcomer_up "
         "newcomer_down coordinator_up coordinator_down messages units newcomer_messages "
         "newcomer_units": strategy["rounds"][0],
         "mean worst_tenth min max": strategy["before"],
         "device num_train num_test num_classes before after class_name payload_up overhead_up "
-        "resent_up payload_down overhead_down resent_down late reboots cuts": strategy["devices"][
-            0
-        ],
+        "resent_up payload_down overhead_down resent_down late reboots cuts central": strategy[
+            "devices"
+        ][0],
+        "examples before after global_model": strategy["central"],
         "device_up device_down coordinator_up coordinator_down update_payload_mean dense_update "
         "payload_up payload_down resent": strategy["bytes"],
         "name devices evaluated before after payload_up overhead_up resent_up payload_down "

@@ -128,6 +128,28 @@ def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.
     assert "Fed OBP round 2/2" in screen.getvalue()
 
 
+def test_every_model_is_tested_on_the_same_examples(
+    template: Path, tmp_path: Path, progress: Progress
+) -> None:
+    """With nothing personal every device is sent the global model, and does as well as that one."""
+    data = msgspec.structs.replace(CONFIG.data, central_test=0.2)
+    config = msgspec.structs.replace(CONFIG, data=data)
+    central = set_up(config, template, tmp_path / "out", resume=False, note=lambda text: None)
+    plain = StrategyConfig(name="fedavg")
+    result = result_of(central, plain, False, pool_of(central), None, progress)
+    found = result.central
+    assert found is not None
+    assert (found.examples, found.before.min) == (18, found.before.max)
+    assert found.global_model == found.before.mean
+    pairs = [device.central for device in result.devices if device.central is not None]
+    assert len(pairs) == DEVICES
+    assert found.after.mean == pytest.approx(sum(after for _, after in pairs) / DEVICES)
+    assert found.after.min < found.after.max
+    again = result_of(central, FEDOBP, False, pool_of(central), None, progress).central
+    assert again is not None
+    assert again.before.min < again.before.max  # what is personal differs
+
+
 def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Progress) -> None:
     first = result_of(stage, FEDOBP, False, pool_of(stage), None, progress)
     pool = pool_of(stage)

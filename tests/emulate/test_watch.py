@@ -139,9 +139,9 @@ def test_it_is_over_when_the_run_has_ended(run: Run) -> None:
 def test_whoever_tells_why_a_run_has_failed_it_is_known(run: Run) -> None:
     """The coordinator, the round that ended it, or nobody where it was before this start."""
     run.watch.observe(RunEnded("s", "failed"))
-    assert run.watch.failure == "the run is failed; start it again without --resume"
+    assert run.watch.failure == "the run is failed; start it again with --fresh"
     run.watch.observe(RunEnded("s", "stopped"))
-    assert run.watch.failure == "the run is stopped; start it again without --resume"
+    assert run.watch.failure == "the run is stopped; start it again with --fresh"
     run.watch.observe(RoundClosed(replace(summary(1), failure="not a finite number")))
     run.watch.observe(RunEnded("s", "failed"))
     assert run.watch.failure == "not a finite number"

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from sedge_emulate.__main__ import main as emulate
-from sedge_emulate.result import headline, read_json
+from sedge_emulate.headline import headline
+from sedge_emulate.result import read_json
 
 FLEET = Path(__file__).parents[2] / "examples" / "compression.toml"
 
@@ -32,7 +33,15 @@ def measure(
                 folder.mkdir(parents=True, exist_ok=True)
                 split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())
                 (folder / "fleet.toml").write_text(split)
-                words = ["--seed", str(seed), "--rounds", str(rounds), "--out", str(folder)]
+                words = [
+                    "--seed",
+                    str(seed),
+                    "--rounds",
+                    str(rounds),
+                    "--out",
+                    str(folder),
+                    "--fresh",
+                ]
                 if status := emulate(["run", str(folder / "fleet.toml"), *words]):
                     sys.exit(status)
             cells += [

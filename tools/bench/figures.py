@@ -15,7 +15,8 @@ from tools.bench.emulator_figures import attacks, emulator, frameworks, training
 from tools.bench.figure import Figure, loaded, mid
 
 from sedge_cloud.status.numbers import percent, size
-from sedge_emulate.result import StrategyResult, headline, read_json
+from sedge_emulate.headline import headline
+from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.errors import SedgeError
 
 RESULTS = Path(__file__).parent / "results"

@@ -11,7 +11,8 @@ from pathlib import Path
 from tools.bench.figures import RESULTS, sections
 
 from sedge_cloud.status.numbers import percent, size
-from sedge_emulate.result import Result, headline, read_json
+from sedge_emulate.headline import headline
+from sedge_emulate.result import Result, read_json
 
 ROOT = Path(__file__).parents[2]
 

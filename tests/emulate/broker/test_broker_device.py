@@ -33,13 +33,16 @@ class NotedPool:
         return self.futures[-1]
 
 
+CENTRAL: dict[int, tuple[float, float]] = {}
+
+
 @pytest.fixture
 def pool() -> NotedPool:
     return NotedPool()
 
 
 def start(folder: Path, pool: Any, number: int = 1, secret: bytes = b"s" * 32) -> Runtime:
-    site = Site("fleet", folder, DEAD_URL, pool, lambda: None)
+    site = Site("fleet", folder, DEAD_URL, pool, lambda: None, central=CENTRAL)
     return bring_up(number, SHARES, secret, site, seed=7)
 
 
@@ -89,8 +92,9 @@ def test_its_outcome_comes_back_without_the_bytes(tmp_path: Path, pool: NotedPoo
     runtime = start(tmp_path, pool)
     job = runtime._work(JOB)
     outcome: Any = object()
-    pool.futures[0].set_result(Finished(outcome, b"update"))
+    pool.futures[0].set_result(Finished(outcome, b"update", (0.5, 0.75)))
     assert job.result(timeout=0) is outcome
+    assert CENTRAL == {1: (0.5, 0.75)}  # which the agent has no place for
     broken = runtime._work(JOB)
     pool.futures[1].set_exception(CodecError("bad bytes"))
     with pytest.raises(CodecError, match="bad bytes"):

@@ -73,7 +73,7 @@ def test_a_run_to_its_end_has_its_result_also_when_it_is_killed_then(
 ) -> None:
     fleet = fleet_of(strategy_run, setup, pool, broker.url)
     assert fleet.name == "a-title"
-    assert (fleet.totals(), fleet.seen(0)) == (Totals({}), {})
+    assert (fleet.totals(), fleet.seen(0)) == (Totals({}), {"central": None})
     watch = watch_of(fleet)
     fleet.play(watch)
     assert [s.task for s in watch.summaries] == ["train", "train", "evaluate"]
@@ -290,7 +290,7 @@ def test_resumed_after_it_has_failed_it_says_so(
     fleet.store.set_status(module.RUN, "failed")
     watch = watch_of(fleet)
     fleet.play(watch)
-    assert watch.failure == "the run is failed; start it again without --resume"
+    assert watch.failure == "the run is failed; start it again with --fresh"
     fleet.close()
 
 

@@ -165,6 +165,21 @@ def test_what_others_wrote_is_text() -> None:
     assert outline(html).wrong == []
 
 
+def test_the_central_test_set_has_a_section_where_there_is_one() -> None:
+    html = spaced(the_usual())
+    assert "On the same examples" in html
+    assert "on 500 examples that no device has" in html
+    bare = [replace(s, central=None) for s in the_usual().strategies]
+    assert "On the same examples" not in spaced(replace(the_usual(), strategies=bare))
+
+
+def test_every_setting_is_there() -> None:
+    cells = dict(rows(usual_page(), "All settings"))
+    assert (cells["devices"], cells["data.alpha"]) == ("12", "0.1")
+    assert cells["strategies[fedobp].options.quantile"] == "0.99"
+    assert "All settings" not in spaced(replace(the_usual(), settings={}))
+
+
 def test_a_section_without_content_is_left_out() -> None:
     assert "Where the personal parameters sit" in usual_page()
     assert "Where the personal parameters sit" not in spaced(without_fedavg())

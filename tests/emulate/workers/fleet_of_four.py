@@ -121,6 +121,10 @@ class InlinePool:
             self.flush()
         return future
 
+    def judge(self, theta: Theta) -> float | None:
+        """As ``WorkerPool.judge``."""
+        return self.worker.judge(theta)
+
     def flush(self) -> None:
         """As ``WorkerPool.flush``, but done on return."""
         while self.waiting:

@@ -56,20 +56,43 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("fleet", type=Path, help="fleet.toml")
     run.add_argument("--devices", type=int, help="instead of the file's")
     run.add_argument("--rounds", type=int, help="instead of the file's")
-    run.add_argument("--seed", type=int, help="instead of the file's")
+    seed = run.add_mutually_exclusive_group()
+    seed.add_argument("--seed", type=int, help="instead of the file's")
+    seed.add_argument(
+        "--seeds",
+        type=_seeds,
+        metavar="N,N,...",
+        help="one run for each, in --out/seed-N, then their comparison",
+    )
     run.add_argument("--only", action="append", help="only the strategies with this label")
     run.add_argument(
         "--link",
         help="memory, broker, mosquitto, amqtt or mqtt://host[:port]; instead of the file's",
     )
-    run.add_argument(
+    again = run.add_mutually_exclusive_group()
+    again.add_argument(
         "--resume", action="store_true", help="go on where the emulation in --out was stopped"
+    )
+    again.add_argument(
+        "--fresh", action="store_true", help="discard the one that was stopped, and begin anew"
     )
     run.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for the results")
     run.add_argument(
         "--verbose", action="store_true", help="show the log of agents and coordinator"
     )
     run.set_defaults(call=_run)
+    compare = commands.add_parser("compare", help="mean and spread over runs with several seeds")
+    compare.add_argument(
+        "folders",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="that a run, or one with --seeds, wrote",
+    )
+    form = compare.add_mutually_exclusive_group()
+    form.add_argument("--latex", action="store_true", help="a table for LaTeX with booktabs")
+    form.add_argument("--json", action="store_true", help="for programs")
+    compare.set_defaults(call=_compare)
     keys = commands.add_parser("reference", help="every key of a fleet file")
     keys.set_defaults(call=_reference)
     _cost_parser(commands.add_parser("cost", help="what a device's link costs in a month"))
@@ -99,6 +122,13 @@ def _cost_parser(cost: argparse.ArgumentParser) -> None:
     cost.set_defaults(call=_cost, link="memory", resume=False)
 
 
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = text.split(",")
+    if not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise argparse.ArgumentTypeError(f"{text}: expected whole numbers and commas, each once")
+    return tuple(map(int, seeds))
+
+
 def _quantity(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1e12:
@@ -110,6 +140,12 @@ def _cost(arguments: argparse.Namespace) -> int:
     from sedge_emulate.cost import cost
 
     return cost(arguments)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from sedge_emulate.compare import compare
+
+    return compare(arguments)
 
 
 def _reference(_: argparse.Namespace) -> int:

@@ -32,6 +32,8 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
+# The kinds of a file that says who has which examples (see data/partition.py).
+SUFFIXES = (".npy", ".json", ".pkl")
 # The names of virtual devices (see data/shares.py); a real one must not take one.
 VIRTUAL = re.compile(r"device-\d+")
 # Closer events would only keep the emulation busy.
@@ -49,18 +51,26 @@ KbitPerS: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: the devices' examples.
 
-    ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, a folder.
-    ``examples`` of the data set are used (0: all) and divided by ``split``. Every device has at least
-    ``min_examples`` and keeps ``test_fraction`` of them for testing.
+    ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, a folder
+    of images or of PFLlib's. ``examples`` of the data set are used (0: all) and divided by ``split``:
+    by Dir(``alpha``) of every class, by ``classes_per_device``, at random (iid), by the groups that the
+    source names, such as persons (natural), or as the file ``partition`` says (given: .npy, .json, or
+    FL-bench's .pkl). Every device has at least ``min_examples``, unless they are given, and keeps
+    ``test_fraction`` of them for testing, unless the file or PFLlib says which.
+
+    ``central_test``, a share of the examples that no device gets or another source, is a test set for every
+    device's model and for the global one, besides the devices' own.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
     examples: Annotated[int, Meta(ge=0)] = 0
-    split: Literal["dirichlet", "pathological"] = "dirichlet"
+    split: Literal["dirichlet", "pathological", "iid", "natural", "given"] = "dirichlet"
+    partition: str = ""
     alpha: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
     classes_per_device: Annotated[int, Meta(ge=1)] = 2
     min_examples: Annotated[int, Meta(ge=2)] = 10
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.25
+    central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -267,6 +277,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             if attack.devices > self.devices:
                 expected = f"at most devices = {self.devices}"
                 raise ConfigError("attack.devices", attack.devices, expected, where)
+        _check_data(self.data, where)
         _check_model(self.model, where)
         _check_link(self.link, self.real, where)
         _require_unique("classes.name", [kind.name for kind in self.classes], where)
@@ -323,6 +334,18 @@ def _wrong(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
             yield wrong, 0.0, f"above 0: {key}_every_s and {key}_s go together"
     if duty and duty.on_s > duty.period_s:
         yield "duty.on_s", duty.on_s, f"at most duty.period_s = {duty.period_s:g}"
+
+
+def _check_data(data: DataConfig, where: str) -> None:
+    given = data.split == "given"
+    if given and not data.partition.endswith(SUFFIXES):
+        expected = f"a file {', '.join(SUFFIXES)} beside split = 'given'"
+        raise ConfigError("data.partition", data.partition, expected, where)
+    if data.partition and not given:
+        raise ConfigError("data.partition", data.partition, "split = 'given' beside it", where)
+    if data.examples and given:
+        expected = "0 beside split = 'given', which names the examples itself"
+        raise ConfigError("data.examples", data.examples, expected, where)
 
 
 def _check_model(model: ModelConfig, where: str) -> None:

@@ -66,6 +66,7 @@ class Stage:
     source: ModelSource
     out: Path
     metric: Metric = ACCURACY
+    data_sha256: str = ""
 
     @property
     def bundle(self) -> Path:
@@ -105,6 +106,7 @@ class Stage:
             self.shares.train_ends.tobytes(),
             self.shares.test.tobytes(),
             self.shares.test_ends.tobytes(),
+            self.shares.central.tobytes(),
             *(load(folder)[0].manifest.layout.hash for folder in self.narrower),
         ):
             digest.update(len(part).to_bytes(8, "little") + part)
@@ -131,12 +133,15 @@ def set_up(
     _require_own(out)
     dataset, shares = share_out(config.data, config.devices, config.seed, base)
     source = ModelSource.of(config.model, dataset, base)
-    described = msgspec.json.encode({**_what_matters(config), "model's code": source.code})
+    code, content = source.code, dataset.sha256
+    described = msgspec.json.encode(
+        {**_what_matters(config), "model's code": code, "data's content": content}
+    )
     if resume:
         _require_same(mark, described)
     else:
         _clear(out)
-    split = described_split(config, dataset)
+    split = described_split(config, dataset, len(shares.central))
     note(f"{split}; link: {config.link}")
     if not mark.exists():
         shares.save(state / "data")
@@ -148,18 +153,24 @@ def set_up(
     frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
     note(f"exported and verified: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
-    return Stage(config, dataset.name, split, mapped, model, source, out, manifest.metric)
-
-
-def described_split(config: EmulationConfig, dataset: Dataset) -> str:
-    """One line on how the data is split."""
-    data = config.data
-    how = (
-        f"Dir({data.alpha:g})"
-        if data.split == "dirichlet"
-        else f"{data.classes_per_device} classes a device"
+    return Stage(
+        config, dataset.name, split, mapped, model, source, out, manifest.metric, dataset.sha256
     )
-    return f"{len(dataset.targets):,} examples of {dataset.name} on {config.devices} devices, {how}"
+
+
+def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
+    """One line on how the data is split, ``central`` of its examples being for no device."""
+    data = config.data
+    how = {
+        "dirichlet": f"Dir({data.alpha:g})",
+        "pathological": f"{data.classes_per_device} classes a device",
+        "iid": "IID",
+        "natural": "each a group of the data's own",
+        "given": f"as {data.partition} says",
+    }[data.split]
+    count = len(dataset.targets) - central
+    rest = f", and {central:,} to test all models on" if central else ""
+    return f"{count:,} examples of {dataset.name} on {config.devices} devices, {how}{rest}"
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
@@ -167,6 +178,14 @@ def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
+
+
+def unfinished(out: Path) -> bool:
+    """Whether an emulation in this folder was stopped before its end, and has done something."""
+    state = out / "state"
+    with translated("look into", out):
+        done = any((state / name).is_dir() for name in ("runs", "finished"))
+        return done and (state / "fleet.json").exists()
 
 
 @contextmanager
@@ -205,7 +224,7 @@ def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=StrategyResult)
     except (OSError, msgspec.MsgspecError) as exc:
-        raise StorageError(f"{path}: {exc}; start without --resume") from exc
+        raise StorageError(f"{path}: {exc}; start with --fresh") from exc
 
 
 def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:

@@ -24,7 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sedge_cloud.status.numbers import duration, measured, size
-from sedge_emulate.result import Rate, RoundResult, rates_of
+from sedge_emulate.headline import Rate, rates_of
+from sedge_emulate.result import RoundResult
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # The first round also waits for devices to join, and a fleet may slow down as it warms up.

@@ -6,7 +6,8 @@
                                                          ├ bytes          Traffic
                                                          ├ personal       TensorShare
                                                          ├ engine         Engine
-                                                         └ classes        ClassResult
+                                                         ├ classes        ClassResult
+                                                         └ central        CentralTest
 
 Shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is the result's ``metric``, such as
 the accuracy, on a device's own test examples with the model it was sent, ``after`` the same once it
@@ -21,7 +22,7 @@ emulation over a real broker counts totals alone and leaves the kinds 0.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -94,7 +95,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One device in the final evaluation; ``num_classes`` is the number of labels that it holds.
 
     ``class_name`` is its class in fleet.toml. Over the whole run it was ``late`` in so many rounds, had so
-    many ``reboots`` and ``cuts`` of its link, and moved these bytes.
+    many ``reboots`` and ``cuts`` of its link, and moved these bytes. ``central`` is the metric on the
+    central test set before and after, where there is one.
     """
 
     device: str
@@ -113,6 +115,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     late: Count = 0
     reboots: Count = 0
     cuts: Count = 0
+    central: tuple[float, float] | None = None
 
 
 class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +192,15 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
 
 
+class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
+    """The same metric on ``examples`` that no device has: of each device's model, and of the global one."""
+
+    examples: Count
+    before: Spread
+    after: Spread
+    global_model: float | None = None
+
+
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices."""
 
@@ -203,6 +215,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     personal: list[TensorShare]
     engine: Engine | None = None
     classes: list[ClassResult] = []
+    central: CentralTest | None = None
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +239,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """An emulation: the same fleet once under each strategy.
 
     ``created`` is an ISO 8601 date or time, ``link`` what joined devices and coordinator: "memory" under
-    virtual time, or the broker's kind.
+    virtual time, or the broker's kind. ``settings`` are all keys of the fleet file as they were, defaults
+    included; ``data_sha256`` stands for the content of the data and of what splits them.
     """
 
     format: int = FORMAT
@@ -241,41 +255,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     strategies: list[StrategyResult]
     link: str = ""
     metric: Metric = ACCURACY
-
-
-class Rate(msgspec.Struct, frozen=True):
-    """Mean bytes each way; 0 where there was nothing to average."""
-
-    up: float
-    down: float
-
-    @property
-    def both(self) -> float:
-        """The sum of both directions."""
-        return self.up + self.down
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """Bytes of a device and round, of a device's first round, and of the coordinator in a round."""
-
-    device: Rate
-    newcomer: Rate
-    coordinator: Rate
-
-
-class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table says of one strategy.
-
-    ``of_dense`` relates a device's bytes in a round, both ways, to one dense model each way.
-    """
-
-    name: str
-    before: Spread
-    after: Spread
-    rates: Rates
-    of_dense: float
-    seconds: float
-    worst: DeviceResult
+    settings: dict[str, Any] = {}
+    data_sha256: str = ""
 
 
 def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
@@ -286,53 +267,6 @@ def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
     tenth = max(1, len(ordered) // 10)
     worst = ordered[:tenth] if metric.better == "higher" else ordered[-tenth:]
     return Spread(_mean(ordered), _mean(worst), ordered[0], ordered[-1])
-
-
-def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceResult]:
-    """The devices by what they have before training, then after it, then by name."""
-
-    def place(device: DeviceResult) -> tuple[float, float, str]:
-        return -metric.badness(device.before), -metric.badness(device.after), device.device
-
-    return sorted(devices, key=place)
-
-
-def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
-    """The strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
-    if not strategy.devices:
-        raise LocalError(f"{strategy.name}: a result without devices")
-    rates = rates_of(strategy.rounds)
-    dense = 2 * strategy.bytes.dense_update
-    return Headline(
-        name=strategy.name,
-        before=strategy.before,
-        after=strategy.after,
-        rates=rates,
-        of_dense=rates.device.both / dense if dense else 0.0,
-        seconds=strategy.seconds,
-        worst=worst_first(strategy.devices, metric)[0],
-    )
-
-
-def rates_of(rounds: Sequence[RoundResult]) -> Rates:
-    """Mean bytes over these rounds: for each update that was not a device's first, for each first
-    update, and for each round at the coordinator."""
-    # Rounds that had closed before an emulation over a broker was resumed have no bytes.
-    known = [r for r in rounds if r.bytes_up or r.bytes_down]
-    newcomers = sum(r.newcomers for r in known)
-    updates = sum(r.num_updates + r.late for r in known) - newcomers
-    new = Rate(sum(r.newcomer_up for r in known), sum(r.newcomer_down for r in known))
-    up, down = sum(r.bytes_up for r in known), sum(r.bytes_down for r in known)
-    sent, received = sum(r.coordinator_up for r in known), sum(r.coordinator_down for r in known)
-    return Rates(
-        _rate(up - new.up, down - new.down, updates),
-        _rate(new.up, new.down, newcomers),
-        _rate(sent, received, len(known)),
-    )
-
-
-def _rate(up: float, down: float, count: int) -> Rate:
-    return Rate(up / count, down / count) if count > 0 else Rate(0.0, 0.0)
 
 
 def class_results(

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from sedge_emulate.broker.brokers import open_broker
 from sedge_emulate.broker.fleet import invited_port
+from sedge_emulate.compare import compared, print_comparison
 from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
-from sedge_emulate.emulation import Stage, clear_away, locked, set_up
+from sedge_emulate.emulation import Stage, clear_away, locked, set_up, unfinished
 from sedge_emulate.progress import Progress
 from sedge_emulate.report.page import write_report
 from sedge_emulate.report.terminal import print_table
@@ -30,14 +31,47 @@ PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "msgspec")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit status."""
+    """Run the command, once for each seed; its exit status."""
+    console = Console()
+    if arguments.seeds is None:
+        _require_free(arguments)
+        _run_one(arguments, console)
+        return 0
+    each = [
+        argparse.Namespace(
+            **{**vars(arguments), "seed": seed, "out": arguments.out / f"seed-{seed}"}
+        )
+        for seed in arguments.seeds
+    ]
+    for one in each:  # all of them before the first takes an hour
+        _require_free(one)
+    for one in each:
+        if not (arguments.resume and _has_ended(one.out)):
+            console.rule(f"seed {one.seed}")
+            one.resume = arguments.resume and unfinished(one.out)
+            _run_one(one, console)
+    print_comparison(compared([one.out for one in each]), console)
+    return 0
+
+
+def _require_free(arguments: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` where an emulation that was stopped would be lost unasked."""
+    if unfinished(arguments.out) and not (arguments.resume or arguments.fresh):
+        expected = "--resume to go on with the unfinished emulation in it, or --fresh to discard it"
+        raise ConfigError("--out", str(arguments.out), expected)
+
+
+def _has_ended(out: Path) -> bool:
+    return (out / "result.json").exists() and not unfinished(out)
+
+
+def _run_one(arguments: argparse.Namespace, console: Console) -> None:
     whole = load_emulation(arguments.fleet)
     config = overridden(whole, arguments)
     # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    console = Console()
     out: Path = arguments.out
     with translated("make folder", out):  # now, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
@@ -48,7 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
         # The start that is resumed may have had more strategies than --only names now.
         clear_away(stage, whole.strategies if arguments.resume else config.strategies)
     print_table(result, console, out / "report.html")
-    return 0
 
 
 def emulate(
@@ -90,6 +123,8 @@ def _result(
         strategies=strategies,
         link=link,
         metric=stage.metric,
+        settings=msgspec.to_builtins(stage.config),
+        data_sha256=stage.data_sha256,
     )
 
 

@@ -3,6 +3,7 @@
 import resource
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from sedge_emulate.config import StrategyConfig
 from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import (
+    CentralTest,
     DeviceResult,
     Engine,
     StrategyResult,
@@ -29,6 +31,7 @@ from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import DataError
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import TRAIN
 
 Fleet: TypeAlias = VirtualFleet | BrokerFleet
@@ -66,9 +69,11 @@ def run_strategy(
         if watch.failure:
             raise DataError(f"{strategy_run.title}: {watch.failure}")
         theta = _last_model(fleet.store)
+        judged = pool.judge(theta) if len(stage.shares.central) else None
     engine = _engine(watch, pool, time.monotonic() - began_s, pool.train_s - trained_s)
     result = _result(stage, strategy_run, fleet, watch, engine)
-    keep(stage, strategy_run, result, theta)
+    result = msgspec.structs.replace(result, central=_central(stage, result.devices, judged))
+    keep(stage, strategy_run, result, theta.astype("<f4").tobytes())
     return result
 
 
@@ -89,10 +94,10 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
         progress.note(f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run")
 
 
-def _last_model(store: Store) -> bytes:
-    """The run's global model, n float32 little endian."""
+def _last_model(store: Store) -> Theta:
+    """The run's global model, (n,)."""
     run = Run(store.runs()[0], store)
-    return RunStore(store).context(run).theta.astype("<f4").tobytes()
+    return RunStore(store).context(run).theta
 
 
 def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:
@@ -149,6 +154,21 @@ def _result(
         personal=_personal(final),
         engine=engine,
         classes=class_results(devices, absent),
+    )
+
+
+def _central(
+    stage: Stage, devices: Sequence[DeviceResult], judged: float | None
+) -> CentralTest | None:
+    """What the models were worth on the central test set; None without one."""
+    found = [device.central for device in devices if device.central is not None]
+    if not found:
+        return None
+    return CentralTest(
+        examples=len(stage.shares.central),
+        before=spread([before for before, _ in found], stage.metric),
+        after=spread([after for _, after in found], stage.metric),
+        global_model=judged,
     )
 
 

@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,11 @@ from sedge_protocol.wire.messages import Hello
 
 @dataclass(frozen=True)
 class Site:
-    """What the devices of one run share; ``attack`` says which of them are hostile."""
+    """What the devices of one run share.
+
+    ``attack`` says which of them are hostile; ``central`` are their metrics on the central test set, before
+    and after the last evaluation's training.
+    """
 
     fleet: str
     folder: Path
@@ -37,6 +42,7 @@ class Site:
     pool: WorkerPool
     wake: Callable[[], None]
     attack: AttackConfig = NOBODY
+    central: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
 
 
 def enrol(store: Store, shares: Shares) -> list[bytes]:
@@ -67,13 +73,19 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
 
     def work(job: Job) -> Future[Outcome]:
         request = Request(number, job, folder, attack=site.attack.of(number))
-        return _outcome(site.pool.submit(request, shares.num_train(number)))
+        done = site.pool.submit(request, shares.num_train(number))
+        return _outcome(done, partial(site.central.__setitem__, number))
 
     return Runtime(agent, settings, work, site.wake, lambda: None)
 
 
-def _outcome(finished: "Future[Finished]") -> "Future[Outcome]":
-    """The same future without the update's bytes: they lie in the device's own folder."""
+def _outcome(
+    finished: "Future[Finished]", note: Callable[[tuple[float, float]], None]
+) -> "Future[Outcome]":
+    """The same future without the update's bytes: they lie in the device's own folder.
+
+    A metric on the central test set, of which an agent knows nothing, goes to ``note``.
+    """
     outcome: Future[Outcome] = Future()
 
     def settle(done: "Future[Finished]") -> None:
@@ -87,7 +99,10 @@ def _outcome(finished: "Future[Finished]") -> "Future[Outcome]":
         if error is not None:
             outcome.set_exception(error)
         else:
-            outcome.set_result(done.result().outcome)
+            result = done.result()
+            if result.central is not None:
+                note(result.central)
+            outcome.set_result(result.outcome)
 
     finished.add_done_callback(settle)
     return outcome

@@ -60,6 +60,7 @@ class BrokerFleet:
         self._folder = strategy_run.folder
         self._attack = strategy_run.attack
         self._runtimes: list[Runtime] = []
+        self._central: dict[int, tuple[float, float]] = {}
         self._service: Service | None = None
         self._began_s = time.monotonic()
         self._opened = False
@@ -76,9 +77,9 @@ class BrokerFleet:
             _moved(self._service.link) if self._service else (0, 0),
         )
 
-    def seen(self, number: int) -> dict[str, str | int]:
-        """Further fields of a ``DeviceResult``: none, as sockets count totals alone."""
-        return {}
+    def seen(self, number: int) -> dict[str, object]:
+        """Further fields of a ``DeviceResult``: no bytes, as sockets count totals alone."""
+        return {"central": self._central.get(number)}
 
     def invite(self, device: str, folder: Path) -> None:
         """Enrol a real device, once; its files are in ``folder``, besides the user's own.
@@ -120,7 +121,15 @@ class BrokerFleet:
         secrets = enrol(self.store, self._shares)
         with ExitStack() as stack:
             loop = stack.enter_context(closing(Loop()))
-            site = Site(self.name, self._folder, self._url, self._pool, loop.wake, self._attack)
+            site = Site(
+                self.name,
+                self._folder,
+                self._url,
+                self._pool,
+                loop.wake,
+                self._attack,
+                self._central,
+            )
             self._runtimes = [
                 bring_up(number, self._shares, secret, site, self._run.seed)
                 for number, secret in enumerate(secrets)

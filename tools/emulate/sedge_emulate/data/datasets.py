@@ -19,15 +19,16 @@ import math
 import os
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import load_source
-from sedge_edge.training.examples import Inputs, require_finite
+from sedge_edge.data import load_grouped
+from sedge_edge.training.examples import Examples, Inputs, require_finite
+from sedge_emulate.data.pfllib import is_pfllib, joined, read_pfllib
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import TargetKind
 
@@ -52,13 +53,18 @@ _MAX_IDX_BYTES = 64 * 2**20
 class Dataset:
     """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets``.
 
-    These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing.
+    These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing. ``groups`` (N,),
+    numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for testing, where the
+    source says it. ``sha256`` stands for all that a split is made of (see shares.py).
     """
 
     name: str
     inputs: Inputs
     targets: Inputs
     num_classes: int
+    groups: NDArray[np.int64] | None = None
+    tests: NDArray[np.bool_] | None = None
+    sha256: str = ""
 
     def __post_init__(self) -> None:
         numbers = self.targets.dtype == np.float32
@@ -106,24 +112,45 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
     """The named data set; ``auto`` is Fashion-MNIST where it is found and the digits otherwise.
 
     Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, a folder of
-    class folders), looked up in ``base``. Raises ``DataError`` for what is missing or broken.
+    class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for what is missing
+    or broken.
     """
     if name not in ("auto", "fashion-mnist", "digits"):
-        own = load_source(name, base or Path.cwd())
-        if own.targets is own.inputs:
-            return Dataset(name, own.inputs, np.zeros(len(own.inputs), np.int64), 0)
-        if own.targets.dtype == np.float32:
-            return Dataset(name, own.inputs, own.targets, 0)
-        classes = int(own.targets.max(initial=0)) + 1
-        if classes > MAX_CLASSES:
-            raise DataError(
-                f"{name}: y holds the label {classes - 1}, expected labels that count from 0, "
-                f"at most {MAX_CLASSES - 1}"
-            )
-        return Dataset(name, own.inputs, own.targets, classes)
+        return _own(name, base or Path.cwd())
     if name == "digits" or (name == "auto" and find_fashion_mnist(folder) is None):
         return digits()
     return fashion_mnist(folder)
+
+
+def _own(name: str, base: Path) -> Dataset:
+    """A data set of the user's."""
+    if is_pfllib(base / name):
+        train, test = read_pfllib(base / name)
+        sizes = [len(client.targets) for client in (*train, *test)]
+        clients = np.repeat(np.tile(np.arange(len(train)), 2), sizes)
+        tests = np.repeat(np.repeat([False, True], len(train)), sizes)
+        found = _labelled(name, joined([*train, *test]))
+        return replace(found, groups=clients, tests=tests)
+    own, group = load_grouped(name, base)
+    found = _labelled(name, own)
+    if group is None:
+        return found
+    return replace(found, groups=np.unique(group, return_inverse=True)[1].astype(np.int64))
+
+
+def _labelled(name: str, own: Examples) -> Dataset:
+    """The examples with the number of their classes."""
+    if own.targets is own.inputs:
+        return Dataset(name, own.inputs, np.zeros(len(own.inputs), np.int64), 0)
+    if own.targets.dtype == np.float32:
+        return Dataset(name, own.inputs, own.targets, 0)
+    classes = int(own.targets.max(initial=0)) + 1
+    if classes > MAX_CLASSES:
+        raise DataError(
+            f"{name}: y holds the label {classes - 1}, expected labels that count from 0, "
+            f"at most {MAX_CLASSES - 1}"
+        )
+    return Dataset(name, own.inputs, own.targets, classes)
 
 
 def find_fashion_mnist(folder: Path | None = None) -> Path | None:

@@ -4,17 +4,32 @@ A device's examples are copied when it trains and dropped afterwards, so memory 
 fleet. N = examples, d = devices.
 """
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_emulate.config import DataConfig
+from sedge_emulate.data.central import hold_out
 from sedge_emulate.data.datasets import Dataset, load
-from sedge_emulate.data.split import Indices, dirichlet, pathological, subsample, train_test
+from sedge_emulate.data.partition import Part, read_partition
+from sedge_emulate.data.split import (
+    Indices,
+    dirichlet,
+    iid,
+    natural,
+    pathological,
+    subsample,
+    train_test,
+)
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.disk import translated
+
+NOBODYS: Indices = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,7 @@ class Shares:
     """Every device's part of ``inputs`` and ``targets`` (N, ...).
 
     Device i trains on ``train[train_ends[i - 1] : train_ends[i]]`` and is tested on the same part of
-    ``test``; both hold indices into the data set.
+    ``test``; both hold indices into the data set. ``central`` are those of the central test set.
     """
 
     inputs: Inputs
@@ -31,15 +46,21 @@ class Shares:
     train_ends: Indices
     test: Indices
     test_ends: Indices
+    central: Indices
 
     @classmethod
-    def of(cls, dataset: Dataset, parts: list[tuple[Indices, Indices]]) -> "Shares":
+    def of(
+        cls,
+        dataset: Dataset,
+        parts: list[tuple[Indices, Indices]],
+        central: Indices = NOBODYS,
+    ) -> "Shares":
         """The shares with these train and test indices, device by device."""
         train, test = zip(*parts, strict=True)
         return cls(
             dataset.inputs, dataset.targets,
             np.concatenate(train), np.cumsum([len(part) for part in train]),
-            np.concatenate(test), np.cumsum([len(part) for part in test]),
+            np.concatenate(test), np.cumsum([len(part) for part in test]), central,
         )  # fmt: skip
 
     @classmethod
@@ -91,27 +112,104 @@ class Shares:
             Examples(self.inputs[test], self.targets[test]),
         )
 
+    def central_examples(self) -> Examples | None:
+        """The central test set, as copies; None without one."""
+        if not len(self.central):
+            return None
+        return Examples(self.inputs[self.central], self.targets[self.central])
+
 
 def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
     """The data set and every device's part of it; the same seed gives the same parts.
 
-    A source of the user's own is looked up in ``base``.
+    A source of the user's own and a partition are looked up in ``base``.
     """
     rng = np.random.default_rng(seed)
-    dataset = load(config.dataset, base=base)
+    dataset, apart = load(config.dataset, base=base), config.central_test
+    other = load(apart, base=base) if isinstance(apart, str) else apart
+    dataset = replace(dataset, sha256=_fingerprint(dataset, other, base / config.partition))
     if config.examples:
         dataset = subsample(dataset, config.examples, rng)
-    if config.split == "dirichlet":
-        parts = dirichlet(dataset.labels, devices, config.alpha, rng, config.min_examples)
-    else:
-        parts = pathological(dataset.labels, devices, config.classes_per_device, rng)
-        smallest = min(len(part) for part in parts)
-        if smallest < config.min_examples:
-            expected = f"data.min_examples = {config.min_examples} or more on each"
-            raise DataError(f"pathological: a device with {smallest} examples, expected {expected}")
-    return dataset, Shares.of(
-        dataset, [train_test(part, config.test_fraction, rng) for part in parts]
-    )
+    dataset, shared, central = hold_out(dataset, other, rng)
+    parts = _parts(dataset, shared, config, devices, rng, base)
+    tested = [
+        part if isinstance(part, tuple) else train_test(part, config.test_fraction, rng)
+        for part in parts
+    ]
+    for device, (train, test) in enumerate(tested):
+        if not (len(train) and len(test)):
+            lacking = "test" if len(train) else "training"
+            raise DataError(f"device {device}: no {lacking} examples, expected one or more")
+    return dataset, Shares.of(dataset, tested, central)
+
+
+def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> str:
+    """What tells these data from others of the same name."""
+    digest = hashlib.sha256()
+    for found in (dataset, other):
+        if isinstance(found, Dataset):
+            for array in (found.inputs, found.targets, found.groups, found.tests):
+                digest.update(b"" if array is None else np.ascontiguousarray(array).data)
+    if partition.is_file():
+        digest.update(partition.read_bytes())
+    return digest.hexdigest()
+
+
+def _parts(
+    dataset: Dataset, shared: Indices, config: DataConfig, devices: int, rng: Generator, base: Path
+) -> Sequence[Part]:
+    """Every device's examples of those that are ``shared``, by the split that is configured."""
+    labels = dataset.labels[shared]
+    match config.split:
+        case "dirichlet":
+            parts = dirichlet(labels, devices, config.alpha, rng, config.min_examples)
+        case "pathological":
+            parts = pathological(labels, devices, config.classes_per_device, rng)
+            _require_size(parts, config)
+        case "iid":
+            parts = iid(len(shared), devices, rng)
+            _require_size(parts, config)
+        case "natural":
+            return _natural(dataset, shared, config, devices, rng)
+        case "given":
+            apart = isinstance(config.central_test, str)
+            count = len(shared) if apart else len(dataset.targets)
+            return _given(shared, base / config.partition, devices, count)
+    return [shared[part] for part in parts]
+
+
+def _natural(
+    dataset: Dataset, shared: Indices, config: DataConfig, devices: int, rng: Generator
+) -> Sequence[Part]:
+    if dataset.groups is None:
+        expected = "an array group (N,), or a third value of the function"
+        raise DataError(f"{dataset.name}: no groups to split by, expected {expected}")
+    drawn = natural(dataset.groups[shared], devices, rng, config.min_examples)
+    parts, tests = [shared[part] for part in drawn], dataset.tests
+    return parts if tests is None else [(part[~tests[part]], part[tests[part]]) for part in parts]
+
+
+def _given(shared: Indices, path: Path, devices: int, num_examples: int) -> Sequence[Part]:
+    def kept(indices: Indices) -> Indices:
+        return indices[np.isin(indices, shared)]
+
+    parts: list[Part] = [
+        (kept(part[0]), kept(part[1])) if isinstance(part, tuple) else kept(part)
+        for part in read_partition(path, num_examples)
+    ]
+    if len(parts) != devices:
+        raise DataError(f"{path}: {len(parts)} devices, expected devices = {devices}")
+    for device, part in enumerate(parts):
+        if not isinstance(part, tuple) and len(part) < 2:
+            raise DataError(f"{path}: device {device}: {len(part)} examples, expected 2 or more")
+    return parts
+
+
+def _require_size(parts: list[Indices], config: DataConfig) -> None:
+    smallest = min(len(part) for part in parts)
+    if smallest < config.min_examples:
+        expected = f"data.min_examples = {config.min_examples} or more on each"
+        raise DataError(f"{config.split}: a device with {smallest} examples, expected {expected}")
 
 
 def _part(indices: Indices, ends: Indices, number: int) -> Indices:

@@ -2,12 +2,17 @@
 
     dirichlet      per class, shares of the devices drawn from Dir(alpha) (Hsu et al. 2019, 1909.06335)
     pathological   each device holds a fixed number of classes (McMahan et al. 2017, the shards)
+    iid            equal parts at random
+    natural        each device is one of the groups that the data set names, such as a person
     train_test     one device's examples, split at random
     subsample      a smaller data set with the same proportion of classes
 
-Every split uses each example exactly once and is a function of the targets and of ``rng`` alone. Index
-arrays are int64 and ascending. Shapes: N = examples, C = classes, d = devices.
+Every split but ``natural``, which may leave groups out, uses each example exactly once. All are functions
+of the targets and of ``rng`` alone. Index arrays are int64 and ascending. Shapes: N = examples,
+C = classes, d = devices.
 """
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.random import Generator
@@ -146,6 +151,30 @@ def _shards_per_class(
     return shards
 
 
+def iid(num_examples: int, devices: int, rng: Generator) -> list[Indices]:
+    """Equal parts, to within one example."""
+    _require_devices(devices)
+    order = rng.permutation(num_examples).astype(np.int64)
+    return [np.sort(part) for part in np.array_split(order, devices)]
+
+
+def natural(groups: Indices, devices: int, rng: Generator, min_examples: int = 10) -> list[Indices]:
+    """The examples of each device when each is one of the ``groups`` (N,), in their order.
+
+    Of more groups than devices some are drawn. Raises ``DataError`` when too few have ``min_examples``.
+    """
+    _require_devices(devices)
+    sizes = np.bincount(groups)
+    fit = np.flatnonzero(sizes >= min_examples)
+    if len(fit) < devices:
+        raise DataError(
+            f"natural: {len(fit)} groups of {min_examples} or more examples, expected one for each of "
+            f"{devices} devices"
+        )
+    members = np.split(np.argsort(groups, kind="stable").astype(np.int64), np.cumsum(sizes)[:-1])
+    return [members[group] for group in np.sort(rng.permutation(fit)[:devices])]
+
+
 def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[Indices, Indices]:
     """One device's train and test examples, at least one each.
 
@@ -168,15 +197,24 @@ def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
     size = len(dataset.targets)
     if not dataset.num_classes <= num_examples <= size:
         raise ConfigError("num_examples", num_examples, f"{dataset.num_classes} to {size}")
+    chosen = proportional(dataset.labels, num_examples, rng)
+    return replace(
+        dataset,
+        inputs=dataset.inputs[chosen],
+        targets=dataset.targets[chosen],
+        groups=None if dataset.groups is None else dataset.groups[chosen],
+        tests=None if dataset.tests is None else dataset.tests[chosen],
+    )
+
+
+def proportional(labels: Indices, count: int, rng: Generator) -> Indices:
+    """``count`` of the examples with these ``labels`` (N,), each class in its proportion."""
     # Each example's random rank within its class, as a share of that class: the smallest shares are an
     # equal part of every class.
-    rank = np.empty(size)
-    for indices in _members(dataset.labels):
+    rank = np.empty(len(labels))
+    for indices in _members(labels):
         rank[rng.permutation(indices)] = (np.arange(len(indices)) + 0.5) / len(indices)
-    chosen = np.sort(np.argsort(rank, kind="stable")[:num_examples])
-    return Dataset(
-        dataset.name, dataset.inputs[chosen], dataset.targets[chosen], dataset.num_classes
-    )
+    return np.sort(np.argsort(rank, kind="stable")[:count]).astype(np.int64)
 
 
 def _members(targets: Indices) -> list[Indices]:

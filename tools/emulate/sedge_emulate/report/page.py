@@ -13,15 +13,10 @@ from jinja2 import Environment, PackageLoader
 
 from sedge_cloud.status import pages
 from sedge_cloud.status.pages import percent_text
+from sedge_emulate.headline import headline
 from sedge_emulate.report import plots
-from sedge_emulate.result import (
-    DeviceResult,
-    Result,
-    StrategyResult,
-    classes_of,
-    headline,
-    write_whole,
-)
+from sedge_emulate.result import DeviceResult, Result, StrategyResult, classes_of, write_whole
+from sedge_emulate.settings import flat
 from sedge_protocol.wire.objective import Metric
 
 # Of larger fleets, only the ends of the table are on the page; result.json has every device.
@@ -73,7 +68,9 @@ def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Seq
 @cache
 def environment() -> Environment:
     """The templates, with what they word numbers by."""
-    names = {"ENDS": ENDS, "plots": plots, "classes_of": classes_of, "heads_of": _heads_of}
+    names = {
+        "ENDS": ENDS, "plots": plots, "classes_of": classes_of, "heads_of": _heads_of, "flat": flat,
+    }  # fmt: skip
     return pages.environment(
         names,
         {"of": _part_of},

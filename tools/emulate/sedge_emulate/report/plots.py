@@ -21,14 +21,8 @@ from sedge_cloud.status.drawing import (
     time_axis,
 )
 from sedge_cloud.status.numbers import measured, size
-from sedge_emulate.result import (
-    DeviceResult,
-    Result,
-    RoundResult,
-    StrategyResult,
-    rates_of,
-    worst_first,
-)
+from sedge_emulate.headline import rates_of, worst_first
+from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
 # Of more devices, a stroke for each would be thinner than a pixel.

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sedge_cloud.status.numbers import duration, listed, measured, percent, size
-from sedge_emulate.result import Headline, Result, Spread, StrategyResult, headline
+from sedge_emulate.headline import Headline, headline
+from sedge_emulate.result import CentralTest, Result, Spread, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
 
@@ -44,6 +45,9 @@ def print_table(result: Result, console: Console, report: Path) -> None:
         _say(console, _links(row))
     for strategy in result.strategies if result.link == "memory" else ():
         _say(console, _course(strategy))
+    for strategy in result.strategies:
+        if strategy.central is not None:
+            _say(console, _central(strategy.name, strategy.central, result.metric))
     _say(
         console,
         f"{result.metric.words} before and after local training, over all devices; "
@@ -77,6 +81,16 @@ def _worst(row: Headline, metric: Metric) -> str:
     return (
         f"worst under {row.name}: {row.worst.device}, "
         f"{measured(row.worst.before, metric)} -> {measured(row.worst.after, metric)}"
+    )
+
+
+def _central(name: str, found: CentralTest, metric: Metric) -> str:
+    """How the models do on the examples that no device has."""
+    before, after = (measured(one.mean, metric) for one in (found.before, found.after))
+    one = "" if found.global_model is None else f", global {measured(found.global_model, metric)}"
+    return (
+        f"{name} on the {found.examples:,} examples for all: devices' models {before} before, "
+        f"{after} after{one}"
     )
 
 

@@ -86,6 +86,7 @@ class VirtualDevice:
         self.identity = identity
         self.plan = plan
         self.meter = Meter()
+        self.central: tuple[float, float] | None = None
         self.reboots = -1
         self.cuts = 0
         self._world = world
@@ -294,6 +295,7 @@ class VirtualDevice:
             self._do(self._agent.failed(exc, now))
             return
         world.cache.keep(key, finished)
+        self.central = finished.central or self.central
         self._keep(order, finished)
         self._let_go()
         if world.cache.caught_up:

@@ -167,8 +167,8 @@ class VirtualFleet:
         """Virtual seconds."""
         return self._clock.now
 
-    def seen(self, number: int) -> dict[str, str | int]:
-        """A device's traffic, reboots and cuts, as fields of a ``DeviceResult``."""
+    def seen(self, number: int) -> dict[str, object]:
+        """A device's traffic, reboots, cuts and central test, as fields of a ``DeviceResult``."""
         device = self._devices[number]
         up, down = device.meter.up, device.meter.down
         return {
@@ -181,6 +181,7 @@ class VirtualFleet:
             "resent_down": down.resent,
             "reboots": max(0, device.reboots),
             "cuts": device.cuts,
+            "central": device.central,
         }
 
     def totals(self) -> Totals:

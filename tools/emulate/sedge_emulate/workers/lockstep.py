@@ -26,13 +26,21 @@ from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 class LocalRun:
     """One device's local training under way: its present ``request``, or its ``result``.
 
-    ``held`` are the examples that a device holds out to pick its start by.
+    ``held`` are the examples that a device holds out to pick its start by. What is evaluated on the test
+    examples is evaluated on those of ``central`` as well, and their metrics are ``on_central``, in order.
     """
 
     def __init__(
-        self, lesson: LocalTraining, train: Examples, test: Examples, held: Examples | None = None
+        self,
+        lesson: LocalTraining,
+        train: Examples,
+        test: Examples,
+        held: Examples | None = None,
+        central: Examples | None = None,
     ) -> None:
         self._lesson = lesson
+        self.central = central
+        self.on_central: list[float] = []
         self.train, self.test, self.held = train, test, held
         self.request: Request | None = next(lesson)
         self.result: LocalResult | TrainingDiverged | None = None
@@ -57,6 +65,7 @@ def train_together(
     """The result of each run, in order; one that diverges does not affect the others."""
 
     def evaluate(asked: "_Asked[Evaluate]") -> Sequence[Answer | TrainingDiverged]:
+        _evaluate_on_central(asked, trainer)
         return trainer.evaluate([
             (request.theta, examples_for(request, run.test, run.held))
             for run, request in asked
@@ -85,6 +94,19 @@ def train_together(
 
 Q = TypeVar("Q", Evaluate, Train, TrainMixed)
 _Asked = list[tuple[LocalRun, Q]]
+
+
+def _evaluate_on_central(asked: _Asked[Evaluate], trainer: FleetTrainer) -> None:
+    """Note the metrics of what is tested, for the runs that have a central test set."""
+    wanted = [
+        (run, request.theta, run.central)
+        for run, request in asked
+        if run.central is not None and not request.held_out
+    ]
+    if wanted:
+        metrics = trainer.evaluate([(theta, central) for _, theta, central in wanted])
+        for (run, _, _), found in zip(wanted, metrics, strict=True):
+            run.on_central += [] if isinstance(found, TrainingDiverged) else [found.metric]
 
 
 def _answer(

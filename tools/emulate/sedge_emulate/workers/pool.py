@@ -33,6 +33,7 @@ from sedge_protocol.errors import (
     SedgeError,
     StorageError,
 )
+from sedge_protocol.layout import Theta
 
 # In virtual time too, a job this many times as large as the average waiting one goes first.
 LARGE = 2.0
@@ -103,6 +104,15 @@ class WorkerPool:
             self._steps += size
         self._hand_out()
         return future
+
+    def judge(self, theta: Theta) -> float | None:
+        """The metric of a whole model (n,) on the central test set; None where its loss is not finite."""
+        try:
+            with _shielded():
+                asked = self._executor.submit(worker.judge, theta)
+            return asked.result()
+        except BrokenProcessPool as exc:
+            raise self._shown(exc) from exc
 
     def flush(self) -> None:
         """Hand out all jobs that wait now, without waiting for groups to fill up."""

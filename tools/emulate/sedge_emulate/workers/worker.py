@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from threading import Thread
+from typing import TypeAlias
 
 import msgspec
 
@@ -39,6 +40,7 @@ from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, load
+from sedge_protocol.wire.messages import EVALUATE
 
 # How long a process that was asked to exit may take to finish its answer.
 LEAVE_S = 2.0
@@ -76,10 +78,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Finished:
-    """A job's outcome, and the bytes of its update."""
+    """A job's outcome, and the bytes of its update.
+
+    ``central`` is the metric on the central test set before and after an evaluation's training.
+    """
 
     outcome: Outcome
     update: bytes
+    central: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,7 @@ class Worker:
     def __init__(self, setup: WorkerSetup) -> None:
         self.setup = setup
         self._shares = Shares.open(setup.data)
+        self._central = self._shares.central_examples()
         self._bundles: dict[bytes, Bundle] = {}
         self._trainers: dict[bytes, FleetTrainer] = {}
         self._versions: dict[bytes, Theta] = {}
@@ -127,7 +134,7 @@ class Worker:
         began = time.perf_counter()
         results = self._train(ready)
         train_s = time.perf_counter() - began
-        for one, result in zip(ready, results, strict=True):
+        for one, (result, central) in zip(ready, results, strict=True):
             seconds = one.request.seconds
             try:
                 if isinstance(result, TrainingDiverged):
@@ -136,7 +143,8 @@ class Worker:
                 outcome = _completed(one, result, took)
                 if isinstance(one.there.blobs, BlobFolder):
                     one.there.blobs.settle()  # the agent, in another process, does not know of them
-                answers[one.place] = Finished(outcome, one.there.blobs.read(outcome.update))
+                update = one.there.blobs.read(outcome.update)
+                answers[one.place] = Finished(outcome, update, central)
             except SedgeError as exc:
                 answers[one.place] = _failed(exc)
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -174,9 +182,17 @@ class Worker:
             return blobs, FolderVectors(blobs)
         return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
 
-    def _train(self, ready: list["_Ready"]) -> list[LocalResult | TrainingDiverged]:
+    def judge(self, theta: Theta) -> float | None:
+        """The metric of a whole model (n,) on the central test set; None where its loss is not finite."""
+        if self._central is None:
+            raise LocalError("worker: no central test set")
+        bundle, _ = load(self.setup.bundle)
+        (found,) = self.trainer(bundle).evaluate([(theta, self._central)])
+        return None if isinstance(found, TrainingDiverged) else found.metric
+
+    def _train(self, ready: list["_Ready"]) -> list["_Trained"]:
         """Train all jobs: one bundle after another, all devices of a bundle together."""
-        results: dict[int, LocalResult | TrainingDiverged] = {}
+        results: dict[int, _Trained] = {}
         for bundle in dict.fromkeys(one.bundle for one in ready):
             group = [one for one in ready if one.bundle == bundle]
             runs = [
@@ -185,12 +201,13 @@ class Worker:
                     o.prepared.train,
                     o.prepared.test,
                     o.prepared.held_out,
+                    self._central if o.prepared.job.order.task == EVALUATE else None,
                 )
                 for o in group
             ]
             ended = train_together(runs, self.trainer(self._bundles[bundle]))
-            for one, result in zip(group, ended, strict=True):
-                results[one.place] = result
+            for one, run, result in zip(group, runs, ended, strict=True):
+                results[one.place] = result, _before_and_after(run.on_central)
         return [results[one.place] for one in ready]
 
     def _bundle(self, blobs: WholeBlobs, sha256: bytes) -> Bundle:
@@ -208,6 +225,10 @@ class Worker:
         return self._trainers[key]
 
 
+# A job's result, and its metric on the central test set before and after, if any.
+_Trained: TypeAlias = tuple[LocalResult | TrainingDiverged, tuple[float, float] | None]
+
+
 @dataclass(frozen=True)
 class _Ready:
     """A prepared job and its place in the group."""
@@ -220,6 +241,11 @@ class _Ready:
     @property
     def bundle(self) -> bytes:
         return self.prepared.job.order.bundle.sha256
+
+
+def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
+    """The first two of a job's evaluations; a third is of the critical elements alone."""
+    return (metrics[0], metrics[1]) if len(metrics) > 1 else None
 
 
 def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
@@ -305,6 +331,12 @@ def describe(together: bool = False) -> tuple[str, int]:
         if together and _everyone is not None:
             _everyone.wait()
         return trainer.name, trainer.width
+
+
+def judge(theta: Theta) -> float | None:
+    """The metric of a whole model (n,) on the central test set, found in this process."""
+    with _stoppable():
+        return _this().judge(theta)
 
 
 def perform(requests: Sequence[Request]) -> Answers:

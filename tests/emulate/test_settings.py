@@ -1,0 +1,54 @@
+"""All settings as one list, and what must be equal in runs that are compared."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from sedge_emulate.result import read_json
+from sedge_emulate.settings import conditions, conditions_of, flat
+
+_SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
+
+
+def test_a_setting_has_the_key_that_the_file_gives_it() -> None:
+    settings = {
+        "seed": 42,
+        "data": {"alpha": 0.1},
+        "classes": [{"name": "Pi", "link": {"loss": 0.5}}, {"name": "solar", "link": {}}],
+        "strategies": [{"name": "fedobp", "label": "mine", "options": {"quantile": 0.9}}],
+        "widths": [0.0, 0.5],
+        "real": [],
+    }
+    assert dict(flat(settings)) == {
+        "seed": 42,
+        "data.alpha": 0.1,
+        "classes[Pi].name": "Pi",
+        "classes[Pi].link.loss": 0.5,
+        "classes[solar].name": "solar",
+        "classes[solar].link": {},
+        "strategies[mine].name": "fedobp",
+        "strategies[mine].label": "mine",
+        "strategies[mine].options.quantile": 0.9,
+        "widths": [0.0, 0.5],
+        "real": [],
+    }
+
+
+def test_neither_seed_nor_workers_nor_other_strategies_matter() -> None:
+    result = read_json(_SAMPLE)
+    other = {**result.settings, "seed": 7, "workers": 3, "strategies": []}
+    assert conditions(replace(result, seed=7, settings=other)) == conditions(result)
+    for changed in (
+        replace(result, settings={**result.settings, "devices": 13}),
+        replace(result, dataset="other"),
+        replace(result, data_sha256="00"),
+        replace(result, link="mosquitto"),
+        replace(result, model=replace(result.model, parameters=1)),
+    ):
+        assert conditions(changed) != conditions(result)
+
+
+def test_the_conditions_of_a_strategy_are_its_table() -> None:
+    found = conditions_of(read_json(_SAMPLE), "fedobp")
+    assert found["strategies[fedobp].options.quantile"] == 0.99
+    assert all(key.startswith("strategies[fedobp].") for key in found)

@@ -1,0 +1,49 @@
+"""The central test set: examples that no device has, on which every device's model is tested as well."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.random import Generator
+
+from sedge_emulate.data.datasets import Dataset
+from sedge_emulate.data.split import Indices, proportional
+from sedge_protocol.errors import DataError
+
+
+def hold_out(
+    dataset: Dataset, central: float | Dataset, rng: Generator
+) -> tuple[Dataset, Indices, Indices]:
+    """The data set, the examples in it that devices share, and the central ones; both ascending.
+
+    ``central`` is a share of the examples, each class in its proportion, or another data set, whose
+    examples then follow. Raises ``DataError`` for one of other examples.
+    """
+    count = len(dataset.targets)
+    if isinstance(central, Dataset):
+        whole = _followed_by(dataset, central)
+        return whole, np.arange(count), np.arange(count, len(whole.targets))
+    held = np.empty(0, np.int64)
+    if central:
+        held = proportional(dataset.labels, max(1, round(central * count)), rng)
+    return dataset, np.setdiff1d(np.arange(count), held), held
+
+
+def _followed_by(dataset: Dataset, other: Dataset) -> Dataset:
+    for name, found, wanted in (
+        ("x", other.inputs, dataset.inputs),
+        ("y", other.targets, dataset.targets),
+    ):
+        if (found.dtype, found.shape[1:]) != (wanted.dtype, wanted.shape[1:]):
+            rows = f"{found.dtype} rows of shape {found.shape[1:]}"
+            expected = f"{wanted.dtype} and {wanted.shape[1:]} as in {dataset.name}"
+            raise DataError(f"{other.name}: {name} has {rows}, expected {expected}")
+    if other.num_classes > dataset.num_classes:
+        raise DataError(
+            f"{other.name}: labels up to {other.num_classes - 1}, "
+            f"expected 0 to {dataset.num_classes - 1} as in {dataset.name}"
+        )
+    return replace(
+        dataset,
+        inputs=np.concatenate([dataset.inputs, other.inputs]),
+        targets=np.concatenate([dataset.targets, other.targets]),
+    )

@@ -1,0 +1,70 @@
+"""The data sets that PFLlib's generators write: ``train/0.npz``, ``test/0.npz`` and so on, by client.
+
+Each file has one array ``data``, the pickle of a dict of arrays x (n, ...) and y (n,). It is read without
+running what it says (see plain_pickle.py). PFLlib has normalised the images already.
+"""
+
+import zipfile
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy
+
+from sedge_edge.data import converted
+from sedge_edge.training.examples import Examples
+from sedge_emulate.data.plain_pickle import read_plain
+from sedge_protocol.errors import DataError
+
+_PARTS = ("train", "test")
+
+
+def is_pfllib(folder: Path) -> bool:
+    """Whether this is a folder of PFLlib's."""
+    return all((folder / part / "0.npz").is_file() for part in _PARTS)
+
+
+def read_pfllib(folder: Path) -> tuple[list[Examples], list[Examples]]:
+    """Every client's train and test examples. Raises ``DataError`` for a client with one part only."""
+    train, test = (
+        sorted(int(path.stem) for path in (folder / part).glob("*.npz") if path.stem.isdecimal())
+        for part in _PARTS
+    )
+    if train != test or train != list(range(len(train))):
+        lone = min({*train, *test, len(train)} - (set(train) & set(test)), default=0)
+        expected = "a train and a test file for each client, from 0"
+        raise DataError(f"{folder}: client {lone}, expected {expected}")
+    return (
+        [_client(folder / "train" / f"{client}.npz") for client in train],
+        [_client(folder / "test" / f"{client}.npz") for client in test],
+    )
+
+
+def _client(path: Path) -> Examples:
+    where = str(path)
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
+            version = npy.read_magic(file)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            dtype = read(file)[2]
+            found = read_plain(cast(BinaryIO, file), where) if dtype.hasobject else None
+    except KeyError as exc:
+        raise DataError(f"{path}: no array data, expected the file of a client") from exc
+    except (OSError, zipfile.BadZipFile, ValueError, EOFError) as exc:
+        raise DataError(f"{path}: {exc}") from exc
+    match found:
+        case [{"x": x, "y": y}]:
+            return converted(x, y, where)
+        case _:
+            raise DataError(f"{path}: {type(found).__name__}, expected a dict with x and y")
+
+
+def joined(clients: list[Examples]) -> Examples:
+    """All clients' examples, one after the other. Raises ``DataError`` where their shapes differ."""
+    try:
+        return Examples(
+            np.concatenate([client.inputs for client in clients]),
+            np.concatenate([client.targets for client in clients]),
+        )
+    except ValueError as exc:
+        raise DataError(f"clients differ: {exc}") from exc

@@ -1,0 +1,133 @@
+"""Pickles that hold numpy arrays and plain containers alone, read without running any code.
+
+A pickle names functions that ``pickle.load`` calls, so loading a foreign one runs foreign code. Here a
+name means one of a few functions of this file or nothing at all: numpy itself never sees the pickle, only
+bytes whose type and shape have been checked.
+"""
+
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import DataError
+
+_NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
+_OBJECT = "O8"
+# Lists in dicts in lists: deeper ones are not those of a split.
+_DEPTH = 8
+
+
+def read_plain(file: BinaryIO, where: str) -> object:
+    """The pickled value, of dict, list, tuple, numbers, text and numpy arrays.
+
+    Raises ``DataError``, naming ``where``, for a damaged pickle and for one that names anything else.
+    """
+    try:
+        return _unwrapped(_Unpickler(file).load(), _DEPTH)
+    except Exception as exc:  # whatever broken or hostile bytes lead to
+        expected = "a pickle of numpy arrays, dicts and lists alone"
+        raise DataError(f"{where}: {exc or type(exc).__name__}, expected {expected}") from exc
+
+
+class _Type:
+    """A dtype: of numbers, or of objects."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        if code != _OBJECT and not _NUMBER.fullmatch(code):
+            raise pickle.UnpicklingError(f"an array of type {code!r}")
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        order = state[1]
+        if order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"byte order {order!r}")
+        self.order = str(order)
+
+    def array(self, data: bytes) -> NDArray[np.generic]:
+        """The numbers in these bytes, (n,)."""
+        if self.code == _OBJECT:
+            raise pickle.UnpicklingError("objects as bytes")
+        return np.frombuffer(data, np.dtype(self.order + self.code))
+
+
+class _Array:
+    """An array: numbers, or the objects in it as a list."""
+
+    def __init__(self, *_: object) -> None:
+        self.value: object = None
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Type, bool, object]) -> None:
+        _, shape, kind, fortran, data = state
+        if kind.code == _OBJECT:
+            self.value = data
+        else:
+            flat = kind.array(cast(bytes, data))
+            self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _from_buffer(data: bytes, kind: _Type, shape: tuple[int, ...], order: str) -> _Array:
+    made = _Array()
+    made.value = kind.array(data).reshape(shape, order="F" if order == "F" else "C")
+    return made
+
+
+def _scalar(kind: _Type, data: bytes) -> object:
+    return kind.array(data)[0].item()
+
+
+def _no_bytes() -> bytes:
+    """How protocol 2 writes b""."""
+    return b""
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """How protocol 2 writes other bytes."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes as {encoding!r}")
+    return text.encode("latin1")
+
+
+_KNOWN: Mapping[tuple[str, str], Callable[..., object] | None] = {
+    ("numpy", "ndarray"): None,  # only ever an argument
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _latin1,
+    ("builtins", "bytes"): _no_bytes,
+    ("__builtin__", "bytes"): _no_bytes,
+    **{
+        (f"numpy.{core}.{module}", name): made
+        for core in ("core", "_core")  # before and since numpy 2
+        for module, name, made in (
+            ("multiarray", "_reconstruct", _Array),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
+    },
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str, /) -> object:
+        name = (module_name, global_name)
+        if name not in _KNOWN:
+            raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
+        return _KNOWN[name]
+
+
+def _unwrapped(value: object, depth: int) -> object:
+    """The value with numpy arrays instead of ours."""
+    if depth == 0:
+        raise pickle.UnpicklingError(f"more than {_DEPTH} containers in each other")
+    match value:
+        case _Array():
+            return _unwrapped(value.value, depth - 1)
+        case dict():
+            items = cast(dict[object, object], value).items()
+            return {key: _unwrapped(item, depth - 1) for key, item in items}
+        case list() | tuple():
+            return [_unwrapped(item, depth - 1) for item in cast(list[object], value)]
+        case _:
+            return value

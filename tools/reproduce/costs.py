@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import cast
 
 from tools.reproduce.outcome import Size
 
@@ -58,7 +59,7 @@ def multiply_adds(source: ModelSource, dropped: float) -> int:
     return int(counter.get_total_flops()) // 2
 
 
-def _moved(seen: Sequence[Mapping[str, str | int]], way: str) -> int:
+def _moved(seen: Sequence[Mapping[str, object]], way: str) -> int:
     """The bytes of a device over the whole run, on average."""
     kinds = ("payload", "overhead", "resent")
-    return round(mean(sum(int(one[f"{kind}_{way}"]) for kind in kinds) for one in seen))
+    return round(mean(sum(cast(int, one[f"{kind}_{way}"]) for kind in kinds) for one in seen))

@@ -16,6 +16,7 @@ from sedge_cloud.admin.commands import add_run_commands, add_state_commands, ope
 from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.initial_parameters import write_bundle
 from sedge_cloud.admin.run_report import run_report
+from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import (
     CloudConfig,
@@ -47,6 +48,7 @@ from sedge_protocol.wire.objective import ACCURACY, LOSS, METRICS, Metric
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
 FILES: Mapping[str, type[msgspec.Struct]] = {"cloud.toml": CloudConfig, "run.toml": RunFile}
+TRIAL_URL = "mqtt://127.0.0.1:1883"
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 
 
@@ -69,9 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     init = commands.add_parser("init", help="write a first cloud.toml and mosquitto.conf")
-    init.add_argument("folder", type=Path)
+    init.add_argument("folder", type=Path, nargs="?", help="where; with --service there is no choice")
     init.add_argument("--fleet", required=True, help="the fleet's name")
-    init.add_argument("--url", default="mqtt://127.0.0.1:1883", help="where the broker will listen")
+    init.add_argument("--url", help=f"where the broker will listen (default: {TRIAL_URL})")
+    help_text = "for sedge-cloud.service and Debian's Mosquitto: below /etc, with the right owners"
+    init.add_argument("--service", action="store_true", help=help_text)
+    help_text = "with --service: TLS, with a certificate for these names of this machine"
+    init.add_argument("--tls", nargs="+", metavar="HOST", help=help_text)
     init.set_defaults(call=_init)
 
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
@@ -206,13 +212,32 @@ def _reader(arguments: argparse.Namespace) -> Reader:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    folder: Path = arguments.folder
-    write_first_files(folder, arguments.fleet, arguments.url)
+    folder: Path | None = arguments.folder
+    if arguments.service:
+        return _init_service(arguments)
+    if arguments.tls is not None:
+        raise ConfigError("--tls", "alone", "--service together with it")
+    if folder is None:
+        raise ConfigError("folder", None, "the folder to write to, or --service")
+    write_first_files(folder, arguments.fleet, arguments.url or TRIAL_URL)
     print(
         f"Written to {folder}. Next:\n"
         f"  mosquitto -c {folder}/mosquitto.conf\n"
         f"  sedge-cloud -c {folder}/cloud.toml serve\n"
         f"  sedge-cloud -c {folder}/cloud.toml device add my-first-device"
+    )
+    return 0
+
+
+def _init_service(arguments: argparse.Namespace) -> int:
+    if arguments.folder is not None:
+        raise ConfigError("folder", str(arguments.folder), "none with --service")
+    url = write_service_files(arguments.fleet, arguments.url, arguments.tls, Places())
+    print(
+        f"Written to /etc/sedge and /etc/mosquitto; devices will connect to {url}. Next:\n"
+        "  systemctl restart mosquitto\n"
+        "  systemctl enable --now sedge-cloud\n"
+        "  sedge-cloud device add --service my-first-device"
     )
     return 0
 

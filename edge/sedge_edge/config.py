@@ -183,12 +183,12 @@ def _check_tls(edge: EdgeConfig) -> None:
         "broker.cert_file": broker.cert_file,
         "broker.key_file": broker.key_file,
     }
-    tls = edge.broker_settings().endpoint()[2]
+    tls = edge.broker_settings().endpoint().tls
     for key, path in files.items():
         if path is None:
             continue
         if not tls:
-            raise ConfigError(key, str(path), f"an mqtts:// url together with it, not {broker.url}")
+            raise ConfigError(key, str(path), f"an mqtts:// or wss:// url together with it, not {broker.url}")
         read = _read_private if key == "broker.key_file" else _read
         read(path, key)
     for key, other in (("cert_file", "key_file"), ("key_file", "cert_file")):

@@ -43,7 +43,7 @@ def test_the_file_as_shipped() -> None:
     assert cloud.gather_ms == CloudConfig("x").gather_ms and cloud.log_level == "info"
     assert cloud.broker.ca_file == "/etc/sedge/ca.crt"
     settings = broker_settings(cloud)
-    assert settings.endpoint() == ("broker.example", 8883, True)
+    assert settings.endpoint() == ("broker.example", 8883, True, None)
     assert (settings.name, settings.username) == ("coordinator-home", "coordinator-home")
     assert (settings.cert_file, settings.key_file) == (
         "/etc/sedge/coordinator.crt",

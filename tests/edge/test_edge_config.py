@@ -49,7 +49,7 @@ def test_the_file_as_shipped_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = load_config(SHIPPED)
     assert config.secret_file == tmp_path / "sedge-secret"
     assert config.state_dir == Path("/var/lib/sedge")
-    assert config.broker_settings().endpoint() == ("broker.example.org", 8883, True)
+    assert config.broker_settings().endpoint() == ("broker.example.org", 8883, True, None)
 
 
 def test_the_defaults_in_the_shipped_comments_are_the_defaults(

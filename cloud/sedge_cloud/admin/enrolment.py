@@ -15,6 +15,7 @@ from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.disk import opened, replace_file, sync_folder, translated, write_at
+from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
@@ -154,11 +155,12 @@ def _write_device(
 ) -> None:
     """Write the files that go to a device: its secret, its edge.toml and the broker's authority."""
     url, ca = cloud.broker.device_url or cloud.broker.url, ""
+    tls = BrokerSettings(url, device).endpoint().tls
     with translated("write the files of a device into", folder):
-        if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
+        if cloud.broker.ca_file is not None and tls:
             ca = f'ca_file = "{DEVICE_CA}"\n'
             shutil.copyfile(cloud.broker.ca_file, folder / DEVICE_CA)
-        if cloud.broker.cert_file is not None and url.startswith("mqtts://"):
+        if cloud.broker.cert_file is not None and tls:
             ca += CERTIFICATE.format(device=device)
         text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
         (folder / "edge.toml").write_text(text)

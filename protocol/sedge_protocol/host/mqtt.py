@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -47,15 +47,27 @@ READS_PER_STEP = 64
 CLOSE_S = 2.0
 # How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
+URLS = "mqtt://host[:port] or mqtts://host[:port], or ws:// or wss:// (websockets)"
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 
+class Endpoint(NamedTuple):
+    """Host and port of a broker, whether TLS is used, and the path of its websockets (None: plain TCP)."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str | None
+
+
 @dataclass(frozen=True)
 class BrokerSettings:
-    """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``.
+    """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]``, or ``mqtts://…``.
 
-    The client id begins with ``name``; the link adds its random end.
+    For networks that let only the web through, ``ws://host[:port][/path]`` or ``wss://…`` is MQTT over
+    websockets; its path is /mqtt unless the url has another. The client id begins with ``name``; the link adds its random end.
     """
 
     url: str
@@ -66,30 +78,29 @@ class BrokerSettings:
     cert_file: str | None = None
     key_file: str | None = None
 
-    def endpoint(self) -> tuple[str, int, bool]:
-        """Host, port and whether TLS is used. Raises ``ConfigError`` for a malformed url."""
-        expected = "mqtt://host[:port] or mqtts://host[:port]"
+    def endpoint(self) -> Endpoint:
+        """The parts of the url. Raises ``ConfigError`` for a malformed one."""
         try:
             parts = urlsplit(self.url)
             port = parts.port
         except ValueError:
-            raise ConfigError("broker.url", self.url, expected) from None
+            raise ConfigError("broker.url", self.url, URLS) from None
         if parts.username is not None:  # the URL may have a password, which must not be printed
             shown = f"{parts.scheme}://...@{parts.hostname}"
-            raise ConfigError(
-                "broker.url", shown, f"{expected}; the password has a setting of its own"
-            )
+            raise ConfigError("broker.url", shown, f"{URLS}; the password has a setting of its own")
+        web = parts.scheme in ("ws", "wss")
         if (
-            parts.scheme not in ("mqtt", "mqtts")
+            parts.scheme not in _PORTS
             or not parts.hostname
-            or parts.path not in ("", "/")
+            or not (web or parts.path in ("", "/"))
             or parts.query
             or parts.fragment
             or port == 0
         ):
-            raise ConfigError("broker.url", self.url, expected)
-        tls = parts.scheme == "mqtts"
-        return parts.hostname, port or (8883 if tls else 1883), tls
+            raise ConfigError("broker.url", self.url, URLS)
+        path = (parts.path.rstrip("/") or "/mqtt") if web else None
+        tls = parts.scheme in ("mqtts", "wss")
+        return Endpoint(parts.hostname, port or _PORTS[parts.scheme], tls, path)
 
 
 @dataclass(frozen=True)
@@ -146,7 +157,7 @@ class MqttLink:
     ) -> None:
         self.settings = settings
         self.counters = LinkCounters()
-        self._host, self._port, self._tls = settings.endpoint()
+        self._host, self._port, self._tls, self._path = settings.endpoint()
         self._subscriptions = subscriptions
         self._will = will
         self._rng = rng or np.random.default_rng()
@@ -277,8 +288,11 @@ class MqttLink:
             client_id=f"{self.settings.name}-{self._random}",
             clean_session=True if old else None,
             protocol=self._version,
+            transport="tcp" if self._path is None else "websockets",
             reconnect_on_failure=False,
         )
+        if self._path is not None:
+            client.ws_set_options(self._path)
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.username_pw_set(self.settings.username, self.settings.password)
         if self._tls:
@@ -459,7 +473,7 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
     if not hasattr(socket, "TCP_INFO"):
         return 0, 0
     try:
-        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        info: bytes = _inner(sock).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except OSError:
         return 0, 0
     if len(info) < _TCP_INFO_SENT + 8:
@@ -469,8 +483,14 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
     return sent, received
 
 
+def _inner(sock: Any) -> Any:
+    """The socket inside paho's websocket; paho reads from it no more than it has been asked for."""
+    return getattr(sock, "_socket", sock)
+
+
 def _readable(sock: Any) -> bool:
     """Whether a read would return bytes, from the kernel or already decrypted by TLS."""
+    sock = _inner(sock)
     if sock is None:
         return False
     if isinstance(sock, ssl.SSLSocket) and sock.pending():

@@ -267,7 +267,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (BrokerConfig(), {
         "url": "mqtt://127.0.0.1:1883", "device_url": None, "username": None,
         "password_file": None, "ca_file": None, "cert_file": None, "key_file": None,
-        "device_password_file": None,
+        "device_password_file": None, "reload": None,
     }),
 ]  # fmt: skip
 OPTIONS: dict[str, dict[str, object]] = {

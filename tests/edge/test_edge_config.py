@@ -153,7 +153,7 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
         (MINIMAL.replace("localhost", "h:99999"), "broker.url: found"),
         (
             MINIMAL.replace("url =", 'ca_file = "ca.pem"\nurl ='),
-            "broker.ca_file: .* an mqtts:// url",
+            "broker.ca_file: .* an mqtts:// or wss:// url",
         ),
         (TLS.replace("url =", 'ca_file = "no.pem"\nurl ='), "broker.ca_file: .* a readable file"),
         (TLS.replace("url =", 'cert_file = "device.pem"\nurl ='), "broker.key_file: found None"),

@@ -349,7 +349,7 @@ def test_both_sides_pass_through_websockets(secure: Secure, scheme: str) -> None
 
 @failed_handshake
 def test_a_web_server_is_no_broker(secure: Secure) -> None:
-    """Plain MQTT at a websockets' port, and websockets at one of plain MQTT, end in a loss with a reason."""
+    """MQTT at a websockets' port, and websockets at MQTT's, end in a loss with a reason."""
     for url in (secure.web_urls["ws"].replace("ws:", "mqtt:").removesuffix("/mqtt"),
                 secure.url.replace("mqtt:", "ws:")):  # fmt: skip
         driven = linked(replace(secure.by_password("pi-1"), url=url))

@@ -1,11 +1,11 @@
-"""``init --service``: a coordinator's and its broker's files where sedge-cloud.service and Debian have them.
+"""``init --service``: a fleet's first files where sedge-cloud.service and Debian's Mosquitto have them.
 
-    /etc/sedge/cloud.toml, ca.pem              everybody may read them
-    /etc/sedge/coordinator-password            the service
-    /etc/sedge/ca.key                          root alone
-    /etc/mosquitto/sedge/                      the broker: its passwords, access list, certificate and key
-    /etc/mosquitto/conf.d/00-sedge.conf        a listener in Debian's own Mosquitto
-    /var/lib/sedge-cloud                       the service's state
+/etc/sedge/cloud.toml, ca.pem              everybody may read them
+/etc/sedge/coordinator-password            the service
+/etc/sedge/ca.key                          root alone
+/etc/mosquitto/sedge/                      the broker: its passwords, access list, certificate and key
+/etc/mosquitto/conf.d/00-sedge.conf        a listener in Debian's own Mosquitto
+/var/lib/sedge-cloud                       the service's state
 """
 
 import os
@@ -96,7 +96,7 @@ def write_service_files(
 
     ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker;
     by default the first of the hosts, or this machine's name. Files that are there are never replaced.
-    Raises ``ConfigError`` for bad values, a user that is missing and files that are there, ``StorageError``.
+    Raises ``ConfigError`` for bad values, a missing user and files that are there; ``StorageError``.
     """
     check_id(fleet, "fleet")
     check_hosts(hosts or ())

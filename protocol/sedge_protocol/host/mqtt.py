@@ -67,7 +67,8 @@ class BrokerSettings:
     """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]``, or ``mqtts://…``.
 
     For networks that let only the web through, ``ws://host[:port][/path]`` or ``wss://…`` is MQTT over
-    websockets; its path is /mqtt unless the url has another. The client id begins with ``name``; the link adds its random end.
+    websockets; its path is /mqtt unless the url has another. The client id begins with ``name``; the link
+    adds its random end.
     """
 
     url: str
@@ -216,8 +217,11 @@ class MqttLink:
         events, self._events = self._events, []
         return events
 
-    def send(self, topic: str, payload: bytes) -> None:
-        """Send one message; it is dropped when there is no link, as any message may be."""
+    def send(self, topic: str, payload: bytes, confirmed: bool = False) -> None:
+        """Send one message; it is dropped when there is no link, as any message may be.
+
+        A ``confirmed`` one ends the connection if the broker refuses it; only a doctor asks for that.
+        """
         if self._client is None or not self._up:
             return
         if len(payload) + len(topic) + 64 > self._max_packet:
@@ -227,7 +231,7 @@ class MqttLink:
             self._deaf_at = time.monotonic() + self._patience_s
         self._unwritten += 1
         self.counters.frames_sent += 1
-        self._client.publish(topic, payload)
+        self._client.publish(topic, payload, qos=int(confirmed))
 
     def subscribe(self, topic: str) -> None:
         """Listen to one more topic until this connection ends."""
@@ -444,6 +448,9 @@ class MqttLink:
         properties: Properties,
     ) -> None:
         self._unwritten = max(0, self._unwritten - 1)
+        if reason.is_failure:
+            self._refused = f"{self.settings.url} refused a message: {reason}"
+            client.disconnect()
 
     def _on_socket_close(self, client: paho.Client, userdata: object, sock: Any) -> None:
         self._count(sock)

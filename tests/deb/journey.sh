@@ -3,9 +3,10 @@ set -eu
 sedge-cloud --version
 sedge-edge --version
 systemd-analyze verify /lib/systemd/system/sedge-cloud.service /lib/systemd/system/sedge-edge.service
-sedge-cloud init --service --fleet home --tls pi.local --url mqtts://localhost:8883
+sedge-cloud init --service --fleet home --tls pi.local --url mqtts://127.0.0.1:8883
+install -d -o mosquitto /run/mosquitto /var/log/mosquitto  # as its unit does
 mosquitto -d -c /etc/mosquitto/mosquitto.conf
-sed -i "s|^reload = .*|reload = \"kill -HUP $(pidof mosquitto)\"|" /etc/sedge/cloud.toml
+sed -i "s|^reload = .*|reload = \"sh -c 'kill -HUP \$(cat /run/mosquitto/mosquitto.pid)'\"|" /etc/sedge/cloud.toml
 sedge-cloud serve 2> /tmp/cloud.log &
 cd /root
 sedge-cloud device add pi-1 --service

@@ -41,7 +41,10 @@ def test_from_the_packages_to_a_round(tmp_path: Path) -> None:
     assert "PROBLEM" not in said
     assert "coordinator 0.1.0 of fleet home hears pi-1" in said
     assert "1 of 2" in said or "2 of 2" in said
-    for line in ("sedge-cloud 700 /var/lib/sedge-cloud", "mosquitto 600 /etc/mosquitto/sedge/passw"):
+    for line in (
+        "sedge-cloud 700 /var/lib/sedge-cloud",
+        "mosquitto 600 /etc/mosquitto/sedge/passw",
+    ):
         assert line in said
 
 

@@ -120,7 +120,7 @@ def test_an_idle_link_says_that_it_lives(shared: Broker, monkeypatch: pytest.Mon
         ("mqtts://[::1]:1234", ("::1", 1234, True, None)),
     ],
 )
-def test_urls(url: str, endpoint: tuple[str, int, bool]) -> None:
+def test_urls(url: str, endpoint: tuple[str, int, bool, str | None]) -> None:
     assert settings(url).endpoint() == endpoint
 
 

@@ -78,7 +78,7 @@ def test_a_wrong_fleet(fleet: RealFleet) -> None:
 
 def test_a_clock_that_is_behind(fleet: RealFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     yesterday = time.time() - 86400
-    monkeypatch.setattr(question.time, "time", lambda: yesterday)
+    monkeypatch.setattr("sedge_edge.question.time.time", lambda: yesterday)
     (found,) = edge(fleet, "pi-2")
     assert "the coordinator's said" in found and found.endswith("timedatectl set-ntp true")
 

@@ -136,7 +136,7 @@ def write_service_files(
         cloud = CLOUD_TOML.format(
             fleet=fleet,
             state=places.state,
-            url=f"{scheme}://localhost:{port}",
+            url=f"{scheme}://127.0.0.1:{port}",
             device_url=device_url,
             broker=places.broker,
             ca="" if hosts is None else 'ca_file = "ca.pem"\n',

@@ -74,7 +74,10 @@ def test_all_is_well(fleet: RealFleet, home: Path) -> None:
     store.add_device("pi-1", b"s" * 32)
     store.add_device("pi-2", b"s" * 32)
     store.revoke_device("pi-2")
-    for folder in (home, fleet.folder):  # what the coordinator has written, and what the broker reads
+    for folder in (
+        home,
+        fleet.folder,
+    ):  # what the coordinator has written, and what the broker reads
         add_password(folder / "broker-passwords", "pi-1", DeviceKeys.of(b"s" * 32).password)
     fleet.processes["broker"].send_signal(signal.SIGHUP)
     for name in ("one", "two"):

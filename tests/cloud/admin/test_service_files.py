@@ -100,7 +100,7 @@ def test_without_tls(tmp_path: Path) -> None:
     assert write_service_files("home", "mqtt://pi.local", None, there) == "mqtt://pi.local"
     assert "listener 1883\n" in there.drop_in.read_text()
     cloud = load_cloud(there.etc / "cloud.toml")
-    assert (cloud.broker.url, cloud.broker.ca_file) == ("mqtt://localhost:1883", None)
+    assert (cloud.broker.url, cloud.broker.ca_file) == ("mqtt://127.0.0.1:1883", None)
 
 
 @pytest.mark.parametrize(

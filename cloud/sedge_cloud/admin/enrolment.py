@@ -94,8 +94,8 @@ def revoke_device(store: Store, cloud: CloudConfig, device: str) -> None:
     """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
 
     Where the broker can be told to reload, it then ends the device's connection; a coordinator that runs
-    tells the device before that. Raises ``ConfigError`` when there is no such device, and ``StorageError`` when the passwords cannot be
-    written; the device is then revoked all the same.
+    tells the device before that. Raises ``ConfigError`` when there is no such device, and
+    ``StorageError`` when the passwords cannot be written; the device is then revoked all the same.
     """
     store.revoke_device(device)
     if cloud.broker.device_password_file is not None:

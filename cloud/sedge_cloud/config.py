@@ -15,7 +15,8 @@ from sedge_cloud.strategies import make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
-from sedge_protocol.host.mqtt import URLS, BrokerSettings
+from sedge_protocol.host.broker_url import URLS
+from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Codec, Id, Training
 
 # Prefix of a coordinator's account at the broker; a device's account is its id.

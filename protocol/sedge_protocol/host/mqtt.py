@@ -16,8 +16,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
 
 import numpy as np
 import paho.mqtt.client as paho
@@ -27,6 +26,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.broker_url import Endpoint, parse_url
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
 
 KEEPALIVE_S = 30
@@ -47,19 +47,8 @@ READS_PER_STEP = 64
 CLOSE_S = 2.0
 # How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
-URLS = "mqtt://host[:port] or mqtts://host[:port], or ws:// or wss:// (websockets)"
-_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
-
-
-class Endpoint(NamedTuple):
-    """Host and port of a broker, whether TLS is used, and the path of its websockets (None: plain TCP)."""
-
-    host: str
-    port: int
-    tls: bool
-    path: str | None
 
 
 @dataclass(frozen=True)
@@ -81,27 +70,7 @@ class BrokerSettings:
 
     def endpoint(self) -> Endpoint:
         """The parts of the url. Raises ``ConfigError`` for a malformed one."""
-        try:
-            parts = urlsplit(self.url)
-            port = parts.port
-        except ValueError:
-            raise ConfigError("broker.url", self.url, URLS) from None
-        if parts.username is not None:  # the URL may have a password, which must not be printed
-            shown = f"{parts.scheme}://...@{parts.hostname}"
-            raise ConfigError("broker.url", shown, f"{URLS}; the password has a setting of its own")
-        web = parts.scheme in ("ws", "wss")
-        if (
-            parts.scheme not in _PORTS
-            or not parts.hostname
-            or not (web or parts.path in ("", "/"))
-            or parts.query
-            or parts.fragment
-            or port == 0
-        ):
-            raise ConfigError("broker.url", self.url, URLS)
-        path = (parts.path.rstrip("/") or "/mqtt") if web else None
-        tls = parts.scheme in ("mqtts", "wss")
-        return Endpoint(parts.hostname, port or _PORTS[parts.scheme], tls, path)
+        return parse_url(self.url)
 
 
 @dataclass(frozen=True)

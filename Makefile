@@ -9,13 +9,13 @@ RESULTS = tools/bench/results
 LONGEST = tests/export tests/system tests/emulate
 FLEETS = tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
 
-.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android mutation check figures reproduce reproduce-all clean
+.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb mutation check figures reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
 
 test: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu and not arm64 and not boot and not android" $(LONGEST) tests
+	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu and not arm64 and not boot and not android and not deb" $(LONGEST) tests
 
 # Whole fleets, most of them of real processes with a real broker.
 test-fleet: $(VENV)/dev.ready
@@ -42,6 +42,14 @@ android: $(VENV)/dev.ready
 # Wheels of sedge-executorch in dist/: for this machine, and for arm64 where g++-aarch64-linux-gnu is installed.
 native: $(VENV)/dev.ready
 	$(BIN)/python edge/native/build.py
+
+# Debian packages of the coordinator and the agent, for amd64 and arm64, in dist/; then one of each in a
+# fresh Debian (root, debootstrap).
+deb: $(VENV)/dev.ready
+	$(BIN)/python -m tools.deb
+
+test-deb: $(VENV)/dev.ready
+	$(BIN)/pytest -m deb tests/deb
 
 # How many of 150 small faults in the central modules the tests notice: about an hour on two cores.
 mutation: $(VENV)/dev.ready

@@ -69,6 +69,26 @@ FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before i
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
+    "sedge_cloud.admin.authority": (
+        "tests/cloud/admin/test_service_files.py",
+        "its certificate serves a real broker",
+    ),
+    "sedge_cloud.admin.device_commands": (
+        "tests/cloud/test_cloud_main.py",
+        "the commands themselves",
+    ),
+    "sedge_cloud.admin.passwords": (
+        "tests/system/test_doctors.py",
+        "beside what a real broker has read",
+    ),
+    "sedge_edge.question": (
+        "tests/system/test_doctors.py",
+        "asked through a real broker",
+    ),
+    "sedge_protocol.host.broker_url": (
+        "tests/protocol/test_mqtt_state.py",
+        "every URL that is one, and those that are none",
+    ),
     "sedge_cloud.conformance.": (
         "tests/cloud/conformance/test_conformance.py",
         "played against our own agent and against wrong ones",

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_cloud.admin import enrolment
 from sedge_cloud.admin import runs as administration
 from sedge_cloud.admin.bundles import costs
-from sedge_cloud.admin.commands import add_run_commands, add_state_commands, open_state
+from sedge_cloud.admin.commands import (
+    add_run_commands,
+    add_state_commands,
+    at_least_one,
+    open_reader,
+    open_state,
+)
+from sedge_cloud.admin.device_commands import add_device_commands
 from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.initial_parameters import write_bundle
 from sedge_cloud.admin.run_report import run_report
+from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import (
     CloudConfig,
@@ -30,10 +37,8 @@ from sedge_cloud.conformance.stage import Finding
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import VERSION
 from sedge_cloud.service import Service
-from sedge_cloud.status import lines
 from sedge_cloud.status.beside import beside
 from sedge_cloud.status.live import Recorder
-from sedge_cloud.status.reader import Reader
 from sedge_cloud.store.database import Store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
@@ -47,7 +52,7 @@ from sedge_protocol.wire.objective import ACCURACY, LOSS, METRICS, Metric
 
 DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
 FILES: Mapping[str, type[msgspec.Struct]] = {"cloud.toml": CloudConfig, "run.toml": RunFile}
-SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
+TRIAL_URL = "mqtt://127.0.0.1:1883"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,9 +74,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     init = commands.add_parser("init", help="write a first cloud.toml and mosquitto.conf")
-    init.add_argument("folder", type=Path)
+    init.add_argument(
+        "folder", type=Path, nargs="?", help="where; with --service there is no choice"
+    )
     init.add_argument("--fleet", required=True, help="the fleet's name")
-    init.add_argument("--url", default="mqtt://127.0.0.1:1883", help="where the broker will listen")
+    init.add_argument("--url", help=f"where the broker will listen (default: {TRIAL_URL})")
+    help_text = "for sedge-cloud.service and Debian's Mosquitto: below /etc, with the right owners"
+    init.add_argument("--service", action="store_true", help=help_text)
+    help_text = "with --service: TLS, with a certificate for these names of this machine"
+    init.add_argument("--tls", nargs="+", metavar="HOST", help=help_text)
     init.set_defaults(call=_init)
 
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
@@ -97,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     keys.set_defaults(call=_reference)
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
     add_state_commands(commands)
-    _device_parser(commands.add_parser("device", help="enrol and revoke devices"))
+    add_device_commands(commands)
     return parser
 
 
@@ -143,8 +154,10 @@ def _bundle_parser(parser: argparse.ArgumentParser) -> None:
     help_text = "shape of one input row: 1,28,28"
     parser.add_argument("--sample-shape", type=_row_shape, required=True, help=help_text)
     parser.add_argument("--sample-type", choices=("float32", "int64"), default="float32")
-    parser.add_argument("--batch-size", type=_count, required=True)
-    parser.add_argument("--num-classes", type=_count, default=0, help="without it y has no labels")
+    parser.add_argument("--batch-size", type=at_least_one, required=True)
+    parser.add_argument(
+        "--num-classes", type=at_least_one, default=0, help="without it y has no labels"
+    )
     help_text = "shape of one row of y where it has numbers: 1 (default: y is x)"
     parser.add_argument("--target-shape", type=_row_shape, help=help_text)
     help_text = "what the functions report, higher or lower being better: rmse:lower"
@@ -155,7 +168,7 @@ def _bundle_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _row_shape(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
+    return tuple(at_least_one(part) for part in text.split(","))
 
 
 def _metric(text: str) -> Metric:
@@ -165,54 +178,33 @@ def _metric(text: str) -> Metric:
     return METRICS.get(name) or Metric(name, "higher" if better == "higher" else "lower")
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 65536:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 65536")
-    return number
-
-
-def _device_parser(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, issue, help_text in (
-        ("add", enrolment.add_device, "enrol a device and write its edge.toml and secret"),
-        ("reissue", enrolment.reissue_device, "the same with a new secret for a known device"),
-    ):
-        add = commands.add_parser(name, help=help_text)
-        add.add_argument("device")
-        add.add_argument(
-            "--out", type=Path, help="new folder for the files (default: the device's id)"
-        )
-        add.add_argument(
-            "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
-        )
-        add.add_argument(
-            "--join", action="store_true", help="also print the files as one line for a phone's app"
-        )
-        add.set_defaults(call=_device_issue, issue=issue)
-    revoke = commands.add_parser("revoke", help="no longer listen to a device")
-    revoke.add_argument("device")
-    revoke.set_defaults(call=_device_revoke)
-    devices = commands.add_parser(
-        "list", help="every device: online or not, since when, what is wrong"
-    )
-    devices.add_argument("--json", action="store_true", help="one JSON object a device")
-    devices.set_defaults(call=_device_list)
-
-
-def _reader(arguments: argparse.Namespace) -> Reader:
-    cloud, store = open_state(arguments)
-    return Reader(cloud.fleet, Path(cloud.state_dir), store)
-
-
 def _init(arguments: argparse.Namespace) -> int:
-    folder: Path = arguments.folder
-    write_first_files(folder, arguments.fleet, arguments.url)
+    folder: Path | None = arguments.folder
+    if arguments.service:
+        return _init_service(arguments)
+    if arguments.tls is not None:
+        raise ConfigError("--tls", "alone", "--service together with it")
+    if folder is None:
+        raise ConfigError("folder", None, "the folder to write to, or --service")
+    write_first_files(folder, arguments.fleet, arguments.url or TRIAL_URL)
     print(
         f"Written to {folder}. Next:\n"
         f"  mosquitto -c {folder}/mosquitto.conf\n"
         f"  sedge-cloud -c {folder}/cloud.toml serve\n"
         f"  sedge-cloud -c {folder}/cloud.toml device add my-first-device"
+    )
+    return 0
+
+
+def _init_service(arguments: argparse.Namespace) -> int:
+    if arguments.folder is not None:
+        raise ConfigError("folder", str(arguments.folder), "none with --service")
+    url = write_service_files(arguments.fleet, arguments.url, arguments.tls, Places())
+    print(
+        f"Written to /etc/sedge and /etc/mosquitto; devices will connect to {url}. Next:\n"
+        "  systemctl restart mosquitto\n"
+        "  systemctl enable --now sedge-cloud\n"
+        "  sedge-cloud device add --service my-first-device"
     )
     return 0
 
@@ -316,7 +308,7 @@ def _run_list(arguments: argparse.Namespace) -> int:
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
-    for line in run_report(_reader(arguments), arguments.name, arguments.json):
+    for line in run_report(open_reader(arguments), arguments.name, arguments.json):
         print(line)
     return 0
 
@@ -327,62 +319,11 @@ def _run_watch(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as exc:
         raise ConfigError("run watch", exc.name, "pip install 'sedge-fl[http]'") from exc
     name: str | None = arguments.name
-    reader = _reader(arguments)
+    reader = open_reader(arguments)
     if name is not None and reader.read().run(name) is None:
         raise ConfigError("run", name, "the name of a run (see `run list`)")
     with suppress(KeyboardInterrupt):
         (watch.as_json if arguments.json else watch.watch)(reader, name)
-    return 0
-
-
-def _device_issue(arguments: argparse.Namespace) -> int:
-    cloud, store = open_state(arguments)
-    service: bool = arguments.service
-    folder: Path = arguments.issue(store, cloud, arguments.device, arguments.out, service)
-    if service:
-        print(
-            f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
-        )
-    else:
-        print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
-    if cloud.broker.device_password_file is not None:
-        print(SIGHUP)
-    if cloud.broker.cert_file is not None:
-        print(f"If the broker asks devices for certificates: one with CN={arguments.device}, its key and "
-              "their lines in edge.toml belong there as well.")  # fmt: skip
-    if arguments.join:
-        print(
-            "The join text, with the secret in it; paste it into the app, or show it as a QR code:"
-        )
-        print(enrolment.join_text(cloud, arguments.device, folder))
-    return 0
-
-
-def _device_revoke(arguments: argparse.Namespace) -> int:
-    cloud, store = open_state(arguments)
-    enrolment.revoke_device(store, cloud, arguments.device)
-    print(f"device {arguments.device} is revoked; the coordinator no longer listens to it.")
-    if cloud.broker.device_password_file is not None:
-        print(SIGHUP)
-    else:
-        print("Remove it from the broker's passwords, if it has one there.")
-    if cloud.broker.cert_file is not None:
-        print("If it has a certificate, add that to the broker's revocation list.")
-    print("A connection that it has open lasts until the broker or the device ends it.")
-    return 0
-
-
-def _device_list(arguments: argparse.Namespace) -> int:
-    facts = _reader(arguments).read()
-    if arguments.json:
-        for device in facts.devices:
-            print(msgspec.json.encode(device).decode())
-        return 0
-    print(lines.DEVICES)
-    for device in facts.devices:
-        print(lines.device_line(device, facts.at))
-    for problem in facts.problems:
-        print(lines.problem_line(problem, facts.at))
     return 0
 
 

@@ -15,6 +15,7 @@ from sedge_cloud.strategies import make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
+from sedge_protocol.host.broker_url import URLS
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Codec, Id, Training
 
@@ -257,7 +258,10 @@ def _check_schedule(schedule: ScheduleConfig, rounds: int, where: str) -> None:
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[broker]: how the coordinator reaches the broker, and (``device_url``) how devices do."""
+    """[broker]: how the coordinator reaches the broker, and (``device_url``) how devices do.
+
+    ``reload`` is the command after which the broker has read its password file again.
+    """
 
     url: str = "mqtt://127.0.0.1:1883"
     device_url: str | None = None
@@ -267,6 +271,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cert_file: str | None = None
     key_file: str | None = None
     device_password_file: str | None = None
+    reload: str | None = None
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -350,8 +355,7 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
     except ConfigError:
         good = False
     if not good:
-        expected = "mqtt://host[:port] or mqtts://host[:port]"
-        raise ConfigError(key, url, expected, str(path))
+        raise ConfigError(key, url, URLS, str(path))
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:

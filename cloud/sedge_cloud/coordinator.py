@@ -36,7 +36,7 @@ from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.frame import VERSIONS, Frame, latest_incarnation
+from sedge_protocol.wire.frame import VERSIONS, Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
@@ -155,7 +155,8 @@ class Coordinator:
         if device is None:
             self.counters["foreign"] += 1
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
-            return self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
+            note = self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
+            return [*self.devices.refuse_revoked(topic, payload, now), *note]
         if not device.bucket.spend(now, cost(payload)):
             self.counters["flood"] += 1
             return [*self.devices.rate_limited(device, now)]
@@ -188,6 +189,8 @@ class Coordinator:
         self, device: Device, topic: str, payload: bytes, now: float
     ) -> list[CloudEffect]:
         try:
+            if asks(payload):
+                return [*self.devices.answer_doctor(device, payload)]
             opened = device.peer.open(payload, topic, self._latest_incarnation(now))
             if opened is None:
                 return [*self.devices.stale_frame(device, payload, now)]

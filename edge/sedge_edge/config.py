@@ -27,6 +27,8 @@ FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 BACKEND_NAMES = ("auto", "onnxruntime", "executorch", "torch")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
+# What sedge-edge.service gets from the file "secret" beside edge.toml, which root's own commands read.
+_UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,6 +166,9 @@ def _absolute(path: Path, key: str, folder: Path) -> Path:
     if "\0" in str(path):
         raise ConfigError(key, str(path), "a path without NUL characters")
 
+    if str(path) == _UNIT_SECRET and "CREDENTIALS_DIRECTORY" not in os.environ:
+        return folder / "secret"
+
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in os.environ:
@@ -191,12 +196,14 @@ def _check_tls(edge: EdgeConfig) -> None:
         "broker.cert_file": broker.cert_file,
         "broker.key_file": broker.key_file,
     }
-    tls = edge.broker_settings().endpoint()[2]
+    tls = edge.broker_settings().endpoint().tls
     for key, path in files.items():
         if path is None:
             continue
         if not tls:
-            raise ConfigError(key, str(path), f"an mqtts:// url together with it, not {broker.url}")
+            raise ConfigError(
+                key, str(path), f"an mqtts:// or wss:// url together with it, not {broker.url}"
+            )
         read = _read_private if key == "broker.key_file" else _read
         read(path, key)
     for key, other in (("cert_file", "key_file"), ("key_file", "cert_file")):

@@ -12,15 +12,16 @@ from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.question import ask_coordinator
 from sedge_edge.sensors import Sensors
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.privileges import act_as_owner, as_caller
-from sedge_protocol.host.probe import probe
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
-from sedge_protocol.wire.topics import down
 
+# Where sedge-edge.service reads its configuration, and all that it may write.
+SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge")
 ENOUGH_FREE_BYTES = 64 * 2**20
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system needs as much again.
 ENOUGH_MEMORY_MB = 200
@@ -42,6 +43,7 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         "backend": lambda: _backend(config, path.absolute().parent),
         "gates": lambda: gate_values(Gates(config.gates, Sensors())),
         "torch": lambda: _torch(config),
+        "unit": lambda: _unit(config, path),
         "broker": lambda: _broker(config),
     }
     healthy = True
@@ -129,6 +131,13 @@ def _torch(config: EdgeConfig) -> str:
     return f"{installed} is installed; the agent does not use it"
 
 
+def _unit(config: EdgeConfig, path: Path) -> str:
+    """Whether sedge-edge.service, whose file system is read-only, may write the state."""
+    if path.absolute().parent == SERVICE_CONFIG and config.state_dir != SERVICE_STATE:
+        found, expected = str(config.state_dir), f"{SERVICE_STATE}, which sedge-edge.service writes"
+        raise ConfigError("state_dir", found, expected, str(path))
+    return f"state in {config.state_dir}"
+
+
 def _broker(config: EdgeConfig) -> str:
-    probe(config.broker_settings(), down(config.fleet, config.device))
-    return f"{config.broker.url} lets the device in"
+    return f"{config.broker.url} lets the device in; {ask_coordinator(config)}"

@@ -43,7 +43,7 @@ def test_the_file_as_shipped() -> None:
     assert cloud.gather_ms == CloudConfig("x").gather_ms and cloud.log_level == "info"
     assert cloud.broker.ca_file == "/etc/sedge/ca.crt"
     settings = broker_settings(cloud)
-    assert settings.endpoint() == ("broker.example", 8883, True)
+    assert settings.endpoint() == ("broker.example", 8883, True, None)
     assert (settings.name, settings.username) == ("coordinator-home", "coordinator-home")
     assert (settings.cert_file, settings.key_file) == (
         "/etc/sedge/coordinator.crt",
@@ -267,7 +267,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (BrokerConfig(), {
         "url": "mqtt://127.0.0.1:1883", "device_url": None, "username": None,
         "password_file": None, "ca_file": None, "cert_file": None, "key_file": None,
-        "device_password_file": None,
+        "device_password_file": None, "reload": None,
     }),
 ]  # fmt: skip
 OPTIONS: dict[str, dict[str, object]] = {

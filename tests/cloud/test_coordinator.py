@@ -246,12 +246,17 @@ def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud, tmp_path: Path) -
     cloud.load()
     assert "device b is revoked" in cloud.notes(logging.WARNING)
     before, sent = snapshot(cloud), len(cloud.events(Send))
+    refused = 0
     for name in ("b", "stranger"):
         device = Device(name)
         for message in everything(cloud, name):
             transfer = message.manifest.transfer if isinstance(message, Offer) else bytes(16)
-            assert cloud.core.receive(device.topic, device.peer.seal(message, transfer), cloud.now)
+            frame = device.peer.seal(message, transfer)
+            effects = cloud.core.receive(device.topic, frame, cloud.now)
+            assert effects
+            refused += sum(isinstance(effect, Send) for effect in effects)
     assert snapshot(cloud) == before and len(cloud.events(Send)) == sent
+    assert refused == 1  # of five frames of the revoked one
     assert cloud.core.counters["foreign"] == 10
 
 

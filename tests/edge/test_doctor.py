@@ -3,7 +3,7 @@
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
@@ -13,13 +13,22 @@ from tests.edge.home import make_home
 
 from sedge_edge import doctor
 from sedge_edge.doctor import examine
-from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import LinkError
-from sedge_protocol.host.mqtt import BrokerSettings
 
 T = TypeVar("T")
 
-CHECKS = ["configuration", "disk", "clock", "memory", "data", "backend", "gates", "torch", "broker"]
+CHECKS = [
+    "configuration",
+    "disk",
+    "clock",
+    "memory",
+    "data",
+    "backend",
+    "gates",
+    "torch",
+    "unit",
+    "broker",
+]
 
 
 def always(value: T) -> Callable[..., T]:
@@ -31,14 +40,15 @@ def always(value: T) -> Callable[..., T]:
     return answer
 
 
-def no_broker(settings: object, topic: str) -> None:
-    """A probe that succeeds."""
+def hears(config: object) -> str:
+    """A coordinator that answers."""
+    return "coordinator 1 of fleet home hears pi-1"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A healthy device; its broker lets everyone in."""
-    monkeypatch.setattr(doctor, "probe", no_broker)
+    monkeypatch.setattr(doctor, "ask_coordinator", hears)
     return make_home(tmp_path)
 
 
@@ -65,27 +75,14 @@ def test_a_healthy_device(home: Path) -> None:
     assert texts["data"] == "16 examples to train on, 4 to test, each 6"
     assert texts["disk"].startswith(f"{home.parent / 'state'} is writable, ")
     assert "onnxruntime" in texts["backend"]
-    assert texts["broker"] == "mqtt://127.0.0.1:1 lets the device in"
+    assert texts["broker"].startswith("mqtt://127.0.0.1:1 lets the device in; coordinator 1 of")
     assert not (home.parent / "state" / "doctor.tmp").exists()
-
-
-def test_the_broker_is_asked_for_the_devices_own_topic(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def probe(settings: BrokerSettings, topic: str) -> None:
-        asked.append((settings.name, topic))
-
-    monkeypatch.setattr(doctor, "probe", probe)
-    findings(home)
-    assert asked == [("pi-1", "sedge/1/home/device/pi-1/down")]
 
 
 Break = Callable[[Path, pytest.MonkeyPatch], object]
 
 
-def refuse(settings: object, topic: str) -> None:
+def refuse(config: object) -> None:
     raise LinkError("mqtt://127.0.0.1:1 refused 'pi-1': Not authorized")
 
 
@@ -118,13 +115,18 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
         patched(doctor, "memory_mb", always(120)),
         "found '120 MB', expected at least 200 MB",
     ),
+    "a unit that cannot write": (
+        "unit",
+        lambda home, monkeypatch: monkeypatch.setattr(doctor, "SERVICE_CONFIG", home.parent),
+        "expected /var/lib/sedge, which sedge-edge.service writes",
+    ),
     "no backend": (
         "backend",
         patched(doctor, "installed_backends", always({})),
         "pip install 'sedge-fl[onnx]'",
     ),
     "torch with CUDA": ("torch", cuda_torch, "found '2.9.0+cu130'"),
-    "the broker": ("broker", patched(doctor, "probe", refuse), "Not authorized"),
+    "the broker": ("broker", patched(doctor, "ask_coordinator", refuse), "Not authorized"),
 }
 
 
@@ -188,17 +190,3 @@ def test_a_device_without_torch(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(doctor, "version", find)
     assert findings(home)[1]["torch"] == (True, "not installed, and not needed")
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-def test_with_a_real_broker_and_without(broker: Broker, tmp_path: Path) -> None:
-    healthy, found = findings(make_home(tmp_path, broker.url))
-    assert healthy, found
-    healthy, found = findings(make_home(tmp_path))
-    assert not healthy
-    assert "cannot reach mqtt://127.0.0.1:1: " in found["broker"][1]

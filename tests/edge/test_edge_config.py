@@ -49,7 +49,7 @@ def test_the_file_as_shipped_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = load_config(SHIPPED)
     assert config.secret_file == tmp_path / "sedge-secret"
     assert config.state_dir == Path("/var/lib/sedge")
-    assert config.broker_settings().endpoint() == ("broker.example.org", 8883, True)
+    assert config.broker_settings().endpoint() == ("broker.example.org", 8883, True, None)
 
 
 def test_the_defaults_in_the_shipped_comments_are_the_defaults(
@@ -153,7 +153,7 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
         (MINIMAL.replace("localhost", "h:99999"), "broker.url: found"),
         (
             MINIMAL.replace("url =", 'ca_file = "ca.pem"\nurl ='),
-            "broker.ca_file: .* an mqtts:// url",
+            "broker.ca_file: .* an mqtts:// or wss:// url",
         ),
         (TLS.replace("url =", 'ca_file = "no.pem"\nurl ='), "broker.ca_file: .* a readable file"),
         (TLS.replace("url =", 'cert_file = "device.pem"\nurl ='), "broker.key_file: found None"),

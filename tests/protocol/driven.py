@@ -16,6 +16,7 @@ from sedge_protocol.host.mqtt import (
     LinkEvent,
     MqttLink,
     Received,
+    _inner,
 )
 
 WAIT_S = 15.0
@@ -46,7 +47,7 @@ class Driven:
         """Lose the connection as a network would: without a word of MQTT."""
         client = self.link._client
         assert client is not None
-        sock = client.socket()
+        sock = _inner(client.socket())
         assert isinstance(sock, socket.socket)
         sock.shutdown(socket.SHUT_RDWR)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
+from tests.protocol.tls_proxy import tls_proxy
 
 from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.templates import ACL, MOSQUITTO
@@ -40,6 +41,14 @@ require_certificate true
 use_identity_as_username true
 tls_version tlsv1.2
 allow_anonymous false
+acl_file {folder}/broker-acl
+"""
+# What a network that lets only the web through needs: websockets. A proxy in front of it ends TLS.
+WEB_LISTENER = """\
+listener {ws} 127.0.0.1
+protocol websockets
+allow_anonymous false
+password_file {folder}/broker-passwords
 acl_file {folder}/broker-acl
 """
 
@@ -82,6 +91,7 @@ class Secure:
 
     url: str
     tls_url: str
+    web_urls: dict[str, str]
     folder: Path
 
     def by_password(self, name: str, password: str | None = None) -> BrokerSettings:
@@ -117,13 +127,18 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         add_password(folder / "broker-passwords", name, DeviceKeys.of(secret).password)
     (folder / "broker-acl").write_text(ACL.format(user=COORDINATOR, fleet=FLEET))
     with pytest.MonkeyPatch.context() as patch:
-        tls = on_free_port(lambda port: None)
+        tls, ws = (on_free_port(lambda port: None) for _ in range(2))
         port = f"{{port}} {LOOPBACK}"
         text = MOSQUITTO.format(port=port, root=folder, user=getpass.getuser())
         text += TLS_LISTENER.format(folder=folder, tls=tls)
+        text += WEB_LISTENER.format(folder=folder, ws=ws)
         patch.setattr(broker_module, "_SETTINGS", text)
-        with Broker() as broker:
-            yield Secure(broker.url, f"mqtts://127.0.0.1:{tls}", folder)
+        with (
+            Broker() as broker,
+            tls_proxy(folder / "broker.crt", folder / "broker.key", ws) as wss,
+        ):
+            web = {"wss": f"wss://127.0.0.1:{wss}", "ws": f"ws://127.0.0.1:{ws}/mqtt"}
+            yield Secure(broker.url, f"mqtts://127.0.0.1:{tls}", web, folder)
 
 
 # paho leaves the socket of a handshake that failed to the garbage collector.
@@ -200,7 +215,7 @@ def intrude(secure: Secure, client_id: str, *login: str) -> bytes:
     flags = bytes([0xC2 if login else 0x02])  # clean session
     words = [text(word.encode()) for word in (client_id, *login)]
     connect = packet(0x10, text(b"MQTT"), b"\x04", flags, b"\x00\x1e", *words)
-    host, port, _ = BrokerSettings(secure.url, "").endpoint()
+    host, port, *_ = BrokerSettings(secure.url, "").endpoint()
     with socket.create_connection((host, port), timeout=WAIT_S) as stranger:
         stranger.sendall(connect)
         return stranger.recv(64)
@@ -304,6 +319,43 @@ def test_large_messages_pass_through_tls(secure: Secure) -> None:
     assert {event.payload for event in device.received()} == {payload}
     device.link.close()
     coordinator.link.close()
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_both_sides_pass_through_websockets(secure: Secure, scheme: str) -> None:
+    """The largest frames both ways, counted at the socket, and a broker that hangs up."""
+    ca = {"ca_file": str(secure.folder / "ca.crt")} if scheme == "wss" else {}
+    url = secure.web_urls[scheme]
+    device = linked(replace(secure.by_password("pi-1"), url=url, **ca), DOWN)
+    settings = BrokerSettings(url, COORDINATOR, COORDINATOR, "a password of the coordinator", **ca)
+    coordinator = linked(settings, topics.all_up(FLEET))
+    drive(lambda: device.link.up and coordinator.link.up, device, coordinator)
+    settle(device)
+    settle(coordinator)
+    payload = np.random.default_rng(1).bytes(2**18)
+    for _ in range(2):
+        coordinator.link.send(DOWN, payload)
+        device.link.send(UP, payload)
+    both = (device, coordinator)
+    drive(lambda: all(len(driven.received()) == 2 for driven in both), *both)
+    assert {event.payload for driven in both for event in driven.received()} == {payload}
+    counted = device.link.measure()
+    assert counted.bytes_sent > 2 * len(payload) < counted.bytes_received
+    device.cut()
+    drive(lambda: bool(device.losses()) and device.link.up, *both)
+    for driven in both:
+        driven.link.close()
+
+
+@failed_handshake
+def test_a_web_server_is_no_broker(secure: Secure) -> None:
+    """MQTT at a websockets' port, and websockets at MQTT's, end in a loss with a reason."""
+    for url in (secure.web_urls["ws"].replace("ws:", "mqtt:").removesuffix("/mqtt"),
+                secure.url.replace("mqtt:", "ws:")):  # fmt: skip
+        driven = linked(replace(secure.by_password("pi-1"), url=url))
+        drive(lambda driven=driven: bool(driven.losses()), driven)  # type: ignore[misc]
+        assert not driven.connections()
+        driven.link.close()
 
 
 @failed_handshake

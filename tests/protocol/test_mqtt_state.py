@@ -110,15 +110,17 @@ def test_an_idle_link_says_that_it_lives(shared: Broker, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("url", "endpoint"),
     [
-        ("mqtt://host", ("host", 1883, False)),
-        ("mqtts://host", ("host", 8883, True)),
-        ("mqtt://host:1", ("host", 1, False)),
-        ("mqtts://host:1/", ("host", 1, True)),
-        ("mqtt://127.0.0.1:65535", ("127.0.0.1", 65535, False)),
-        ("mqtts://[::1]:1234", ("::1", 1234, True)),
+        ("mqtt://host", ("host", 1883, False, None)),
+        ("mqtts://host", ("host", 8883, True, None)),
+        ("mqtt://host:1", ("host", 1, False, None)),
+        ("mqtts://host:1/", ("host", 1, True, None)),
+        ("ws://host", ("host", 80, False, "/mqtt")),
+        ("wss://host/broker/ws", ("host", 443, True, "/broker/ws")),
+        ("mqtt://127.0.0.1:65535", ("127.0.0.1", 65535, False, None)),
+        ("mqtts://[::1]:1234", ("::1", 1234, True, None)),
     ],
 )
-def test_urls(url: str, endpoint: tuple[str, int, bool]) -> None:
+def test_urls(url: str, endpoint: tuple[str, int, bool, str | None]) -> None:
     assert settings(url).endpoint() == endpoint
 
 

@@ -8,6 +8,7 @@ from sedge_cloud.admin import model_export
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
+from sedge_cloud.status.reader import Reader
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import RunStore
 from sedge_protocol.errors import ConfigError, StorageError
@@ -160,3 +161,17 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
+
+
+def open_reader(arguments: argparse.Namespace) -> Reader:
+    """What reads the fleet's facts for the configuration that the command names."""
+    cloud, store = open_state(arguments)
+    return Reader(cloud.fleet, Path(cloud.state_dir), store)
+
+
+def at_least_one(text: str) -> int:
+    """A number of things on the command line."""
+    number = int(text)
+    if not 1 <= number <= 65536:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 65536")
+    return number

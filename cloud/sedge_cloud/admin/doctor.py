@@ -5,17 +5,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sedge_cloud.admin.passwords import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run
-from sedge_protocol.errors import SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
+# Where sedge-cloud.service reads its configuration, and all that it may write.
+SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
 ENOUGH_FREE_BYTES = 2**30
 # A coordinator that is closing a round of a large fleet answers only afterwards.
 ANSWER_S = 30.0
@@ -44,7 +47,10 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
     check("store", lambda: _store(folder))
     check("clock", _clock)
 
+    check("unit", lambda: _unit(cloud, path))
     check("broker", lambda: _broker(cloud))
+    if healthy:
+        check("passwords", lambda: passwords_agree(cloud, folder))
     if healthy:
         check("coordinator", lambda: _coordinator(cloud))
     return healthy
@@ -74,6 +80,14 @@ def _store(folder: Path) -> str:
         return f"sound; {active} devices, {running} of {len(runs)} runs running"
     finally:
         store.close()
+
+
+def _unit(cloud: CloudConfig, path: Path) -> str:
+    """Whether sedge-cloud.service, whose file system is read-only, may write the state."""
+    if path.absolute().parent == SERVICE_CONFIG and Path(cloud.state_dir) != SERVICE_STATE:
+        expected = f"{SERVICE_STATE}, which sedge-cloud.service writes"
+        raise ConfigError("state_dir", cloud.state_dir, expected, str(path))
+    return f"state in {cloud.state_dir}"
 
 
 def _broker(cloud: CloudConfig) -> str:

@@ -6,8 +6,11 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import stat
+import subprocess
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.disk import opened, replace_file, sync_folder, translated, write_at
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
@@ -22,6 +27,11 @@ from sedge_protocol.wire.topics import check_id
 # mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password is 256 random bits, so the
 # count need not slow down guessing.
 _ITERATIONS = 101
+
+# A coordinator that runs has told a device of its revocation after this long.
+TOLD_S = 1.5
+
+NOT_ENROLLED = "an id that is not enrolled yet (a lost or revoked device: `device reissue`)"
 
 # On the device; the file's name here need not suit TOML, and might equal that of another file.
 DEVICE_CA = "ca.pem"
@@ -64,7 +74,7 @@ def add_device(
         )
         raise ConfigError("device", device, expected)
     if any(row.device == device for row in store.devices()):
-        raise ConfigError("device", device, "an id that is not enrolled yet")
+        raise ConfigError("device", device, NOT_ENROLLED)
     return _issue(store.add_device, cloud, device, folder or Path(device), service)
 
 
@@ -83,13 +93,40 @@ def reissue_device(
 def revoke_device(store: Store, cloud: CloudConfig, device: str) -> None:
     """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
 
-    Raises ``ConfigError`` when there is no such device, and ``StorageError`` when the passwords cannot be
-    written; the device is then revoked all the same.
+    Where the broker can be told to reload, it then ends the device's connection; a coordinator that runs
+    tells the device before that. Raises ``ConfigError`` when there is no such device, and
+    ``StorageError`` when the passwords cannot be written; the device is then revoked all the same.
     """
     store.revoke_device(device)
     if cloud.broker.device_password_file is not None:
+        if cloud.broker.reload is not None and _is_served(cloud):
+            time.sleep(TOLD_S)
         with as_caller():
             remove_password(Path(cloud.broker.device_password_file), device)
+    reload_broker(cloud)
+
+
+def reload_broker(cloud: CloudConfig) -> None:
+    """Have the broker read its password file again, if cloud.toml says how. Raises ``StorageError``."""
+    command = cloud.broker.reload
+    if command is None or cloud.broker.device_password_file is None:
+        return
+    try:
+        with as_caller():
+            done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
+    except (OSError, ValueError) as exc:
+        raise StorageError(f"broker.reload: {command!r}: {exc}") from exc
+    if done.returncode:
+        said = " ".join(done.stderr.split())
+        raise StorageError(f"broker.reload: {command!r} ended with {done.returncode}: {said}")
+
+
+def _is_served(cloud: CloudConfig) -> bool:
+    try:
+        lock_folder(Path(cloud.state_dir)).close()
+    except StorageError:
+        return True
+    return False
 
 
 def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:
@@ -154,11 +191,12 @@ def _write_device(
 ) -> None:
     """Write the files that go to a device: its secret, its edge.toml and the broker's authority."""
     url, ca = cloud.broker.device_url or cloud.broker.url, ""
+    tls = BrokerSettings(url, device).endpoint().tls
     with translated("write the files of a device into", folder):
-        if cloud.broker.ca_file is not None and url.startswith("mqtts://"):
+        if cloud.broker.ca_file is not None and tls:
             ca = f'ca_file = "{DEVICE_CA}"\n'
             shutil.copyfile(cloud.broker.ca_file, folder / DEVICE_CA)
-        if cloud.broker.cert_file is not None and url.startswith("mqtts://"):
+        if cloud.broker.cert_file is not None and tls:
             ca += CERTIFICATE.format(device=device)
         text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
         (folder / "edge.toml").write_text(text)

@@ -39,7 +39,7 @@ pattern read sedge/1/{fleet}/blob/#
 # What every broker of Sedge allows a client; cloud/mosquitto.conf and the emulator's say the same. Sedge
 # sends at QoS 0 only, so the queue limits bound how many packets may wait for a slow client before the
 # broker drops some.
-MOSQUITTO_LIMITS = """\
+LIMITS_OF_ALL = """\
 # the largest frame is 256 KiB and 64 bytes
 max_packet_size 400000
 max_inflight_messages 32
@@ -49,8 +49,8 @@ max_keepalive 120
 set_tcp_nodelay true
 # Sedge's sessions end with their connections; a session that another client left behind expires
 persistent_client_expiration 1h
-persistence false
 """
+MOSQUITTO_LIMITS = LIMITS_OF_ALL + "persistence false\n"
 
 MOSQUITTO = (
     """\

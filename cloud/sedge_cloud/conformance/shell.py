@@ -174,7 +174,7 @@ def conform(
         stage = Stage(cloud.fleet, device, DeviceKeys.of(row.secret), incarnation, acts)
         gate = None
         if gate_port is not None:
-            host, port, _ = settings.endpoint()
+            host, port, *_ = settings.endpoint()
             gate = stack.enter_context(closing(Gate(gate_port, (host, port))))
         player = stack.enter_context(closing(Player(stage, settings, gate)))
         loop.stop_on_signals()

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sedge_cloud.devices.capabilities import lacking
-from sedge_cloud.devices.rate_limit import RATE, TokenBucket
+from sedge_cloud.devices.rate_limit import RATE, TokenBucket, cost
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.frame import HEADER, VERSIONS, Frame, Kind, seal
+from sedge_protocol.wire.frame import HEADER, VERSIONS, Frame, Kind, asks, seal
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Hello, Refusal, Welcome
+from sedge_protocol.wire.messages import Hello, Refusal, Welcome, decode_body
 from sedge_protocol.wire.peer import Peer
 
 VERSION = "0.1.0"
@@ -27,6 +27,7 @@ WARN_EVERY_S = 3600.0
 REFUSE_EVERY_S = 60.0
 # A welcome to no hello in particular: "I have just started; say hello again".
 HELLO_REQUEST = Welcome(bytes(16), VERSION)
+REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Fleet:
         self._by_topic: dict[
             str, Device
         ] = {}  # by the topic on which it sends; without revoked ones
+        self._revoked: dict[str, Device] = {}  # these, by the same
         self._loaded = False
         self.present = self.changes = self.errors = 0
 
@@ -94,7 +96,9 @@ class Fleet:
                 row.revoked
                 and self._by_topic.pop(topics.up(self._name, row.device), None) is not None
             ):
+                self._revoked[topics.up(self._name, row.device)] = device
                 self.leave(device)
+                effects.append(device.peer.message(REVOKED))
                 effects.append(Note(logging.WARNING, f"device {row.device} is revoked"))
         self._loaded = True
         return effects
@@ -136,6 +140,32 @@ class Fleet:
     def sender(self, topic: str) -> Device | None:
         """The device that sends on this topic; None for a revoked device's and for any other topic."""
         return self._by_topic.get(topic)
+
+    def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
+        """The welcome to a doctor's hello, which changes nothing here; nothing to any other frame.
+
+        Raises ``RemoteError`` when the frame is not the device's own.
+        """
+        if not asks(payload):
+            return []
+        frame = device.peer.peek(payload, topics.up(self._name, device.row.device))
+        hello = decode_body(frame.kind, frame.body)
+        if not isinstance(hello, Hello):
+            return []
+        return [device.peer.message(self.welcome(hello.nonce))]
+
+    def refuse_revoked(self, topic: str, payload: bytes, now: float) -> list[Effect]:
+        """Tell a revoked device that it is one, now and then, and its doctor at once; nobody else."""
+        device = self._revoked.get(topic)
+        if device is None or not device.bucket.spend(now, cost(payload)):
+            return []
+        if now < device.refuse_at and not asks(payload):
+            return []
+        with suppress(RemoteError):
+            device.peer.peek(payload, topic)
+            device.refuse_at = now + REFUSE_EVERY_S
+            return [device.peer.message(REVOKED)]
+        return []
 
     def _failed(self, device: Device, text: str, now: float) -> None:
         device.error = (now, text)
@@ -214,7 +244,9 @@ class Fleet:
             with suppress(VersionError):  # its next hello is refused
                 peer.agree(device.hello.versions)
         if row.revoked:
+            self._revoked[topics.up(self._name, row.device)] = device
             return []
+        self._revoked.pop(topics.up(self._name, row.device), None)
         self._by_topic[topics.up(self._name, row.device)] = device
         if not self._loaded:
             return []

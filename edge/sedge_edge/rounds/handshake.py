@@ -11,7 +11,7 @@ import numpy as np
 
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import HEADER
-from sedge_protocol.wire.messages import Goodbye, Hello, Welcome
+from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
@@ -103,7 +103,7 @@ class Handshake:
             self.begin(now)
             return []
         if message.nonce != self._nonce:
-            if not self._may_warn or not self.welcomed:
+            if message.nonce.startswith(DOCTOR) or not self._may_warn or not self.welcomed:
                 return []
             self._may_warn = False
             text = (

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import paho.mqtt.client as paho
@@ -27,6 +26,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.broker_url import Endpoint, parse_url
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
 
 KEEPALIVE_S = 30
@@ -53,9 +53,11 @@ _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]`` or ``mqtts://…``.
+    """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]``, or ``mqtts://…``.
 
-    The client id begins with ``name``; the link adds its random end.
+    For networks that let only the web through, ``ws://host[:port][/path]`` or ``wss://…`` is MQTT over
+    websockets; its path is /mqtt unless the url has another. The client id begins with ``name``; the link
+    adds its random end.
     """
 
     url: str
@@ -66,30 +68,9 @@ class BrokerSettings:
     cert_file: str | None = None
     key_file: str | None = None
 
-    def endpoint(self) -> tuple[str, int, bool]:
-        """Host, port and whether TLS is used. Raises ``ConfigError`` for a malformed url."""
-        expected = "mqtt://host[:port] or mqtts://host[:port]"
-        try:
-            parts = urlsplit(self.url)
-            port = parts.port
-        except ValueError:
-            raise ConfigError("broker.url", self.url, expected) from None
-        if parts.username is not None:  # the URL may have a password, which must not be printed
-            shown = f"{parts.scheme}://...@{parts.hostname}"
-            raise ConfigError(
-                "broker.url", shown, f"{expected}; the password has a setting of its own"
-            )
-        if (
-            parts.scheme not in ("mqtt", "mqtts")
-            or not parts.hostname
-            or parts.path not in ("", "/")
-            or parts.query
-            or parts.fragment
-            or port == 0
-        ):
-            raise ConfigError("broker.url", self.url, expected)
-        tls = parts.scheme == "mqtts"
-        return parts.hostname, port or (8883 if tls else 1883), tls
+    def endpoint(self) -> Endpoint:
+        """The parts of the url. Raises ``ConfigError`` for a malformed one."""
+        return parse_url(self.url)
 
 
 @dataclass(frozen=True)
@@ -146,7 +127,7 @@ class MqttLink:
     ) -> None:
         self.settings = settings
         self.counters = LinkCounters()
-        self._host, self._port, self._tls = settings.endpoint()
+        self._host, self._port, self._tls, self._path = settings.endpoint()
         self._subscriptions = subscriptions
         self._will = will
         self._rng = rng or np.random.default_rng()
@@ -205,8 +186,11 @@ class MqttLink:
         events, self._events = self._events, []
         return events
 
-    def send(self, topic: str, payload: bytes) -> None:
-        """Send one message; it is dropped when there is no link, as any message may be."""
+    def send(self, topic: str, payload: bytes, confirmed: bool = False) -> None:
+        """Send one message; it is dropped when there is no link, as any message may be.
+
+        A ``confirmed`` one ends the connection if the broker refuses it; only a doctor asks for that.
+        """
         if self._client is None or not self._up:
             return
         if len(payload) + len(topic) + 64 > self._max_packet:
@@ -216,7 +200,7 @@ class MqttLink:
             self._deaf_at = time.monotonic() + self._patience_s
         self._unwritten += 1
         self.counters.frames_sent += 1
-        self._client.publish(topic, payload)
+        self._client.publish(topic, payload, qos=int(confirmed))
 
     def subscribe(self, topic: str) -> None:
         """Listen to one more topic until this connection ends."""
@@ -277,8 +261,11 @@ class MqttLink:
             client_id=f"{self.settings.name}-{self._random}",
             clean_session=True if old else None,
             protocol=self._version,
+            transport="tcp" if self._path is None else "websockets",
             reconnect_on_failure=False,
         )
+        if self._path is not None:
+            client.ws_set_options(self._path)
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.username_pw_set(self.settings.username, self.settings.password)
         if self._tls:
@@ -430,6 +417,9 @@ class MqttLink:
         properties: Properties,
     ) -> None:
         self._unwritten = max(0, self._unwritten - 1)
+        if reason.is_failure:
+            self._refused = f"{self.settings.url} refused a message: {reason}"
+            client.disconnect()
 
     def _on_socket_close(self, client: paho.Client, userdata: object, sock: Any) -> None:
         self._count(sock)
@@ -459,7 +449,7 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
     if not hasattr(socket, "TCP_INFO"):
         return 0, 0
     try:
-        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        info: bytes = _inner(sock).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except OSError:
         return 0, 0
     if len(info) < _TCP_INFO_SENT + 8:
@@ -469,8 +459,14 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
     return sent, received
 
 
+def _inner(sock: Any) -> Any:
+    """The socket inside paho's websocket; paho reads from it no more than it has been asked for."""
+    return getattr(sock, "_socket", sock)
+
+
 def _readable(sock: Any) -> bool:
     """Whether a read would return bytes, from the kernel or already decrypted by TLS."""
+    sock = _inner(sock)
     if sock is None:
         return False
     if isinstance(sock, ssl.SSLSocket) and sock.pending():

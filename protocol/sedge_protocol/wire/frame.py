@@ -45,6 +45,8 @@ MAX_BODY_BYTES = 2**18
 # leaves too few numbers, of which every start needs one.
 MAX_INCARNATION = 2**32 - 1
 LATEST_CLOCK_S = MAX_INCARNATION - 2**24
+# The start count of a device's doctor, which only asks whether it would be heard. No agent has it.
+ASKING = 0
 # A clock before this software was written (2026-01-01) has not been set since power came back.
 EARLIEST_CLOCK_S = 1_767_225_600
 # How far a device's start count may be ahead of our clock: half a year. Clocks that are set differ by less,
@@ -145,6 +147,14 @@ def open_frame(
         return Frame(Kind(kind), body, incarnation, seq, transfer, index)
     except ValueError:
         raise FrameError(f"frame.kind: {kind} is unknown") from None
+
+
+def asks(data: bytes) -> bool:
+    """Whether bytes look like the hello of a doctor; nothing is checked."""
+    if len(data) < HEADER.size:
+        return False
+    _, _, kind, _, _, incarnation, *_ = HEADER.unpack_from(data)
+    return bool(kind == Kind.HELLO and incarnation == ASKING)
 
 
 def _check_mac(

@@ -42,6 +42,10 @@ Versions: TypeAlias = Annotated[
 ]
 
 
+# How the nonce of a doctor's hello begins; agents take no notice of the welcome to it.
+DOCTOR = b"doctor\0\0"
+
+
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device has (re)connected: what it is and what it can do.
 

@@ -104,6 +104,10 @@ class Peer:
             raise FrameError(f"OFFER of transfer {frame.transfer.hex()} with another's manifest")
         return frame, message
 
+    def peek(self, payload: bytes, topic: str) -> Frame:
+        """A genuine frame of our peer, old or new; nothing changes. Raises ``FrameError``."""
+        return open_frame(payload, topic, self._receive_key, self.versions)
+
     def _answers(self, frame: Frame) -> bool:
         """Whether a frame of an older incarnation is the awaited welcome."""
         if (

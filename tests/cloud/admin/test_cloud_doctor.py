@@ -15,10 +15,12 @@ from tests.system.harness import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine
+from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
+from sedge_protocol.wire.keys import DeviceKeys
 
 Edit = Callable[[Path], object]
 
@@ -67,17 +69,25 @@ def alone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_all_is_well(home: Path) -> None:
+def test_all_is_well(fleet: RealFleet, home: Path) -> None:
     store = open_store(home / "state")
     store.add_device("pi-1", b"s" * 32)
     store.add_device("pi-2", b"s" * 32)
     store.revoke_device("pi-2")
+    for folder in (
+        home,
+        fleet.folder,
+    ):  # what the coordinator has written, and what the broker reads
+        add_password(folder / "broker-passwords", "pi-1", DeviceKeys.of(b"s" * 32).password)
+    fleet.processes["broker"].send_signal(signal.SIGHUP)
     for name in ("one", "two"):
         start_run(store, name, make_bundle(home / "bundle"), CONFIG)
     store.set_status("one", "stopped")
     store.close()
     found = examined(home / "cloud.toml")
-    assert set(found.good) == {"configuration", "disk", "store", "clock", "broker", "coordinator"}
+    assert set(found.good) == {
+        "configuration", "disk", "store", "clock", "unit", "broker", "passwords", "coordinator",
+    }  # fmt: skip
     assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")
     assert found.good["coordinator"] == "sedge-cloud serve is not running here"
@@ -197,7 +207,7 @@ def test_a_problem_is_found(alone: Path, name: str) -> None:
     assert where in found.bad and text in found.bad[where]
     if where != "configuration":  # and the rest was looked at all the same
         assert set(found.good) | set(found.bad) == {
-            "configuration", "disk", "store", "clock", "broker"
+            "configuration", "disk", "store", "clock", "unit", "broker"
         }  # fmt: skip
         assert "clock" in found.good and "configuration" in found.good
 

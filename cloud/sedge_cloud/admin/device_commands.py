@@ -1,0 +1,132 @@
+"""The commands of a device's life: ``device add``, ``reissue``, ``revoke``, ``list``."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.admin import enrolment
+from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
+from sedge_cloud.admin.device_names import device_names
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.status import lines
+
+SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
+
+
+def add_device_commands(commands: Parsers) -> None:
+    """Add what is done with devices."""
+    parser = commands.add_parser("device", help="enrol and revoke devices")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add = commands.add_parser("add", help="enrol devices and write their edge.toml and secret")
+    add.add_argument("device", nargs="?")
+    which = add.add_mutually_exclusive_group()
+    help_text = "so many devices: DEVICE-1, DEVICE-2, …; --out is then the folder of folders"
+    which.add_argument("--count", type=at_least_one, metavar="N", help=help_text)
+    help_text = "the ids in the first column of this CSV file, in place of DEVICE"
+    which.add_argument("--names", type=Path, metavar="FILE", help=help_text)
+    _add_issue_options(add)
+    add.set_defaults(call=_add)
+    help_text = "the same with a new secret for a known device, revoked or not"
+    reissue = commands.add_parser("reissue", help=help_text)
+    reissue.add_argument("device")
+    _add_issue_options(reissue)
+    reissue.set_defaults(call=_reissue)
+    revoke = commands.add_parser("revoke", help="no longer listen to a device")
+    revoke.add_argument("device")
+    revoke.set_defaults(call=_revoke)
+    devices = commands.add_parser(
+        "list", help="every device: online or not, since when, what is wrong"
+    )
+    devices.add_argument("--json", action="store_true", help="one JSON object a device")
+    devices.set_defaults(call=_list)
+
+
+def _add_issue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, help="new folder for the files (default: the device's id)"
+    )
+    parser.add_argument(
+        "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
+    )
+    parser.add_argument(
+        "--join", action="store_true", help="also print the files as one line for a phone's app"
+    )
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    taken = [row.device for row in store.devices()]
+    names = device_names(arguments.device, arguments.count, arguments.names, taken)
+    issued: dict[str, Path] = {}
+    try:
+        for name, out in names.folders(arguments.out):
+            issued[name] = enrolment.add_device(store, cloud, name, out, arguments.service)
+    finally:
+        _tell_issued(arguments, cloud, issued)
+    return 0
+
+
+def _reissue(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    name = arguments.device
+    folder = enrolment.reissue_device(store, cloud, name, arguments.out, arguments.service)
+    _tell_issued(arguments, cloud, {name: folder})
+    return 0
+
+
+def _tell_issued(
+    arguments: argparse.Namespace, cloud: CloudConfig, issued: dict[str, Path]
+) -> None:
+    for folder in issued.values():
+        if arguments.service:
+            print(
+                f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
+            )
+        else:
+            print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
+    if issued:
+        enrolment.reload_broker(cloud)
+    if issued and cloud.broker.device_password_file is not None and cloud.broker.reload is None:
+        print(SIGHUP)
+    for name, folder in issued.items():
+        if cloud.broker.cert_file is not None:
+            print(f"If the broker asks devices for certificates: one with CN={name}, its key and "
+                  "their lines in edge.toml belong there as well.")  # fmt: skip
+        if arguments.join:
+            print(
+                "The join text, with the secret in it; paste it into the app, or show it as a QR code:"
+            )
+            print(enrolment.join_text(cloud, name, folder))
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    enrolment.revoke_device(store, cloud, arguments.device)
+    print(f"device {arguments.device} is revoked; the coordinator no longer listens to it.")
+    broker = cloud.broker
+    if broker.device_password_file is None:
+        print("Remove it from the broker's passwords, if it has one there.")
+    elif broker.reload is None:
+        print(SIGHUP)
+    if broker.cert_file is not None:
+        print("If it has a certificate, add that to the broker's revocation list.")
+    if broker.device_password_file is None or broker.reload is None:
+        print("A connection that it has open lasts until the broker or the device ends it.")
+    else:
+        print("The broker has ended its connection and no longer lets it in.")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    facts = open_reader(arguments).read()
+    if arguments.json:
+        for device in facts.devices:
+            print(msgspec.json.encode(device).decode())
+        return 0
+    print(lines.DEVICES)
+    for device in facts.devices:
+        print(lines.device_line(device, facts.at))
+    for problem in facts.problems:
+        print(lines.problem_line(problem, facts.at))
+    return 0

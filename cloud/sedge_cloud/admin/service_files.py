@@ -1,0 +1,175 @@
+"""``init --service``: a fleet's first files where sedge-cloud.service and Debian's Mosquitto have them.
+
+/etc/sedge/cloud.toml, ca.pem              everybody may read them
+/etc/sedge/coordinator-password            the service
+/etc/sedge/ca.key                          root alone
+/etc/mosquitto/sedge/                      the broker: its passwords, access list, certificate and key
+/etc/mosquitto/conf.d/00-sedge.conf        a listener in Debian's own Mosquitto
+/var/lib/sedge-cloud                       the service's state
+"""
+
+import os
+import pwd
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sedge_cloud.admin.authority import check_hosts, make_authority
+from sedge_cloud.admin.enrolment import add_password, write_private
+from sedge_cloud.admin.templates import ACL, LIMITS_OF_ALL
+from sedge_cloud.config import COORDINATOR
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.wire.topics import check_id
+
+CLOUD_TOML = """\
+# The coordinator of one fleet, under sedge-cloud.service. Every key: share/sedge/cloud.toml.
+fleet = "{fleet}"
+state_dir = "{state}"
+
+# What is kept of runs that have ended: by default everything.
+# [keep]
+# runs = 10
+
+[broker]
+url = "{url}"
+device_url = "{device_url}"
+password_file = "coordinator-password"
+device_password_file = "{broker}/passwords"
+reload = "systemctl reload mosquitto"
+{ca}"""
+
+# The first of Mosquitto's files by name, as per_listener_settings must precede every password_file.
+DROP_IN = """\
+# A listener for the devices of the fleet {fleet}; written by `sedge-cloud init --service`. Mosquitto's own
+# listener on 1883, for this machine alone, ends with the first listener that is configured. Other clients
+# of this broker need one of their own, in another file here: listener, allow_anonymous, password_file.
+per_listener_settings true
+listener {port}
+allow_anonymous false
+password_file {broker}/passwords
+acl_file {broker}/acl
+{tls}# These hold for the whole broker.
+"""
+TLS = """\
+certfile {broker}/broker.crt
+keyfile {broker}/broker.key
+tls_version tlsv1.2
+"""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the files lie, below ``root``, and whose they are."""
+
+    root: Path = Path("/")
+    service: str = "sedge-cloud"
+    mosquitto: str = "mosquitto"
+
+    @property
+    def etc(self) -> Path:
+        """The coordinator's configuration."""
+        return self.root / "etc/sedge"
+
+    @property
+    def state(self) -> Path:
+        """The coordinator's state."""
+        return self.root / "var/lib/sedge-cloud"
+
+    @property
+    def broker(self) -> Path:
+        """What only the broker may read."""
+        return self.root / "etc/mosquitto/sedge"
+
+    @property
+    def drop_in(self) -> Path:
+        """The broker's listener."""
+        return self.root / "etc/mosquitto/conf.d/00-sedge.conf"
+
+
+def write_service_files(
+    fleet: str, url: str | None, hosts: Sequence[str] | None, places: Places
+) -> str:
+    """Write all files of a coordinator that runs as a service; the URL for the devices.
+
+    ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker;
+    by default the first of the hosts, or this machine's name. Files that are there are never replaced.
+    Raises ``ConfigError`` for bad values, a missing user and files that are there; ``StorageError``.
+    """
+    check_id(fleet, "fleet")
+    check_hosts(hosts or ())
+    scheme = "mqtt" if hosts is None else "mqtts"
+    device_url = url or f"{scheme}://{_bracketed(hosts[0] if hosts else socket.gethostname())}"
+    settings = BrokerSettings(device_url, "")
+    if not device_url.startswith(f"{scheme}://"):
+        raise ConfigError("--url", device_url, f"{scheme}://host[:port], with these options")
+    port = settings.endpoint().port
+    service, mosquitto = _account(places.service), _account(places.mosquitto)
+    for path in (places.etc / "cloud.toml", places.broker, places.drop_in):
+        if path.exists():
+            raise ConfigError(str(path), "a file or folder", "none; move it away to begin anew")
+    if not places.drop_in.parent.is_dir():
+        raise ConfigError(str(places.drop_in.parent), None, "Mosquitto: apt install mosquitto")
+    secrets = {} if hosts is None else make_authority(fleet, hosts)
+    password, user = os.urandom(24).hex(), f"{COORDINATOR}{fleet}"
+    with translated("write a service's files into", places.etc):
+        _folder(places.etc, 0o755)
+        _folder(places.broker, 0o755)
+        _folder(places.state, 0o700, service)
+        write_private(places.broker / "acl", ACL.format(user=user, fleet=fleet))
+        add_password(places.broker / "passwords", user, password)
+        for name in ("broker.crt", "broker.key"):
+            if name in secrets:
+                write_private(places.broker / name, secrets[name])
+        for path in places.broker.iterdir():
+            os.chown(path, *mosquitto)
+        write_private(places.etc / "coordinator-password", password + "\n")
+        os.chown(places.etc / "coordinator-password", *service)
+        if "ca.pem" in secrets:
+            write_private(places.etc / "ca.key", secrets["ca.key"])
+            _public(places.etc / "ca.pem", secrets["ca.pem"])
+        tls = "" if hosts is None else TLS.format(broker=places.broker)
+        listener = DROP_IN.format(fleet=fleet, port=port, broker=places.broker, tls=tls)
+        _public(places.drop_in, listener + LIMITS_OF_ALL)
+        cloud = CLOUD_TOML.format(
+            fleet=fleet,
+            state=places.state,
+            url=f"{scheme}://127.0.0.1:{port}",
+            device_url=device_url,
+            broker=places.broker,
+            ca="" if hosts is None else 'ca_file = "ca.pem"\n',
+        )
+        _public(places.etc / "cloud.toml", cloud)  # last: with it there is a coordinator
+    return device_url
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _account(name: str) -> tuple[int, int]:
+    """A user's number and group. Raises ``ConfigError``, which says how to make one."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        how = "apt install mosquitto" if name == "mosquitto" else f"useradd --system {name}"
+        raise ConfigError("user", name, f"a user of this machine: {how}") from None
+    if os.geteuid() not in (0, entry.pw_uid):
+        raise ConfigError("--service", f"user {os.geteuid()}", "root: sudo sedge-cloud init …")
+    return entry.pw_uid, entry.pw_gid
+
+
+def _folder(path: Path, mode: int, owner: tuple[int, int] | None = None) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    if owner is not None:
+        os.chown(path, *owner)
+        path.chmod(mode)
+    elif not path.stat().st_mode & 0o001:
+        path.chmod(mode)
+
+
+def _public(path: Path, text: str) -> None:
+    write_private(path, text)
+    path.chmod(0o644)

@@ -1,0 +1,75 @@
+"""The doctor's question to the coordinator: would you hear this device?
+
+It is a hello with the start count that no agent has, in a session and with a client id of its own: neither
+the coordinator's state nor a running agent changes.
+"""
+
+import secrets
+import time
+
+from sedge_edge import VERSION
+from sedge_edge.config import EdgeConfig
+from sedge_protocol.errors import LinkError, RemoteError, StorageError
+from sedge_protocol.host.probe import NoAnswer, ask
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.frame import ASKING
+from sedge_protocol.wire.messages import DOCTOR, Hello, Refusal, Welcome, decode_body
+from sedge_protocol.wire.peer import Peer
+
+ANSWER_S = 10.0
+# A coordinator's start count is its clock at its start, or a little more; no right clock is behind that.
+BEHIND_S = 3600.0
+THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
+
+
+def ask_coordinator(config: EdgeConfig) -> str:
+    """What the coordinator says of this device.
+
+    Raises ``LinkError`` and ``StorageError``, which say what is wrong, where, and what mends it.
+    """
+    topic = topics.down(config.fleet, config.device)
+    keys, nonce = config.keys(), DOCTOR + secrets.token_bytes(16 - len(DOCTOR))
+    peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, ASKING, ASKING)
+    said: list[tuple[str, int]] = []
+
+    def answers(payload: bytes) -> bool:
+        try:
+            frame = peer.peek(payload, topic)
+            message = decode_body(frame.kind, frame.body)
+        except RemoteError:
+            return False
+        if isinstance(message, Refusal) and message.reason == "revoked":
+            text = f"{config.device} is revoked: `sedge-cloud device reissue {config.device}` there"
+            raise StorageError(f"{text}, then copy the new secret to {config.secret_file}")
+        if not isinstance(message, Welcome) or message.nonce != nonce:
+            return False
+        said.append((message.version, frame.incarnation))
+        return True
+
+    question = peer.message(Hello(nonce, VERSION, (), (), (), 0, 0, 0))
+    try:
+        ask(config.broker_settings(), topic, (question.topic, question.payload), answers, ANSWER_S)
+    except NoAnswer:
+        text = f"fleet {config.fleet}: no coordinator answers {config.device}: `sedge-cloud serve` does not"
+        raise LinkError(f"{text} run, or secret_file is not the device's; {THERE}") from None
+    except LinkError as exc:
+        raise LinkError(_explained(str(exc), config)) from exc
+    version, started = said[0]
+    if time.time() < started - BEHIND_S:
+        here, there = (time.strftime("%F %R", time.gmtime(at)) for at in (time.time(), started))
+        text = f"this clock says {here} UTC, the coordinator's said {there} when it started"
+        raise StorageError(f"{text}: timedatectl set-ntp true")
+    return f"coordinator {version} of fleet {config.fleet} hears {config.device}"
+
+
+def _explained(reason: str, config: EdgeConfig) -> str:
+    """A broker's refusal with what it means and what mends it."""
+    if "refused a message" in reason:
+        text = f"the broker lets {config.device} in, but not into fleet {config.fleet!r}: set `fleet` in"
+        return f"{text} edge.toml to the coordinator's, which `sedge-cloud doctor` names there"
+    if "refused" in reason and "Not authorized" in reason:
+        text = f"{reason}: revoked, another secret, or a password file that the broker has not read again"
+        return f"{text}; {THERE}"
+    if "not yet valid" in reason:
+        return f"{reason}: the clock is wrong (it says {time.ctime()}): timedatectl set-ntp true"
+    return reason

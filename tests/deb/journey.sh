@@ -1,0 +1,22 @@
+# In a fresh Debian, in a network of its own: from the packages to a round that a device has trained.
+set -eu
+sedge-cloud --version
+sedge-edge --version
+systemd-analyze verify /lib/systemd/system/sedge-cloud.service /lib/systemd/system/sedge-edge.service
+sedge-cloud init --service --fleet home --tls pi.local --url mqtts://127.0.0.1:8883
+install -d -o mosquitto /run/mosquitto /var/log/mosquitto  # as its unit does
+mosquitto -d -c /etc/mosquitto/mosquitto.conf
+sed -i "s|^reload = .*|reload = \"sh -c 'kill -HUP \$(cat /run/mosquitto/mosquitto.pid)'\"|" /etc/sedge/cloud.toml
+sedge-cloud serve 2> /tmp/cloud.log &
+cd /root
+sedge-cloud device add pi-1 --service
+cp pi-1/* /etc/sedge
+cp train.npz /etc/sedge
+sedge-cloud run start one --bundle bundle --run-file run.toml
+mkdir -p /var/lib/sedge
+sedge-edge doctor
+sedge-edge once --timeout-s 120
+sleep 2
+sedge-cloud doctor
+sedge-cloud run list
+stat -c '%U %a %n' /var/lib/sedge-cloud /etc/mosquitto/sedge/passwords /etc/sedge/coordinator-password

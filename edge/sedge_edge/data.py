@@ -64,18 +64,20 @@ class LiveData:
 
     def __init__(self, data: DataConfig, base: Path) -> None:
         self._data, self._base = data, base
-        self._seen = self._stamps()
+        self._seen = self._refused = self._stamps()
         self._examples = load_data(data, base)
 
     def __call__(self) -> tuple[Examples, Examples]:
         """The training and the test examples."""
         stamps = self._stamps()
         if stamps != self._seen:
-            self._seen = stamps  # what is written meanwhile changes them again
             try:
                 self._examples = load_data(self._data, self._base)
+                self._seen = stamps  # else again: the end of an image's writing changes no folder
             except DataError as exc:
-                _LOG.error("new data: %s; going on with the examples from before", exc)
+                if stamps != self._refused:  # said once
+                    _LOG.error("new data: %s; going on with the examples from before", exc)
+                self._refused = stamps
         return self._examples
 
     def _stamps(self) -> tuple[object, ...]:

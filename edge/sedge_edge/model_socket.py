@@ -17,9 +17,10 @@ import contextlib
 import io
 import json
 import os
+import socket
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
@@ -31,10 +32,11 @@ from numpy.typing import NDArray
 from sedge_edge.serving import Model
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.host.disk import translated
+from sedge_protocol.wire.bundle import BundleManifest
 
 # Inputs of one request, in bytes: 27 images of 224 x 224 x 3 in float32. More come in parts.
 MAX_BODY = 16 << 20
-# A client that is silent for so long loses its turn, in seconds.
+# A client whose request is not here after so long loses its turn, in seconds.
 PATIENCE_S = 5.0
 _JSON = "application/json"
 
@@ -88,7 +90,19 @@ class _Server(socketserver.UnixStreamServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = PATIENCE_S
+    def setup(self) -> None:
+        """The client's turn: it must not hold up the others, nor the agent's end."""
+        super().setup()
+        self.connection.settimeout(PATIENCE_S)  # of the whole answer; a request's bytes renew it
+        end = (socket.SHUT_RDWR,)
+        self._turn = threading.Timer(PATIENCE_S, self.connection.shutdown, end)
+        self._turn.daemon = True
+        self._turn.start()
+
+    def finish(self) -> None:
+        """The end of the turn."""
+        self._turn.cancel()
+        super().finish()
 
     def _model(self) -> Model:
         return cast(_Server, self.server).model()
@@ -105,8 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if self.path != "/predict":
             self._say(404, "text/plain", b"GET / or POST /predict\n")
-        elif not length.isdecimal() or int(length) > MAX_BODY:
-            text = f"Content-Length: found {length!r}, expected at most {MAX_BODY}\n"
+        elif not length.isdecimal() or len(length) > 9 or int(length) > MAX_BODY:
+            text = f"Content-Length: found {length[:20]!r}, expected at most {MAX_BODY}\n"
             self._say(413, "text/plain", text.encode())
         else:
             body = self.rfile.read(int(length))
@@ -116,12 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Type and bytes of the answer."""
         model = self._model()
         if self.headers.get_content_type() == _JSON:
-            return _JSON, _as_json(model, _from_json(body))
+            return _JSON, _as_json(model, _from_json(body, model.manifest))
         found = io.BytesIO()
         np.save(found, model.predict(_from_npy(body)))
         return "application/octet-stream", found.getvalue()
 
     def _answer(self, made: Callable[[], tuple[str, bytes]]) -> None:
+        self._turn.cancel()
         try:
             self._say(200, *made())
         except SedgeError as exc:
@@ -165,22 +180,31 @@ def _from_npy(body: bytes) -> NDArray[np.generic]:
     return found
 
 
-def _from_json(body: bytes) -> NDArray[np.generic]:
+def _from_json(body: bytes, manifest: BundleManifest) -> NDArray[np.generic]:
     try:
         found: NDArray[np.generic] = np.array(json.loads(body))
     except (ValueError, RecursionError) as exc:
         raise DataError(f"inputs: {exc}, expected nested lists of numbers as JSON") from exc
+    if found.dtype.kind in "iu" and manifest.input.dtype == "float32":
+        return found.astype(np.float32)  # JSON has one kind of number: some write 1.0 as 1
     return found
 
 
 def _as_json(model: Model, inputs: NDArray[np.generic]) -> bytes:
     if not model.manifest.num_classes:
-        return json.dumps({"outputs": model.predict(inputs).tolist()}).encode()
+        return _numbers({"outputs": model.predict(inputs).tolist()})
     found = model.classify(inputs)
     fields = {
         "outputs": found.outputs.tolist(),
         "classes": found.classes.tolist(),
         "probabilities": found.probabilities.tolist(),
-        "labels": [found.labels[one] for one in found.classes] if found.labels else [],
+        "labels": np.array(found.labels)[found.classes].tolist() if found.labels else [],
     }
-    return json.dumps(fields).encode()
+    return _numbers(fields)
+
+
+def _numbers(fields: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(fields, allow_nan=False).encode()
+    except ValueError as exc:
+        raise DataError("outputs: found NaN or inf, which JSON has not; ask for .npy") from exc

@@ -117,6 +117,7 @@ class Model:
 
 def _softmax(outputs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Probabilities (N, C) of logits (N, C)."""
-    powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # infinite outputs give NaN
+        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
     found: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
     return found

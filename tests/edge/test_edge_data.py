@@ -373,3 +373,9 @@ def test_new_data_are_read_without_a_restart(
     assert len(data()[1].targets) == 2
     write_images(tmp_path / "images", ["1-cat/c.png"])
     assert len(data()[1].targets) == 3
+    late = tmp_path / "images" / "1-cat" / "d.png"
+    whole = late.with_name("c.png").read_bytes()
+    late.write_bytes(whole[:20])  # its camera is still at it
+    assert len(data()[1].targets) == 3
+    late.write_bytes(whole)
+    assert len(data()[1].targets) == 4

@@ -1,11 +1,13 @@
 """The device's model for programs that may not read the agent's folder: over HTTP, on a Unix socket."""
 
+import contextlib
 import http.client
 import io
 import json
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
 
-from sedge_edge import Model
+from sedge_edge import Model, model_socket
 from sedge_edge.model_socket import MAX_BODY, ModelSocket
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
@@ -110,6 +112,7 @@ def test_whoever_may_open_it_may_ask(served: Path) -> None:
         ("/predict", npy(np.zeros((1, 5))), {}, 400, b"x has rows of shape (5,)"),
         ("/predict", b"", {"Content-Length": str(MAX_BODY + 1)}, 413, b"expected at most"),
         ("/predict", b"", {"Content-Length": "-1"}, 413, b"expected at most"),
+        ("/predict", b"", {"Content-Length": "9" * 5000}, 413, b"expected at most"),
         ("/elsewhere", b"", {}, 404, b"POST /predict"),
     ],
 )
@@ -136,6 +139,48 @@ def test_a_device_without_a_model_gets_one(
     assert found[0] == 503
     put_models(home, tiny[0], {"first": tiny[1]})
     assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+
+
+def test_whole_numbers_as_json_are_inputs_too(
+    home: Path, served: Path, tiny: tuple[bytes, Theta]
+) -> None:
+    put_models(home, tiny[0], {"first": tiny[1]})
+    whole = np.arange(12, dtype=np.float32).reshape(2, 6)
+    body = json.dumps(whole.astype(int).tolist()).encode()  # as JavaScript writes 1.0
+    status, answer = ask(served, "POST", "/predict", body, JSON)
+    assert status == 200, answer
+    expected = forward(tiny[1], whole)
+    np.testing.assert_allclose(json.loads(answer)["outputs"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_infinite_outputs_are_no_json(home: Path, served: Path, tiny: tuple[bytes, Theta]) -> None:
+    put_models(home, tiny[0], {"first": np.full_like(tiny[1], 1e30)})
+    body = json.dumps([[1e30] * 6]).encode()
+    status, answer = ask(served, "POST", "/predict", body, JSON)
+    assert status == 400 and b"NaN or inf" in answer
+
+
+def test_a_client_that_dawdles_holds_up_nobody(
+    home: Path, served: Path, tiny: tuple[bytes, Theta], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_socket, "PATIENCE_S", 0.2)
+    put_models(home, tiny[0], {"first": tiny[1]})
+    over = threading.Event()
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(str(served))
+
+        def drip() -> None:
+            while not over.wait(0.05):  # never silent, and never done
+                with contextlib.suppress(OSError):
+                    slow.send(b"P")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+        finally:
+            over.set()
+            dripping.join()
 
 
 def test_what_a_killed_agent_left_is_replaced_and_nothing_else(home: Path, tmp_path: Path) -> None:

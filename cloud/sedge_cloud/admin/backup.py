@@ -212,7 +212,7 @@ def _reading(file: IO[bytes], path: Path) -> Generator[tuple[Head, Members]]:
         with tarfile.open(fileobj=file, mode="r|") as tar:
             head = _read_head(_data(tar, HEAD, None, path).read(), path)
             yield head, _members(tar, head, path)
-    except (tarfile.TarError, ValueError, OverflowError, EOFError) as exc:
+    except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError) as exc:
         raise _damaged(path, str(exc)) from exc
 
 

@@ -52,14 +52,20 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> Response | None:
         if self._token is None:
-            host = urlsplit(f"//{headers.get('host', '')}").hostname
-            if host in self._hosts:
+            if _hostname(headers.get("host", "")) in self._hosts:
                 return None
             return Response("unknown host; see [http] hosts in cloud.toml\n", status_code=421)
         if secrets.compare_digest(_given(headers).encode(), self._token.encode()):
             return None
         ask = {"WWW-Authenticate": 'Basic realm="Sedge: any name, and the token", charset="UTF-8"'}
         return Response("the token is needed\n", status_code=401, headers=ask)
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # "[" begins an IPv6 address
+        return None
 
 
 def _given(headers: Headers) -> str:

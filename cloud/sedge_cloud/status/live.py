@@ -204,10 +204,10 @@ def _lines(data: bytes) -> Iterator[dict[str, object]]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below a folder; files that go meanwhile do not count."""
+    """The size of all files below a folder; what goes meanwhile or is not ours (lost+found) counts not."""
     total = 0
     for entry in os.scandir(folder):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, PermissionError):
             if entry.is_dir(follow_symlinks=False):
                 total += folder_bytes(Path(entry.path))
             else:

@@ -56,6 +56,7 @@ class _Kept:
     """What a reader keeps of a run."""
 
     history: RunHistory
+    coded: bytes
     config: RunConfig
     missing: Missing | None = None
     tensors: dict[str, int] = field(default_factory=dict[str, int])
@@ -118,7 +119,10 @@ class Reader:
         kept = self._runs.get(row.run)
         if kept is None or kept.history.created != row.created:
             config = msgspec.msgpack.decode(row.config, type=RunConfig)
-            kept = self._runs[row.run] = _Kept(RunHistory(row.created), config)
+            kept = self._runs[row.run] = _Kept(RunHistory(row.created), row.config, config)
+        elif kept.coded != row.config:  # resumed
+            kept.coded = row.config
+            kept.config = msgspec.msgpack.decode(row.config, type=RunConfig)
         return kept
 
     def _open_row(self, row: RunRow) -> RoundRow | None:

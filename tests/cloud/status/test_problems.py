@@ -11,6 +11,7 @@ import pytest
 from tests.cloud.helper import CONFIG, RUN, a_hello, random_theta, report_for, update
 from tests.cloud.status.seen import Seen
 
+from sedge_cloud.admin.runs import resume_run, stop_run
 from sedge_cloud.config import RobustConfig
 from sedge_cloud.status.history import DeviceHistory, daily_growth
 from sedge_cloud.status.problems import problems
@@ -233,3 +234,12 @@ def test_since_when_survives_a_restart_of_the_service(tmp_path: Path) -> None:
     assert after["b"].since == before["b"].since is not None
     assert after["b"].heard is not None
     seen.cloud.store.close()
+
+
+def test_a_run_that_goes_on_has_its_new_number_of_rounds(tmp_path: Path) -> None:
+    seen = Seen(tmp_path)
+    before = seen.facts().runs[0].total_rounds
+    store = seen.cloud.store
+    stop_run(store, RUN)
+    config = resume_run(store, RUN, before + 3)
+    assert seen.facts().runs[0].total_rounds == config.total_rounds != before

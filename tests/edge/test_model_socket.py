@@ -38,6 +38,7 @@ class Local(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
         self.sock.connect(self._path)
 
 

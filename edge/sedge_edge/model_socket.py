@@ -36,6 +36,8 @@ from sedge_protocol.wire.bundle import BundleManifest
 
 # Inputs of one request, in bytes: 27 images of 224 x 224 x 3 in float32. More come in parts.
 MAX_BODY = 16 << 20
+# Of JSON, whose objects in memory are twenty times as large.
+MAX_JSON = 1 << 20
 # A client whose request is not here after so long loses its turn, in seconds.
 PATIENCE_S = 5.0
 _JSON = "application/json"
@@ -117,10 +119,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """The model's outputs."""
         length = self.headers.get("Content-Length", "")
+        most = MAX_JSON if self.headers.get_content_type() == _JSON else MAX_BODY
         if self.path != "/predict":
             self._say(404, "text/plain", b"GET / or POST /predict\n")
-        elif not length.isdecimal() or len(length) > 9 or int(length) > MAX_BODY:
-            text = f"Content-Length: found {length[:20]!r}, expected at most {MAX_BODY}\n"
+        elif not length.isdecimal() or len(length) > 9 or int(length) > most:
+            text = f"Content-Length: found {length[:20]!r}, expected at most {most}\n"
             self._say(413, "text/plain", text.encode())
         else:
             body = self.rfile.read(int(length))

@@ -20,7 +20,7 @@ from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
 
 from sedge_edge import Model, model_socket
-from sedge_edge.model_socket import MAX_BODY, ModelSocket
+from sedge_edge.model_socket import MAX_BODY, MAX_JSON, ModelSocket
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import pack, unpack
@@ -45,10 +45,10 @@ class Local(http.client.HTTPConnection):
 def ask(
     path: Path, method: str, where: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    client = Local(path)
-    client.request(method, where, body, headers or {})
-    answer = client.getresponse()
-    return answer.status, answer.read()
+    with contextlib.closing(Local(path)) as client:
+        client.request(method, where, body, headers or {})
+        answer = client.getresponse()
+        return answer.status, answer.read()
 
 
 def npy(array: NDArray[Any]) -> bytes:
@@ -112,6 +112,7 @@ def test_whoever_may_open_it_may_ask(served: Path) -> None:
         ("/predict", b'["a"]', JSON, 400, b"expected numbers"),
         ("/predict", npy(np.zeros((1, 5))), {}, 400, b"x has rows of shape (5,)"),
         ("/predict", b"", {"Content-Length": str(MAX_BODY + 1)}, 413, b"expected at most"),
+        ("/predict", b"", {**JSON, "Content-Length": str(MAX_JSON + 1)}, 413, b"expected at most"),
         ("/predict", b"", {"Content-Length": "-1"}, 413, b"expected at most"),
         ("/predict", b"", {"Content-Length": "9" * 5000}, 413, b"expected at most"),
         ("/elsewhere", b"", {}, 404, b"POST /predict"),

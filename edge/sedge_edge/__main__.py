@@ -269,7 +269,10 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
-    return personal_model(act_as_owner(config.state_dir), run)
+    model = personal_model(act_as_owner(config.state_dir), run)
+    if not model.trained:
+        print("not trained on this device yet: what it would start from", file=sys.stderr)
+    return model
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The personal model on the device's disk, and predictions without any network."""
+"""The personal model on the device's disk, and predictions without any network.
+
+A device that has not trained yet predicts with what it would start from: the fleet's model with its patch.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +13,25 @@ from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.global_model import held_model, needed_blobs
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.rounds.storage import UnchangedVectors
+from sedge_edge.training.start_vector import assemble
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.messages import Order
 
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A bundle and the device's own theta (n,) for it."""
+    """A bundle and the device's own theta (n,) for it; the fleet's, ``trained`` false, until it has one."""
 
     bundle: Bundle
     theta: Theta
+    trained: bool = True
 
     @property
     def num_classes(self) -> int:
@@ -32,25 +39,72 @@ class PersonalModel:
         return self.bundle.manifest.num_classes
 
 
-def newest(state_dir: Path, run: str | None) -> RunState:
-    """What the device keeps of a run with a model, or of the newest. Raises ``ConfigError`` without one."""
+@dataclass(frozen=True)
+class Source:
+    """Where the model of a run is: what the device keeps of it, or an order whose blobs are all here."""
+
+    kept: RunState | None
+    order: Order | None = None
+
+    @property
+    def bundle(self) -> bytes:
+        """The hash of its bundle."""
+        if self.kept is not None:
+            return self.kept.bundle
+        assert self.order is not None
+        return self.order.bundle.sha256
+
+    @property
+    def trained(self) -> bool:
+        """Whether the device has trained it."""
+        return self.kept is not None and self.kept.kept.model is not None
+
+
+def newest(state_dir: Path, run: str | None) -> Source:
+    """The model of a run, or of the newest that the device has trained, or else has received.
+
+    Raises ``ConfigError`` without one.
+    """
     state = Journal(state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
-    with_model = {name: entry for name, entry in state.runs.items() if entry.kept.model is not None}
-    name = run if run is not None else next(reversed(with_model), None)
-    entry = with_model.get(name) if name is not None else None
-    if entry is None:
-        runs = ", ".join(with_model) or "no run with a model yet"
-        raise ConfigError("run", run or "newest", f"one of: {runs}", str(state_dir))
-    return entry
-
-
-def load_model(state_dir: Path, entry: RunState) -> PersonalModel:
-    """The model of an entry from ``newest``. Raises ``StorageError`` when it is missing or damaged."""
-    assert entry.kept.model is not None
     blobs = BlobFolder(state_dir)
-    bundle = read_bundle(blobs, entry.bundle)
-    theta = FolderVectors(blobs).read(entry.kept.model, bundle.manifest.layout).copy()
-    return PersonalModel(bundle, theta)
+    kept = {name: Source(entry) for name, entry in state.runs.items()}
+    trained = {name: source for name, source in kept.items() if source.trained}
+    held = {name: s for name, s in kept.items() if s.kept and _holds_global(s.kept, blobs)}
+    sources = held | _received(state, blobs) | trained
+    name = run if run is not None else next(reversed(trained or sources), None)
+    source = sources.get(name) if name is not None else None
+    if source is None:
+        runs = ", ".join(sources) or "no run with a model yet"
+        raise ConfigError("run", run or "newest", f"one of: {runs}", str(state_dir))
+    return source
+
+
+def _holds_global(entry: RunState, blobs: BlobFolder) -> bool:
+    return bool(entry.steps) or blobs.has(entry.base)
+
+
+def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
+    """The orders that could begin, by run: a gate may hold them up for long."""
+    return {
+        order.run: Source(None, order)
+        for order in state.continued_orders(blobs.has)
+        if all(blobs.has(manifest.sha256) for manifest in needed_blobs(order, blobs.has))
+    }
+
+
+def load_model(state_dir: Path, source: Source) -> PersonalModel:
+    """The model of ``newest``. Raises ``StorageError`` or ``CodecError`` when it is missing or damaged."""
+    blobs = BlobFolder(state_dir)
+    bundle, vectors = read_bundle(blobs, source.bundle), UnchangedVectors(blobs)
+    layout, entry = bundle.manifest.layout, source.kept
+    if entry is None:
+        assert source.order is not None
+        theta = assemble(source.order, blobs, vectors, layout, ()).theta
+    elif entry.kept.model is not None:
+        theta = vectors.read(entry.kept.model, layout)
+    else:
+        theta = held_model(entry.base, entry.steps, blobs, vectors, layout)
+    return PersonalModel(bundle, theta.copy(), source.trained)
 
 
 def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:

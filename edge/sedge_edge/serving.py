@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.backends import AUTO, NO_CODE, UserCode, open_trainer
 from sedge_edge.data import as_inputs
-from sedge_edge.prediction import PersonalModel, load_model, newest
+from sedge_edge.prediction import PersonalModel, Source, load_model, newest
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest
@@ -54,7 +54,7 @@ class Model:
             raise ConfigError("state_dir", str(state_dir), "an agent's folder, with its journal")
         self._run, self._backend, self._threads, self._code = run, backend, threads, code
         self._lock = threading.Lock()
-        self._names: tuple[bytes, bytes | None] | None = None
+        self._source: Source | None = None
         self._seen = self._stamp()
         self._load()
 
@@ -94,17 +94,16 @@ class Model:
                 pass  # the next call tries again
 
     def _load(self) -> None:
-        entry = newest(self._folder, self._run)
-        names = entry.bundle, entry.kept.model
-        if names == self._names:
+        source = newest(self._folder, self._run)
+        if source == self._source:
             return
-        model = load_model(self._folder, entry)
-        if self._names is None or names[0] != self._names[0]:
+        model = load_model(self._folder, source)
+        if self._source is None or source.bundle != self._source.bundle:
             self._trainer: Trainer = open_trainer(
                 model.bundle, self._backend, self._threads, self._code
             )
         self._model: PersonalModel = model
-        self._names = names
+        self._source = source
 
     def _stamp(self) -> tuple[int, int] | None:
         """Another one after each commit of the agent's journal; None while it cannot be looked at."""

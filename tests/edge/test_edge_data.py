@@ -158,6 +158,9 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert examples.inputs.dtype == np.float32
     np.testing.assert_allclose(examples.inputs[0, :, 1, 2], [0.6, 0.0, 1.0])
     fitting(examples, manifest(shape=(3, 2, 3), classes=11))
+    last = Examples(examples.inputs.transpose(0, 2, 3, 1), examples.targets)
+    with pytest.raises(DataError, match=r"expects \(3, 2, 3\); .* x.transpose\(0, 3, 1, 2\)$"):
+        fitting(last, manifest(shape=(3, 2, 3), classes=11))
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "1", "CMYK"])

@@ -1,5 +1,6 @@
 """Predictions from what is on the disk: the right model, the right numbers, and every bad file."""
 
+import hashlib
 import io
 from pathlib import Path
 
@@ -7,11 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.edge.harness import Harness, N, hash_of, theta_of
 from tests.edge.home import make_home, put_models
+from tests.orders import changed
 
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -75,6 +79,36 @@ def test_the_newest_model_unless_a_run_is_named(
 def test_a_run_without_a_model(config: EdgeConfig, run: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         personal_model(config.state_dir, run)
+
+
+def test_a_device_that_may_not_train_yet_has_what_it_would_start_from(device: Harness) -> None:
+    device.closed = "on battery"
+    device.connect()
+    first, second, third = device.chain(1, 3)
+    device.give(first)
+    model = personal_model(device.folder)
+    assert not model.trained
+    np.testing.assert_array_equal(model.theta, theta_of(1))
+
+    device.closed = ""
+    device.settle()
+    assert personal_model(device.folder).trained
+    np.testing.assert_array_equal(personal_model(device.folder).theta, device.own())
+
+    device.give(changed(second, run="tested", task="evaluate"))
+    device.settle()
+    tested = personal_model(device.folder, "tested")
+    assert not tested.trained and hash_of(tested.theta) == second.model_hash
+    device.closed = "on battery"
+    personal = SparseVector(N, np.array([3], np.uint32), np.array([7.0], np.float32))
+    patch = encode(personal, ValueCoding.FP32)
+    named = {"patch": patch, "patch_hash": hashlib.sha256(patch).digest()}
+    device.give(changed(third, run="tested", **named))
+    started = personal_model(device.folder, "tested").theta.copy()
+    assert started[3] == 7.0
+    started[3] = 0.0
+    assert not np.array_equal(started, tested.theta)
+    assert personal_model(device.folder).trained  # the newest that it has trained
 
 
 def test_a_device_that_has_never_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.rounds.storage import ReadableBlobs, Vectors, WholeBlobs
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
@@ -98,8 +98,23 @@ def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layo
     return theta
 
 
+def held_model(
+    base: bytes, steps: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
+) -> Theta:
+    """The global model (n,) ``base`` that a device keeps, itself or as ``steps`` that lead to it.
+
+    Raises ``CodecError`` for steps that do not lead to it, ``StorageError`` for what is missing or damaged.
+    """
+    if not steps or vectors.has(base):
+        return vectors.read(base, layout)
+    theta = _apply_steps(steps, blobs, vectors, layout)
+    if _hash(theta) != base:
+        raise CodecError(f"the {len(steps)} steps that are kept do not lead to model {base.hex()}")
+    return theta
+
+
 def _apply_steps(
-    left: tuple[Step, ...], blobs: WholeBlobs, vectors: Vectors, layout: Layout
+    left: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
 ) -> Theta:
     """The version that the first step builds on, with every delta added in turn, in float32."""
     theta = vectors.read(left[0].base_hash, layout).copy()

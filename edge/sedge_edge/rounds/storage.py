@@ -158,3 +158,10 @@ class FolderVectors:
     def keep_mask(self, bitmap: bytes) -> bytes:
         """Keep the bitmap of a mask. Returns its SHA-256."""
         return self._blobs.write(bitmap)
+
+
+class UnchangedVectors(FolderVectors):
+    """The vectors of a folder that is another process's to write: a program that predicts keeps nothing."""
+
+    def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
+        """Keep nothing."""

@@ -92,7 +92,9 @@ def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
         raise DataError(f"{name} is {rows.dtype}, the model expects {expected.dtype}")
     if rows.shape[1:] != expected.shape:
         found = f"rows of shape {rows.shape[1:]}"
-        raise DataError(f"{name} has {found}, the model expects {expected.shape}")
+        last = rows.ndim == 4 and (*rows.shape[-1:], *rows.shape[1:-1]) == expected.shape
+        hint = "; move the channels to the front: x.transpose(0, 3, 1, 2)" if last else ""
+        raise DataError(f"{name} has {found}, the model expects {expected.shape}{hint}")
     require_finite(rows, name)
 
 

@@ -3,12 +3,14 @@
     .npz          numpy.load
     .safetensors  safetensors (extra "safetensors")
     .pt           a state_dict for torch.load and load_state_dict (needs torch)
-    .onnx         x (B, ...) to logits (B, C), B being the bundle's batch size
+    .onnx         x (B, ...) to logits (B, C), B being the bundle's batch size; its metadata say how
+                  8-bit pixels become x (``pixels``), what comes out (``outputs``), and the classes' names
 
 The ending of the name decides. torch and safetensors are imported only where they are asked for.
 """
 
 import io
+import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +23,11 @@ from numpy.typing import NDArray
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.binding import bound
+from sedge_protocol.wire.binding import bound, described
 from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
+
+# As every device's data are read (sedge_edge.data).
+PIXELS = "unsigned 8-bit values divided by 255"
 
 Tensors = Mapping[str, NDArray[np.float32]]
 
@@ -58,7 +63,15 @@ def read_tensors(path: Path) -> dict[str, NDArray[np.generic]]:
 
 def _onnx(bundle: Bundle, theta: Theta) -> bytes:
     program = bound(bundle.program("predict", ONNXRUNTIME), "theta", theta)
-    return program if bundle.frozen is None else bound(program, FROZEN, bundle.frozen)
+    if bundle.frozen is not None:
+        program = bound(program, FROZEN, bundle.frozen)
+    manifest = bundle.manifest
+    facts = {"name": manifest.name, "outputs": "logits" if manifest.num_classes else "values"}
+    if manifest.input.dtype == "float32":
+        facts["pixels"] = PIXELS
+    if manifest.labels:
+        facts["labels"] = json.dumps(manifest.labels)
+    return described(program, facts)
 
 
 def _npz(tensors: Tensors, path: Path) -> bytes:

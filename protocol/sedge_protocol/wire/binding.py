@@ -4,11 +4,14 @@ onnxruntime then computes at load what depends on that value alone, such as the 
 tensors. The field numbers are those of onnx.proto.
 """
 
+from collections.abc import Mapping
+
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.protobuf import BYTES, Field, again, field, fields
 
-_GRAPH = 7  # of ModelProto
+_GRAPH, _METADATA = 7, 14  # of ModelProto
+_KEY, _VALUE = 1, 2  # of StringStringEntryProto
 _INITIALIZER, _INPUT = 5, 11  # of GraphProto
 _INPUT_NAME = 1  # of ValueInfoProto
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9  # of TensorProto
@@ -44,6 +47,14 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
         else:
             made.append(again(part))
     return b"".join(made)
+
+
+def described(program: bytes, facts: Mapping[str, str]) -> bytes:
+    """The program with these facts as its metadata, which programs on devices may not have."""
+    entries = (
+        field(_KEY, key.encode()) + field(_VALUE, text.encode()) for key, text in facts.items()
+    )
+    return program + b"".join(field(_METADATA, entry) for entry in entries)
 
 
 def _is_graph(part: Field) -> bool:

@@ -1,5 +1,6 @@
 """A model as a file: read back by the library that each form is for, and every refusal."""
 
+import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -62,11 +63,17 @@ def test_tensors_are_read_back(
 
 def test_onnx_computes_what_torch_does(tiny: tuple[Bundle, Theta], tmp_path: Path) -> None:
     bundle, theta = tiny
-    write_model(bundle, theta, tmp_path / "m.onnx")
+    named = msgspec.structs.replace(bundle.manifest, labels=("rot", "grün", "blau"))
+    write_model(msgspec.structs.replace(bundle, manifest=named), theta, tmp_path / "m.onnx")
     model, x = mlp(6, 4, 3), torch.randn(4, 6)
     model.load_state_dict({n: torch.tensor(v) for n, v in bundle.views(theta).items()})
-    (found,) = library().InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()})
+    session = library().InferenceSession(tmp_path / "m.onnx")
+    (found,) = session.run(None, {"x": x.numpy()})
     np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["labels"]) == ["rot", "grün", "blau"]
+    assert (facts["name"], facts["outputs"]) == ("tiny", "logits")
+    assert facts["pixels"] == "unsigned 8-bit values divided by 255"
 
 
 @pytest.mark.parametrize(("name", "package"), [("m.pt", "torch"), ("m.safetensors", "safetensors")])

@@ -14,6 +14,9 @@ from sedge_export import export
 from sedge_export.models import avgcnn
 
 BATCH_SIZE = 32
+LABELS = (
+    "T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"
+)  # fmt: skip
 
 
 def require(tools: Mapping[str, str]) -> None:
@@ -36,7 +39,7 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     export(
         avgcnn(), torch.randn(BATCH_SIZE, 1, 28, 28), batch_size=BATCH_SIZE, name="cnn",
-        num_classes=10, folder=folder, backends=("onnxruntime", "executorch"),
+        num_classes=10, folder=folder, backends=("onnxruntime", "executorch"), labels=LABELS,
     )  # fmt: skip
     return folder
 

@@ -1,11 +1,13 @@
-"""The agent's packages for arm64: wheels, and folders into which pip has unpacked them on this machine."""
+"""The agent's packages for arm64: wheels, folders with them unpacked, the Debian package."""
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.arm64.kept import ROOT, kept
+from tools.deb.__main__ import build
 
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
 # For the agent's own tests; ONNX's package makes their programs.
@@ -64,16 +66,18 @@ def tests() -> Path:
     return _unpacked("tests", key, _TESTS)
 
 
-def downloaded(backend: str) -> Path:
-    """A folder with every wheel that a device needs to install the agent without a network."""
+def deb() -> Path:
+    """The agent's Debian package."""
     ours = wheels()
 
     def make(folder: Path) -> None:
-        constraints = str(ROOT / "constraints.txt")
-        words = ["--dest", str(folder), "--find-links", str(ours), "-c", constraints]
-        _pip("download", *words, *_TARGET, *_PLATFORMS, f"sedge-fl[{EXTRAS[backend]}]")
+        (wheel,) = ours.glob("sedge_fl-*.whl")
+        with tempfile.TemporaryDirectory() as stage:
+            build("edge", "arm64", wheel, Path(stage) / "edge", folder)
 
-    return kept(f"wheels-{backend}", [ours.name.encode()], make)
+    key = [ours.name.encode(), (ROOT / "tools/deb/__main__.py").read_bytes()]
+    (package,) = kept("deb", key, make).iterdir()
+    return package
 
 
 def size_mb(folder: Path) -> float:

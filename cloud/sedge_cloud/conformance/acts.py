@@ -131,7 +131,7 @@ class Run:
     ) -> Generator[Step, Heard | None, Heard]:
         """The next offer of an update of a round."""
         text = f"round {number} is trained and offered"
-        return (yield from self.stage.expect("7.1", text, self.mine(Offer, number), seconds))
+        return (yield from self.stage.expect("7.2", text, self.mine(Offer, number), seconds))
 
     def take(self, order: Order, heard: Heard) -> Sub:
         """Take an offered update whole: in its offer, or chunk by chunk with a credit of one."""
@@ -139,14 +139,14 @@ class Run:
         manifest, transfer = offer.manifest, heard.frame.transfer
         parts: dict[int, bytes] = {}
         if offer.data:
-            stage.check("7 Offer", offer.number == 1, "an offer with data is the transfer's first")
+            stage.check("5.19", offer.number == 1, "an offer with data is the transfer's first")
             parts = {i: offer.data[slice_of(manifest.span(i))] for i in range(manifest.count)}
         while len(parts) < manifest.count:
             have = messages.Have(offer.number, to_bitmap(parts, manifest.count), 1)
             yield stage.say(have, transfer)
             missing = min(set(range(manifest.count)) - parts.keys())
             text = f"chunk {missing}, the lowest that is missing, with a credit of one"
-            chunk = yield from stage.expect("7.1", text, is_chunk(transfer, missing), SOON_S)
+            chunk = yield from stage.expect("7.2", text, is_chunk(transfer, missing), SOON_S)
             try:
                 manifest.check(chunk.frame.index, chunk.frame.body)
             except RemoteError as exc:
@@ -158,7 +158,7 @@ class Run:
         return Uploaded(offer, transfer, blob, self._judged(order, blob))
 
     def _judged(self, order: Order, blob: bytes) -> Report:
-        """The report of an update, held against its order as section 9 says."""
+        """The report of an update, held against its order as 9.3 says."""
         stage, layout = self.stage, self.model.bundle.manifest.layout
         try:
             report, payload = decode_update(blob)
@@ -174,7 +174,7 @@ class Run:
         hello = stage.hello
         known = 0 if hello is None else hello.num_train
         stage.check(
-            "9 Report", 1 <= report.num_examples <= known, "num_examples is at most the HELLO's"
+            "5.28", 1 <= report.num_examples <= known, "num_examples is at most the HELLO's"
         )
         wanted = order.task == messages.TRAIN and order.work.upload
         stage.check("9.3", (delta is not None) == wanted, "a payload exactly where it was ordered")
@@ -187,7 +187,7 @@ class Run:
         """Give the receipt; from then on the update is gone."""
         yield self.stage.say(answer, uploaded.transfer)
         text = f"after {type(answer).__name__.upper()} the update is not offered again"
-        yield from self.stage.quiet("7.1", text, self.mine(Offer, uploaded.offer.round), QUIET_S)
+        yield from self.stage.quiet("7.2", text, self.mine(Offer, uploaded.offer.round), QUIET_S)
 
     def commit(self, uploaded: Uploaded, late: bool = False) -> Act:
         """The update is on our disk for good."""
@@ -198,11 +198,11 @@ class Run:
 def join(run: Run) -> Act:
     """HELLO until WELCOME, and again when the coordinator has begun anew."""
     stage = run.stage
-    yield from stage.expect("5 Hello", "HELLO on its topic", kind_of(Hello), TRAINED_S)
-    yield from stage.quiet("5 Hello", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
+    yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
+    yield from stage.quiet("5.3", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
     yield stage.say(Welcome(bytes(16), "conformance"))
     yield from stage.expect(
-        "5 Welcome", "HELLO at once after a WELCOME of zeros", kind_of(Hello), 2.0
+        "5.5", "HELLO at once after a WELCOME of zeros", kind_of(Hello), 2.0
     )
     sealed = bytearray(stage.say(Welcome(bytes(16), "conformance")).payload)
     sealed[-1] ^= 1
@@ -234,11 +234,11 @@ def train(run: Run) -> Act:
     again = yield from run.offered(1, AGAIN_S)
     first_offer, offer = message_of(heard, Offer), message_of(again, Offer)
     stage.check(
-        "7 Offer",
+        "5.19",
         offer.number == first_offer.number + 1,
         "an offer that is repeated has the next number",
     )
-    stage.check("7 Offer", not offer.data, "an offer that is repeated has no data")
+    stage.check("5.19", not offer.data, "an offer that is repeated has no data")
     uploaded = yield from run.take(order, again)
     yield from run.commit(uploaded)
 
@@ -295,7 +295,7 @@ def restart(run: Run) -> Act:
     stage.restart()
     yield stage.say(Welcome(bytes(16), "conformance"))
     yield from stage.expect(
-        "5 Welcome", "HELLO after the coordinator's restart", kind_of(Hello), 2.0
+        "5.5", "HELLO after the coordinator's restart", kind_of(Hello), 2.0
     )
     heard = yield from run.offered(1, AGAIN_S)
     yield from run.commit((yield from run.take(order, heard)), late=True)
@@ -332,7 +332,7 @@ def cancel(run: Run) -> Act:
     order = stage.say(run.order(1, run.changed(1)[0]))
     yield order
     yield stage.say(messages.Cancel(run.name, 1, "the script says so"))
-    yield from stage.quiet("5 Cancel", "nothing is offered after CANCEL", run.mine(Offer), QUIET_S)
+    yield from stage.quiet("5.17", "nothing is offered after CANCEL", run.mine(Offer), QUIET_S)
     yield order
     yield from stage.quiet("3.6", "an order that is played back is dropped", run.is_about, QUIET_S)
 

@@ -115,7 +115,7 @@ def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
     # Mended and tried again, a client still has what an earlier play left on it.
     again = findings(client, bundle, incarnation=100)
     assert [finding for finding in (*found, *again) if not finding.good] == []
-    assert {"3.3", "3.5", "3.6", "5 Cancel", "7.1", "8.1", "8.2", "8.3", "9.3", "B4", "T4"} <= {
+    assert {"3.3", "3.5", "3.6", "5.17", "7.2", "8.1", "8.2", "8.3", "9.3", "B4", "T4"} <= {
         finding.rule for finding in found
     }
 
@@ -161,7 +161,7 @@ def drops_what_it_cannot_read(agent: Agent) -> None:
     ("fault", "rules"),
     [
         (believes_replays, {"3.6"}),
-        (never_forgets, {"3.6", "7.1"}),  # it also offers where an order is played back
+        (never_forgets, {"3.6", "7.2"}),  # it also offers where an order is played back
         (drops_what_it_cannot_read, {"3.5"}),
     ],
 )

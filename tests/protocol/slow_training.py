@@ -1,5 +1,6 @@
 """A second reader of training.md, rule by rule, in plain loops over lists of binary32."""
 
+import hashlib
 import math
 import struct
 from collections.abc import Iterator
@@ -70,13 +71,16 @@ class Pcg64:
     def _advance(self) -> None:
         self.state = (self.state * 0x2360ED051FC65DA44385DF649FCCF645 + self.inc) & M128
 
+    def next64(self) -> int:
+        self._advance()
+        r, x = self.state >> 122, self.state >> 64 ^ self.state & M64
+        return (x >> r | x << 64 - r) & M64
+
     def next32(self) -> int:
         if self.high is not None:
             high, self.high = self.high, None
             return high
-        self._advance()
-        r, x = self.state >> 122, self.state >> 64 ^ self.state & M64
-        x = (x >> r | x << 64 - r) & M64
+        x = self.next64()
         self.high = x >> 32
         return x & M32
 
@@ -94,6 +98,21 @@ def shuffled(case: Case) -> list[list[int]]:
     """T6: the epochs' permutations."""
     generator = Pcg64(case["seed"])
     return [generator.permutation(case["examples"]) for _ in case["epochs"]]
+
+
+def further_seed(seed: int, k: int) -> int:
+    """T6: the seed of the k-th further training."""
+    digest = hashlib.sha256(f"{seed} {k}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def noise(seed: int, step: int, count: int) -> Vector:
+    """T12: a step's random numbers."""
+    generator, q = Pcg64(seed + 2**63), -(-count // 4)
+    for _ in range(q * step):
+        generator.next64()
+    words = [generator.next64() for _ in range(q)]
+    return [(words[i // 4] >> 16 * (i % 4) & 0xFFFF) / 65536 for i in range(count)]
 
 
 def batches(case: Case, epochs: int = 2) -> Iterator[list[Any]]:

@@ -21,6 +21,29 @@ def agreed(device: list[int], coordinator: list[int]) -> tuple[int, int | None]:
     return min(device), max({*device} & {*coordinator}, default=None)
 
 
+def taken(frames: list[list[Any]]) -> Iterator[bool]:
+    """3.6 and 3.8: whether each frame of the coordinator is taken."""
+    newest, seen, awaits = 0, set[int](), True
+    for kind, incarnation, seq, about in frames:
+        proof = kind == "WELCOME" and about == "awaited"
+        if incarnation > newest or (incarnation < newest and proof and awaits):
+            newest, seen = incarnation, set[int]()
+        fresh = incarnation == newest and seq > max(seen, default=0) - 64 and seq not in seen
+        seen |= {seq} if fresh else set[int]()
+        awaits = awaits and not (fresh and proof)
+        yield fresh and about != "bad"
+
+
+def memory_mb(case: Case) -> int:
+    """10.2: the memory that a step takes; 0 where it is not known."""
+    if {"torch", "function"} & {*case["backends"]}:
+        return 0
+    sizes = [size for name, backend, size in case["programs"]
+             if name == "gradient" and backend in case["backends"]]  # fmt: skip
+    least = min(sizes, default=0)
+    return -(-(48 * 10**6 + case["frozen_bytes"] + least) // 10**6) if least else 0
+
+
 def stepped(base: str, step: str) -> bytes:
     """5.14: the version that a step leads to."""
     model = floats(base)

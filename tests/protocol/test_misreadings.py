@@ -112,6 +112,11 @@ def of_training(module: Reader) -> Iterator[bool]:
     for case in vectors["error_feedback"]:
         owed = [list(floats(played["owed"])) for played in case["rounds"]]
         yield read(module, "owed_after", case) == owed
+    for case in vectors["noises"]:
+        found = read(module, "noise", case["seed"], case["step"], len(case["numbers"]))
+        yield found == case["numbers"]
+    for case in vectors["further_seeds"]:
+        yield read(module, "further_seed", case["seed"], case["training"]) == case["further"]
     for case in vectors["rounds"]:
         found = cast(list[Case] | None, read(module, "played", case))
         yield found is not None and all(map(is_done, case["orders"], found))
@@ -138,6 +143,10 @@ def of_transfers(module: Reader) -> Iterator[bool]:
     for case in vectors["agreements"]:
         found = read(module, "agreed", case["device"], case["coordinator"])
         yield found == (case["first"], case["then"])
+    for case in vectors["openings"]:
+        yield read(module, "taken", case["frames"]) == case["taken"]
+    for case in vectors["memory"]:
+        yield read(module, "memory_mb", case) == case["memory_mb"]
     for case in vectors["versions"]:
         yield read(module, "stepped", case["base"], case["step"]) == hexed(case, "model")
     for case in vectors["uploads"]:

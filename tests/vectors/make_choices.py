@@ -20,13 +20,18 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.rounds.global_model import needed_blobs, with_held_steps
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
-from sedge_protocol.errors import CodecError, UpdateRejected, VersionError
-from sedge_protocol.layout import Layout
+from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire import messages
+from sedge_protocol.wire.bundle import Program, frozen_data
+from sedge_protocol.wire.frame import Frame, Kind, seal
 from sedge_protocol.wire.messages import Decline, Order, Step, Work
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Manifest, describe
 from sedge_protocol.wire.update import Metrics, Report, encode_update
+
+AWAITED = bytes(range(16))
 
 
 def needs() -> Events:
@@ -249,3 +254,81 @@ def agreements() -> Events:
 def spoken(peer: Peer) -> int:
     """The version of a control frame that is not frozen."""
     return peer.seal(Decline("line", 1, "x"))[2]
+
+
+def openings() -> Events:
+    """3.6 and 3.8: what a device takes of its coordinator's frames, each with a good MAC."""
+    cases: list[tuple[str, list[list[Any]]]] = [
+        ("a bad body takes its place",
+         [["CANCEL", 1, 5, "bad"], ["CANCEL", 1, 5, ""], ["CANCEL", 1, 6, ""]]),
+        ("a bad body of a newer start empties the window",
+         [["CANCEL", 1, 5, ""], ["CANCEL", 2, 1, "bad"], ["CANCEL", 1, 6, ""], ["CANCEL", 2, 2, ""]]),
+        ("the awaited welcome of an older start",
+         [["CANCEL", 9, 5, ""], ["WELCOME", 3, 2, "awaited"], ["CANCEL", 3, 3, ""], ["CANCEL", 9, 6, ""],
+          ["CANCEL", 3, 4, ""]]),
+        ("it takes its place", [["CANCEL", 9, 5, ""], ["WELCOME", 3, 2, "awaited"], ["CANCEL", 3, 2, ""]]),
+        ("another welcome of an older start", [["CANCEL", 9, 5, ""], ["WELCOME", 3, 2, ""]]),
+        ("no other frame of an older start is proof", [["CANCEL", 9, 5, ""], ["CANCEL", 3, 2, "awaited"]]),
+        ("the second of a connection is none",
+         [["CANCEL", 9, 5, ""], ["WELCOME", 9, 6, "awaited"], ["WELCOME", 3, 2, "awaited"]]),
+        ("of this start the replay rule holds",
+         [["WELCOME", 9, 5, ""], ["WELCOME", 9, 5, "awaited"], ["WELCOME", 9, 6, "awaited"]]),
+        ("a newer start needs no proof",
+         [["CANCEL", 9, 5, ""], ["WELCOME", 10, 1, ""], ["CANCEL", 9, 6, ""]]),
+    ]  # fmt: skip
+    found: Events = []
+    for name, frames in cases:
+        device = Peer("up", bytes(32), bytes(32), 1, 0)
+        device.awaited = AWAITED
+        taken = [takes(device, *frame) for frame in frames]
+        found.append({"name": name, "frames": frames, "taken": taken})
+    return found
+
+
+def takes(device: Peer, kind: str, incarnation: int, seq: int, about: str) -> bool:
+    """Whether a device takes a frame; the awaited welcome ends the waiting."""
+    nonce = AWAITED if about == "awaited" else bytes(16)
+    message = messages.Welcome(nonce, "x") if kind == "WELCOME" else messages.Cancel("line", 1, "")
+    body = b"" if about == "bad" else messages.encode_body(message)
+    sealed = seal(Frame(Kind[kind], body, incarnation, seq), "down", bytes(32))
+    try:
+        taken = device.open(sealed, "down") is not None
+    except FrameError:
+        return False
+    if taken and kind == "WELCOME" and about == "awaited":
+        device.awaited = None
+    return taken
+
+
+def memory() -> Events:
+    """10.2: the memory in MB that a step takes, 0 where it is not known."""
+    both: list[tuple[str, str, int]]
+    both = [("gradient", "onnxruntime", 9_000_000), ("gradient", "executorch", 7_000_000)]
+    cases: list[tuple[list[tuple[str, str, int]], list[str], int]] = [
+        ([("gradient", "onnxruntime", 57_000_001)], ["onnxruntime"], 0),
+        ([("gradient", "onnxruntime", 57_000_000)], ["onnxruntime"], 0),
+        ([("gradient", "onnxruntime", 57_000_000)], ["onnxruntime"], 4000),
+        (both, ["onnxruntime", "executorch"], 0),
+        (both, ["onnxruntime"], 0),
+        ([both[0], ("evaluate", "onnxruntime", 5_000_000)], ["onnxruntime"], 0),
+        ([("gradient", "onnxruntime", 9_000_000)], ["onnxruntime", "torch"], 0),
+        ([("gradient", "onnxruntime", 9_000_000)], ["function"], 0),
+        ([("gradient", "onnxruntime", 0)], ["onnxruntime"], 0),
+        ([], ["torch"], 0),
+    ]
+    found: Events = []
+    for programs, backends, frozen in cases:
+        made = tuple(
+            Program(name, backend, "x", "", memory_bytes=size) for name, backend, size in programs
+        )
+        held = None
+        if frozen:
+            layout = Layout.of([("base", (frozen // 4,), Role.PARAMETER)])
+            held = frozen_data(layout, np.zeros(frozen // 4, np.float32))
+        manifest = bundle("a", 4, False).manifest
+        manifest = msgspec.structs.replace(manifest, programs=made, frozen=held)
+        found.append({
+            "programs": programs, "backends": backends, "frozen_bytes": frozen,
+            "memory_mb": manifest.memory_mb(backends),
+        })  # fmt: skip
+    return found

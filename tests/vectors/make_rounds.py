@@ -16,6 +16,8 @@ from sedge_edge.rounds.state import AgentState, StateStore
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.local_training import phase_seed
+from sedge_edge.training.noise import noise
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
@@ -298,3 +300,25 @@ def rounds() -> Events:
     played("a tensor that the layout lacks", Device(16, 8, 4), {"keep": ("other",)})
     played("no test example", Device(17, 8, 0), {})
     return found  # fmt: skip
+
+
+def noises() -> Events:
+    """T12: the random numbers of a step."""
+    return [
+        {"seed": seed, "step": step, "numbers": noise(seed, step, count).tolist()}
+        for seed, step, count in (
+            (0, 0, 4),
+            (5, 0, 9),
+            (5, 1, 9),
+            (2**63 - 1, 70, 6),
+            (7, 2**20, 1),
+        )
+    ]
+
+
+def further_seeds() -> Events:
+    """T6: the seeds of an order's further trainings."""
+    return [
+        {"seed": seed, "training": k, "further": phase_seed(seed, k)}
+        for seed, k in ((0, 1), (0, 2), (20261123, 1), (2**63 - 1, 9))
+    ]

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from tests.protocol.wire.test_program import REFUSED, model
-from tests.vectors.make_choices import agreements, join_texts, needs, verdicts
-from tests.vectors.make_rounds import rounds
+from tests.vectors import make_choices as choices
+from tests.vectors import make_rounds as rounds
 
 from sedge_cloud.store.vectors import hash_of
 from sedge_edge.training.batches import batches, permutations
@@ -42,7 +42,10 @@ ABOUT = (
     "model is v3; holds are blobs and versions on the disk, chain the deltas that lead to the device's "
     "version. verdicts: 9.3, the reason of the REJECT, empty where the update is taken; model is the "
     "order's. join_texts: E7, null is refused. agreements: 3.4, the version of a control frame before the "
-    "WELCOME and after it, null where none is in common."
+    "WELCOME and after it, null where none is in common. openings: 3.6 and 3.8, frames as kind, "
+    "incarnation, seq and what of them: a bad body, or the nonce that the device awaits. memory: 10.2, in "
+    "MB, 0 where it is not known; programs are name, backend and memory_bytes. noises: T12. "
+    "further_seeds: T6."
 )
 Events = list[dict[str, Any]]
 
@@ -377,8 +380,9 @@ def vectors() -> dict[str, object]:
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
         "replay": replays(), "uploads": uploads(), "downloads": downloads(), "patience": patience(),
         "bundles": bundles(), "programs": programs(), "versions": versions(),
-        "rounds": rounds(), "needs": needs(), "verdicts": verdicts(), "join_texts": join_texts(),
-        "agreements": agreements(),
+        "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
+        "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
+        "memory": choices.memory(), "join_texts": choices.join_texts(), "agreements": choices.agreements(),
     }  # fmt: skip
 
 

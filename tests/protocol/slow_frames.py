@@ -52,7 +52,7 @@ def opened(data: bytes, topic: str, key: bytes | None) -> tuple[int, int, int, b
 
 
 def held(bitmap: bytes, count: int) -> set[int]:
-    """5 Have: the set bits."""
+    """5.20: the set bits."""
     must(len(bitmap) == (count + 7) // 8, "bytes")
     ones = {i for i in range(8 * len(bitmap)) if bitmap[i // 8] >> i % 8 & 1}
     must(max(ones, default=0) < count, "bits past the last chunk")
@@ -74,7 +74,7 @@ def transfer_id(packed: bytes) -> bytes:
 
 
 def digests(blob: bytes, chunk: int) -> bytes:
-    """5 Manifest: 16 bytes for each chunk."""
+    """5.26: 16 bytes for each chunk."""
     parts = (blob[i : i + chunk] for i in range(0, len(blob), chunk))
     return b"".join(hashlib.sha256(part).digest()[:16] for part in parts)
 

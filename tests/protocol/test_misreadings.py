@@ -1,13 +1,15 @@
 """Misreadings of the pages: the shared vectors catch a reader that makes one of them.
 
-slow_decoder.py and slow_frames.py read as the pages say, and the files of the folder misreadings have the
-changes to their text, each with the words that are misread.
+The files slow_*.py read as the pages say, and the files of the folder misreadings have the changes to their
+text, each with the words that are misread.
 """
 
 import json
+import math
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -33,7 +35,8 @@ def reader(name: str, change: list[str]) -> Reader:
 def read(module: Reader, name: str, *given: object) -> object:
     """What a function of the reader gives; None if it refuses. A wrong one may stumble over anything."""
     try:
-        return module[name](*given)
+        found = module[name](*given)
+        return list(cast(Iterator[object], found)) if isinstance(found, Iterator) else found
     except Exception:
         return None
 
@@ -90,12 +93,100 @@ def of_frames(module: Reader) -> Iterator[bool]:
         yield read(module, "accepted", case["frames"]) == case["accepted"]
 
 
-JUDGES = {"slow_decoder": of_coded_vectors, "slow_frames": of_frames}
-MISREADINGS = [
-    (name, *text.split("\n", 1))
-    for name, page in (("slow_decoder", "codec"), ("slow_frames", "frames"))
-    for text in (HERE / "misreadings" / f"{page}.txt").read_text().strip().split("\n\n")[1:]
-]
+def of_bodies(module: Reader) -> Iterator[bool]:
+    """Whether each body is taken or refused as it should be."""
+    vectors = VECTORS["frames"]
+    for case in (*vectors["frames"], *vectors["readable"], *vectors["refused_bodies"]):
+        if case["kind"] != 8:  # a chunk is any bytes
+            found = read(module, "body", case["kind"], hexed(case, "body"))
+            yield (found is not None) == ("sealed" in case)
+
+
+def of_training(module: Reader) -> Iterator[bool]:
+    """Whether shuffles, batches, feedback and rounds come out as they should."""
+    vectors = VECTORS["spec"]
+    for case in vectors["shuffles"]:
+        yield read(module, "shuffled", case) == case["epochs"]
+    for case in vectors["batches"]:
+        yield read(module, "batches", case) == case["batches"]
+    for case in vectors["error_feedback"]:
+        owed = [list(floats(played["owed"])) for played in case["rounds"]]
+        yield read(module, "owed_after", case) == owed
+    for case in vectors["noises"]:
+        found = read(module, "noise", case["seed"], case["step"], len(case["numbers"]))
+        yield found == case["numbers"]
+    for case in vectors["further_seeds"]:
+        yield read(module, "further_seed", case["seed"], case["training"]) == case["further"]
+    for case in vectors["rounds"]:
+        found = cast(list[Case] | None, read(module, "played", case))
+        yield found is not None and all(map(is_done, case["orders"], found))
+
+
+def floats(text: str) -> Iterator[float]:
+    return (value for (value,) in struct.iter_unpack("<f", bytes.fromhex(text)))
+
+
+def is_done(order: Case, found: Case) -> bool:
+    """Whether an order ended as the vector says."""
+    if "declined" in order or "declined" in found:
+        return order.get("declined") == found.get("declined")
+    owed = [0.0] * 5 if order["owed"] is None else list(floats(order["owed"]))
+    numbers = [*order["before"], *order["after"], order["train_loss"], order["steps"]]
+    said = [*found["before"], *found["after"], found["train_loss"], found["steps"]]
+    close = all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(numbers, said, strict=True))
+    return close and owed == found["owed"] and order["num_examples"] == found["num_examples"]
+
+
+def of_transfers(module: Reader) -> Iterator[bool]:
+    """Whether every transfer, choice and verdict comes out as it should."""
+    vectors = VECTORS["spec"]
+    for case in vectors["agreements"]:
+        found = read(module, "agreed", case["device"], case["coordinator"])
+        yield found == (case["first"], case["then"])
+    for case in vectors["openings"]:
+        yield read(module, "taken", case["frames"]) == case["taken"]
+    for case in vectors["memory"]:
+        yield read(module, "memory_mb", case) == case["memory_mb"]
+    for case in vectors["versions"]:
+        yield read(module, "stepped", case["base"], case["step"]) == hexed(case, "model")
+    for case in vectors["uploads"]:
+        yield read(module, "uploaded", case) == [event["sends"] for event in case["events"]]
+    for case in vectors["downloads"]:
+        yield read(module, "downloaded", case) == [event["gets"] for event in case["events"]]
+    for case in vectors["patience"]:
+        found = cast(list[float], read(module, "patience", case["arrivals"]))
+        yield [round(seconds, 9) for seconds in found[1:]] == case["timers"]
+    for case in vectors["needs"]:
+        yield read(module, "needed", case) == case["fetches"]
+    for case in vectors["verdicts"]:
+        yield read(module, "verdict", case) == case["verdict"]
+
+
+def of_files(module: Reader) -> Iterator[bool]:
+    """Whether each bundle and join text is read right."""
+    for case in VECTORS["spec"]["bundles"]:
+        yield read(module, "bundle", hexed(case, "blob")) == (7 if case["accepted"] else None)
+    for case in VECTORS["spec"]["join_texts"]:
+        yield read(module, "joined", case["text"]) == case["says"]
+
+
+JUDGES = {
+    "slow_decoder": of_coded_vectors,
+    "slow_frames": of_frames,
+    "slow_bodies": of_bodies,
+    "slow_training": of_training,
+    "slow_transfers": of_transfers,
+    "slow_files": of_files,
+}
+
+
+def misreadings(name: str) -> list[str]:
+    """The misreadings of a reader: the first line of each has the words."""
+    text = (HERE / "misreadings" / f"{name.removeprefix('slow_')}.txt").read_text()
+    return text.strip().split("\n\n")[1:]
+
+
+MISREADINGS = [(name, *text.split("\n", 1)) for name in JUDGES for text in misreadings(name)]
 
 
 @pytest.mark.parametrize("name", JUDGES)

@@ -171,7 +171,7 @@ def command(module: str, *words: str, status: int = 0, folder: Path | None = Non
         stderr=subprocess.STDOUT,
         env=ENVIRONMENT,
         cwd=folder,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     output = done.stdout.decode()

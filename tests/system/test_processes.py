@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.system.faultproxy import FaultProxy
-from tests.system.harness import ZLIB_ALONE, RealFleet, command, wait_until
+from tests.system.harness import ZLIB_ALONE, RealFleet, command, free_port, wait_until
 
 from sedge_cloud.store.database import Store
 from sedge_protocol.wire.messages import Hello
@@ -98,6 +98,16 @@ def counted(fleet: RealFleet) -> dict[tuple[int, str], int]:
     with sqlite3.connect(fleet.folder / "state" / "sedge.sqlite") as db:
         rows = db.execute("SELECT round, device FROM updates WHERE rejected = ''").fetchall()
     return dict(collections.Counter((int(r), str(d)) for r, d in rows))
+
+
+def test_the_agent_keeps_every_rule_over_a_real_broker(
+    fleet: RealFleet, small_bundle: Path
+) -> None:
+    gate = free_port()
+    fleet.add_device("candidate", 1, f"mqtt://127.0.0.1:{gate}")
+    fleet.start_agent("candidate")
+    words = ("conformance", "candidate", "--bundle", str(small_bundle), "--gate", str(gate))
+    assert "an order that is played back is dropped" in fleet.cloud(*words)
 
 
 def test_everybody_killed_and_the_link_cut_in_mid_round(

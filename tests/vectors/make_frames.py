@@ -105,6 +105,15 @@ def _readable() -> Iterator[Json]:
     ):
         entry = _entry(name, UP, KEYS.up, Frame(Kind.GOODBYE, body, BOOT, 1), sealed)
         yield {**entry, "message": _fields(messages.Goodbye(NONCE))}
+    order = next(one for one, _ in every_message() if isinstance(one, messages.Order))
+    numbers = {"local_epochs": 2, "learning_rate": 1, "momentum": 0, "prox": 3}
+    fields = msgspec.to_builtins(order, builtin_types=(bytes,))
+    fields |= {"work": {"training": numbers}, "codec": {"fraction": 1, "threshold": 2}}
+    body = msgspec.msgpack.encode(fields)
+    sealed = by_hand(body, topic=DOWN, key=KEYS.down, kind=Kind.ORDER)
+    frame = Frame(Kind.ORDER, body, BOOT, 1)
+    entry = _entry("integers where numbers are wanted", DOWN, KEYS.down, frame, sealed)
+    yield {**entry, "message": _fields(msgspec.convert(fields, messages.Order))}
 
 
 def _refused_frames() -> Iterator[Json]:
@@ -179,7 +188,7 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
     messages.Cancel: [("round", -1), ("reason", "x" * 1001)],
     messages.Goodbye: [("nonce", None)],
     messages.Offer: [("manifest", {})],
-    messages.Have: [("bitmap", bytes(513)), ("credit", 0), ("credit", 65)],
+    messages.Have: [("bitmap", bytes(513)), ("credit", 0), ("credit", 65), ("credit", True)],
     messages.Committed: [("late", 1)],
     messages.Busy: [("retry_ms", -1)],
     messages.Get: [("round", 0)],

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from tests.protocol.wire.test_program import REFUSED, model
+from tests.vectors import make_choices as choices
+from tests.vectors import make_rounds as rounds
 
 from sedge_cloud.store.vectors import hash_of
 from sedge_edge.training.batches import batches, permutations
@@ -32,8 +34,18 @@ ABOUT = (
     "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
     "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, ONNX "
-    "models to accept or to refuse. versions: 9.2, a "
-    "base, a step and the model that they make."
+    "models to accept or to refuse. versions: 5.14, a base, a step and the model that they make. "
+    "patience: 8.3, the patience after each but the first of a blob's chunks, which arrive so many seconds "
+    "after the first GET. rounds: T1 to T11 over T13's line, order after order of one run; declined is the "
+    "reason, owed null where nothing is owed, before and after are loss, metric and number of examples. "
+    "needs: 8.1 and 8.2, what is fetched for an order whose steps are pairs of base and delta and whose "
+    "model is v3; holds are blobs and versions on the disk, chain the deltas that lead to the device's "
+    "version. verdicts: 9.3, the reason of the REJECT, empty where the update is taken; model is the "
+    "order's. join_texts: E7, null is refused. agreements: 3.4, the version of a control frame before the "
+    "WELCOME and after it, null where none is in common. openings: 3.6 and 3.8, frames as kind, "
+    "incarnation, seq and what of them: a bad body, or the nonce that the device awaits. memory: 10.2, in "
+    "MB, 0 where it is not known; programs are name, backend and memory_bytes. noises: T12. "
+    "further_seeds: T6."
 )
 Events = list[dict[str, Any]]
 
@@ -194,6 +206,22 @@ def uploads() -> Events:
             ("have", {"number": 2, "held": [0], "credit": 4}), ("connected", {}),
             ("have", {"number": 3, "held": [0], "credit": 4}),
         ]),
+        ("what was in flight before a cut is not", 4, [
+            ("connected", {}), ("have", {"number": 1, "held": [], "credit": 2}), ("disconnected", {}),
+            ("connected", {}), ("have", {"number": 0, "held": [], "credit": 2}),
+        ]),
+        ("an answer to an earlier start opens nothing", 3, [
+            ("connected", {}), ("have", {"number": 9, "held": [0], "credit": 4}),
+        ]),
+        ("the receiver has lost what it had", 5, [
+            ("connected", {}), ("have", {"number": 1, "held": [0, 1], "credit": 2}), ("timer", {}),
+            ("have", {"number": 2, "held": [], "credit": 4}),
+        ]),
+        ("a report that lacks what an earlier one had", 7, [
+            ("connected", {}), ("have", {"number": 1, "held": [], "credit": 4}),
+            ("have", {"number": 0, "held": [0, 1, 2, 3], "credit": 2}),
+            ("have", {"number": 0, "held": [4], "credit": 4}),
+        ]),
     ):  # fmt: skip
         sender = Sender(chunks)
         for event, given in script:
@@ -230,6 +258,27 @@ def downloads() -> Events:
             wants = None if asked is None else sorted(from_bitmap(asked, manifest.count))
             events.append({"event": event, "gets": wants})
         found.append({"name": name, "chunks": manifest.count, "held": held, "events": events})
+    return found
+
+
+def patience() -> Events:
+    found: Events = []
+    for arrivals in (
+        [0.5, 1.0, 1.5, 2.0], [1.0, 2.5, 12.5, 13.0, 13.5, 14.0], [30.0, 30.1, 30.2, 30.3, 30.4, 30.5],
+        [3.0, 9.0, 10.0, 40.0, 41.0],
+    ):  # fmt: skip
+        blob = bytes(4096 * 20)
+        fetch = Fetch(describe(blob, 4096), set(), np.random.default_rng(0))
+        fetch.connected(0.0)
+        fetch.poll(0.0)
+        timers: list[float] = []
+        for index, now in enumerate(arrivals):
+            fetch.chunk(index, blob[:4096], now)
+            due = fetch.timer()
+            assert due is not None
+            timers.append(round(due - now, 9) if index else 0.0)
+            fetch.poll(now)
+        found.append({"arrivals": arrivals, "timers": timers[1:]})
     return found
 
 
@@ -281,6 +330,11 @@ def bundles() -> Events:
             {**manifest, "programs": [{**entry, "file": "../x"}]}, {"../x": program}), False),
         ("an offset that leaves a gap (B6)", packed(tensor(offset=1)), False),
         ("an empty extent (B6)", packed(tensor(shape=[2, 0])), False),
+        ("an empty extent, the offsets right (B6)", packed({**manifest, "layout": {"tensors": [
+            {**layout["tensors"][0], "shape": [2, 0]}, {**layout["tensors"][1], "offset": 0}]}}), False),
+        ("another role (B7)", packed(tensor(role="buffer")), False),
+        ("a program of another name (B5)", packed(
+            {**manifest, "programs": [{**entry, "name": "train"}]}), False),
         ("a name that repeats (B6)", packed(tensor(name="b")), False),
         ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
         ("a name of 256 code points, 512 bytes (B6)", packed(tensor(name="ä" * 256)), True),
@@ -324,23 +378,17 @@ def vectors() -> dict[str, object]:
     """Everything in spec.json."""
     return {
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
-        "replay": replays(), "uploads": uploads(), "downloads": downloads(), "bundles": bundles(),
-        "programs": programs(), "versions": versions(),
+        "replay": replays(), "uploads": uploads(), "downloads": downloads(), "patience": patience(),
+        "bundles": bundles(), "programs": programs(), "versions": versions(),
+        "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
+        "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
+        "memory": choices.memory(), "join_texts": choices.join_texts(), "agreements": choices.agreements(),
     }  # fmt: skip
 
 
 if __name__ == "__main__":
-    text = json.dumps(vectors(), separators=(", ", ": "))
-    for key in (
-        "shuffles",
-        "batches",
-        "error_feedback",
-        "replay",
-        "uploads",
-        "downloads",
-        "bundles",
-        "programs",
-        "versions",
-    ):
-        text = text.replace(f'"{key}": [', f'\n"{key}": [\n')
+    made = vectors()
+    text = json.dumps(made, separators=(", ", ": "))
+    for key in made:
+        text = text.replace(f'"{key}": [{{', f'\n"{key}": [\n{{')
     Path(__file__).with_name("spec.json").write_text(text.replace('}, {"', '},\n{"') + "\n")

@@ -18,7 +18,15 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import HEADER, MAC_OFFSET, NO_TRANSFER, Frame, Kind, seal
+from sedge_protocol.wire.frame import (
+    FIRST_VERSION,
+    HEADER,
+    MAC_OFFSET,
+    NO_TRANSFER,
+    Frame,
+    Kind,
+    seal,
+)
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Cancel, Get, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
@@ -186,10 +194,10 @@ class Stage:
         """Any bytes on the client's own topic."""
         return Send(self._down, payload)
 
-    def say_raw(self, kind: int, body: bytes) -> Send:
-        """A control frame of any kind with any body, and a good MAC."""
+    def say_raw(self, kind: int, body: bytes, version: int = FIRST_VERSION) -> Send:
+        """A control frame of any kind and version with any body, and a good MAC."""
         head = bytearray(self.peer.seal(Cancel("any", 0, ""))[:MAC_OFFSET])
-        head[3] = kind
+        head[2], head[3] = version, kind
         struct.pack_into("<I", head, 36, len(body))
         sealed = self._down.encode() + head + body
         mac = hmac.digest(self._keys.down, sealed, hashlib.sha256)[:16]

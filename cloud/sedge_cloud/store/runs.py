@@ -114,9 +114,9 @@ class Run:
 class RoundUpdates:
     """Accepted updates on the global model ``base`` (n,), each decoded when the iteration reaches it.
 
-    They can be iterated more than once. A device counts with at most the number of examples in its hello. A
-    late update counts as the same change, but from ``base``: so neither its change nor what the fleet has
-    learned since is lost.
+    They can be iterated more than once. A device counts with at most the number of examples in its hello, and
+    with one if that says none. A late update counts as the same change, but from ``base``: so neither its
+    change nor what the fleet has learned since is lost.
     """
 
     run: Run
@@ -130,7 +130,7 @@ class RoundUpdates:
             size = self.run.layout(order.width).size
             yield Update(
                 row.device,
-                min(report.num_examples, order.num_train or report.num_examples),
+                min(report.num_examples, max(1, order.num_train)),
                 self.vectors.theta(order.model, size) if order.model else self.base,
                 self.vectors.applied_patch(order, size, report.level),
                 self.vectors.delta(size, row.blob, order.context),

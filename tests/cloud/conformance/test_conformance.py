@@ -13,6 +13,7 @@ from sedge_cloud.conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
+from sedge_edge.training import preparation, start_vector
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
 from sedge_export import export
@@ -115,9 +116,21 @@ def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
     # Mended and tried again, a client still has what an earlier play left on it.
     again = findings(client, bundle, incarnation=100)
     assert [finding for finding in (*found, *again) if not finding.good] == []
-    assert {"3.3", "3.5", "3.6", "5 Cancel", "7.1", "8.1", "8.2", "8.3", "9.3", "B4", "T4"} <= {
-        finding.rule for finding in found
-    }
+    assert {
+        "3.3",
+        "3.5",
+        "3.6",
+        "5.17",
+        "7.2",
+        "8.1",
+        "8.2",
+        "8.3",
+        "9.3",
+        "B4",
+        "T1",
+        "T3",
+        "T4",
+    } <= {finding.rule for finding in found}
 
 
 def only_listens(stage: Stage) -> Act:
@@ -140,35 +153,63 @@ def test_what_the_broker_does_to_frames_is_not_the_clients_fault() -> None:
     assert [(finding.rule, finding.good) for finding in stage.findings] == [("3.6", False)]
 
 
-def believes_replays(agent: Agent) -> None:
-    agent.peer.window.accept = lambda frame: True  # type: ignore[method-assign]
+def always(value: object) -> Callable[..., object]:
+    """A function that returns this, whatever it is given."""
+
+    def function(*given: object) -> object:
+        return value
+
+    return function
 
 
-def never_forgets(agent: Agent) -> None:
-    agent._store.remove_update = lambda waiting: None  # type: ignore[method-assign]
+def believes_replays(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent.peer.window, "accept", always(True))
 
 
-def drops_what_it_cannot_read(agent: Agent) -> None:
+def never_forgets(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent._store, "remove_update", always(None))
+
+
+def drops_what_it_cannot_read(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     decline = agent._decline
 
     def only_read(order: object, error: SedgeError) -> AgentEffect:
         return decline(order, error) if isinstance(order, Order) else Note(0, "")
 
-    agent._decline = only_read  # type: ignore[method-assign]
+    patch.setattr(agent, "_decline", only_read)
+
+
+def leaves_the_patch_out(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(start_vector, "_patch", always(None))
+
+
+def keeps_nothing(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preparation, "tensor_slices", always(()))
+
+
+def hurries(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent._outbox, "busy", always(None))
 
 
 @pytest.mark.parametrize(
     ("fault", "rules"),
     [
         (believes_replays, {"3.6"}),
-        (never_forgets, {"3.6", "7.1"}),  # it also offers where an order is played back
+        (never_forgets, {"3.6", "7.2"}),  # it also offers where an order is played back
         (drops_what_it_cannot_read, {"3.5"}),
+        (leaves_the_patch_out, {"T1"}),
+        (keeps_nothing, {"T1", "T3"}),
+        (hurries, {"5.23"}),
     ],
 )
 def test_a_wrong_client_is_shown_its_rule(
-    tmp_path: Path, bundle: Path, fault: Callable[[Agent], None], rules: set[str]
+    tmp_path: Path,
+    bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Agent, pytest.MonkeyPatch], None],
+    rules: set[str],
 ) -> None:
     client = Client(tmp_path)
-    fault(client.agent)
+    fault(client.agent, monkeypatch)
     broken = {finding.rule for finding in findings(client, bundle) if not finding.good}
     assert broken == rules

@@ -11,6 +11,7 @@ from tests.cloud.status.seen import Seen
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status.server import StatusServer
 from sedge_cloud.status.settings import HttpConfig
+from sedge_cloud.status.snapshot import Snapshot
 
 WIDTHS = (1200, 400)
 LONG = "l" * 16  # as long as these tests can make one
@@ -28,9 +29,8 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
     seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits=why))
     seen.gone(LONG)
     seen.record()
-    server = StatusServer(
-        CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
-    )
+    cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
+    server = StatusServer(cloud, Snapshot(cloud))
     server.start()
     shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
     url = f"http://127.0.0.1:{server.port}/"

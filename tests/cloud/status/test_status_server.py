@@ -15,6 +15,7 @@ from tests.cloud.status.seen import Seen
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status.server import StatusServer
 from sedge_cloud.status.settings import HttpConfig
+from sedge_cloud.status.snapshot import Snapshot
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 
@@ -34,7 +35,8 @@ class Site:
         path.write_text(token or "")
         http_config = HttpConfig("127.0.0.1:0", str(path) if token else None)
         cloud = CloudConfig(fleet=FLEET, state_dir=str(self.seen.state), http=http_config)
-        self.server = StatusServer(cloud)
+        self.snapshot = Snapshot(cloud)
+        self.server = StatusServer(cloud, self.snapshot)
         self.server.start()
 
     def ask(
@@ -61,6 +63,7 @@ class Site:
     def close(self) -> None:
         """End both."""
         self.server.close()
+        self.snapshot.close()
         self.seen.cloud.store.close()
 
 
@@ -103,7 +106,7 @@ def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
 def test_health_follows_the_service(site: Site) -> None:
     assert site.ask("/healthz") == (200, "ok\n")
     site.seen.recorder.close()
-    site.server._snapshot.expire()
+    site.snapshot.expire()
     assert site.ask("/healthz", {"Host": "balancer"}) == (503, "silent\n")
 
 
@@ -179,16 +182,15 @@ def test_a_stream_tells_when_a_round_closes(site: Site) -> None:
 
 
 def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = site.server._snapshot
     site.ask("/")
-    monkeypatch.setattr("sedge_cloud.status.server.FRESH_S", 1e9)
-    read = reader.facts()
+    monkeypatch.setattr("sedge_cloud.status.snapshot.FRESH_S", 1e9)
+    read = site.snapshot.facts()
     threads = [threading.Thread(target=site.ask, args=("/",)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert reader._facts is read
+    assert site.snapshot.facts() is read
 
 
 def test_what_devices_say_is_text(tmp_path: Path) -> None:
@@ -209,4 +211,4 @@ def test_what_devices_say_is_text(tmp_path: Path) -> None:
 def test_a_taken_port_is_one_line(site: Site) -> None:
     listen = HttpConfig(f"127.0.0.1:{site.server.port}")
     with pytest.raises(ConfigError, match=r"http\.listen: .* expected an address to bind"):
-        StatusServer(CloudConfig(fleet=FLEET, http=listen))
+        StatusServer(CloudConfig(fleet=FLEET, http=listen), site.snapshot)

@@ -3,16 +3,21 @@
 import base64
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.helper import FLEET, RUN
 from tests.cloud.status.seen import Seen
 
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.status.metrics import exposition
+from sedge_cloud.status.records import Code
 from sedge_cloud.status.server import StatusServer
 from sedge_cloud.status.settings import HttpConfig
 from sedge_cloud.status.snapshot import Snapshot
@@ -91,6 +96,21 @@ def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
     assert problems["device_lost"] == 1 and problems["disk_full"] == 0
     assert families["sedge_round_devices_awaited"].samples[0].value == 3
     assert all("device" not in s.labels for f in families.values() for s in f.samples)
+
+
+@pytest.mark.parametrize("name", ["sedge-grafana.json", "sedge-alerts.yml"])
+def test_what_board_and_alerts_ask_for_is_there(site: Site, name: str) -> None:
+    site.seen.cloud.hello("b")
+    site.seen.round("a", "b", "c")  # with a closed round and an open one
+    facts = site.seen.facts()
+    grown = msgspec.structs.replace(facts.disk, daily=1e6)  # which takes an hour to know
+    text = exposition(msgspec.structs.replace(facts, disk=grown))[0].decode()
+    known = {s.name for f in text_string_to_metric_families(text) for s in f.samples}
+    asked = (Path(__file__).parents[3] / "docs" / name).read_text()
+    names = set(re.findall(r"\bsedge_\w+", asked))
+    assert len(names) > 3 and names <= known
+    for codes in re.findall(r'code=~\\?"([^"\\]*)', asked):
+        assert set(codes.split("|")) <= set(get_args(Code))
 
 
 def test_the_openapi_document_describes_what_is_served(site: Site) -> None:

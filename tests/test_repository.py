@@ -162,6 +162,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "the tables as they are used",
     ),
+    "sedge_edge.status": ("tests/edge/test_edge_main.py", "with the command that prints it"),
     "sedge_edge.rounds.resuming": (
         "tests/edge/training/test_checkpoint.py",
         "with the checkpoints; lost vectors in test_agent_faults.py",

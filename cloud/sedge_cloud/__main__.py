@@ -1,6 +1,7 @@
 """``sedge-cloud``: the coordinator's command line."""
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -134,7 +135,9 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
     stop = commands.add_parser("stop", help="stop a run")
     stop.add_argument("name")
     stop.set_defaults(call=_run_stop)
-    commands.add_parser("list", help="every run").set_defaults(call=_run_list)
+    listed = commands.add_parser("list", help="every run")
+    listed.add_argument("--json", action="store_true", help="one JSON object a run")
+    listed.set_defaults(call=_run_list)
     show = commands.add_parser("show", help="a run's rounds")
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="one JSON object a round")
@@ -297,13 +300,17 @@ def _run_stop(arguments: argparse.Namespace) -> int:
 
 def _run_list(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
-    rows = store.runs()
-    print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
-    for row in rows:
+    if not arguments.json:
+        print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
+    for row in store.runs():
         config = msgspec.msgpack.decode(row.config, type=RunConfig)
         closed = sum(1 for r in store.rounds(row.run) if not r.open)
         planned = config.total_rounds
-        print(f"{row.run:<24} {row.status:<10} {config.strategy:<14} {closed} of {planned}")
+        if arguments.json:
+            fields = {"run": row.run, "status": row.status, "strategy": config.strategy}
+            print(json.dumps({**fields, "closed_rounds": closed, "total_rounds": planned}))
+        else:
+            print(f"{row.run:<24} {row.status:<10} {config.strategy:<14} {closed} of {planned}")
     return 0
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from sedge_edge import VERSION
@@ -27,6 +28,7 @@ from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
 from sedge_edge.sensors import Sensors
 from sedge_edge.serving import Model
+from sedge_edge.status import status
 from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
@@ -67,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout-s", type=float, default=600.0, help="exit after this long in any case"
     )
     once.set_defaults(call=_once)
-    commands.add_parser("status", help="show the state of the device").set_defaults(call=_status)
+    shown = commands.add_parser("status", help="show the state of the device")
+    shown.add_argument("--json", action="store_true", help="one JSON object")
+    shown.set_defaults(call=_status)
     commands.add_parser("doctor", help="look for problems").set_defaults(call=_doctor)
     pruning = commands.add_parser("prune", help="delete what [keep] does not allow")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
@@ -200,19 +204,11 @@ def _status(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     folder = act_as_owner(config.state_dir)
     state = Journal(folder / "journal", AgentState, SCHEMA).load()
-    if state is None:
-        print(f"device {config.device} of fleet {config.fleet}: has never run")
-        return 0
-    print(f"device {config.device} of fleet {config.fleet}: incarnation {state.incarnation}")
-    for run, entry in state.runs.items():
-        model = "has a personal model" if entry.kept.model else "has no personal model"
-        print(f"run {run}: last round {entry.round}, {model}")
-    for order in state.orders.values():
-        print(f"run {order.run}: working on round {order.round} ({order.task})")
-    blobs = BlobFolder(folder)
-    for waiting in state.outbox:
-        size = blobs.size(waiting.blob)
-        print(f"run {waiting.run}: the update of round {waiting.round} is pending, {size} bytes")
+    found = status(config.device, config.fleet, state, BlobFolder(folder))
+    if arguments.json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print(*found.lines(), sep="\n")
     return 0
 
 

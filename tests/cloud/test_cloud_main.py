@@ -108,7 +108,8 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     assert call(home, "run", "list") == 0
     assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "one running fedavg 0 of 8"
     assert call(home, "run", "show", "one") == 0
-    _, why = capsys.readouterr().out.splitlines()
+    _, why, *problems = capsys.readouterr().out.splitlines()
+    assert problems[0] == "what is wrong:" and "coordinator: is not running" in problems[1]
     assert why == "running: needs 2 devices online, 0 are"
     assert call(home, "run", "stop", "one") == 0
     assert capsys.readouterr().out == "run one is stopped\n"
@@ -160,7 +161,7 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud.answer("a", "b")
     cloud.offer("a", b"x" * 100)  # of no use: rejected
     assert call(home, "run", "show", "run") == 0
-    head, first, new, second, waiting, reject = capsys.readouterr().out.splitlines()
+    head, first, new, second, waiting, reject, *_ = capsys.readouterr().out.splitlines()
     assert waiting.strip() == "b the coordinator is not running"
     assert reject.strip().startswith("a was rejected: malformed: ")
     assert head.split()[:8] == ["round", "task", "updates", "before", "after", "loss", "up", "down"]
@@ -189,7 +190,8 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert call(home, "run", "stop", "run") == 0
     capsys.readouterr()
     assert call(home, "run", "show", "run") == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["2", "train", "0/2", "stopped"]
+    found = capsys.readouterr().out.splitlines()
+    assert found[found.index("what is wrong:") - 1].split() == ["2", "train", "0/2", "stopped"]
 
 
 def test_a_fleet_is_watched_until_no_run_is_going_on(
@@ -241,8 +243,11 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud.poll()
     assert call(home, "run", "list") == 0
     assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "run failed fedavg 1 of 51"
+    assert call(home, "run", "list", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["closed_rounds"], found["total_rounds"]) == ("failed", 1, 51)
     assert call(home, "run", "show", "run") == 0
-    row, _, why, declined = capsys.readouterr().out.splitlines()[1:]
+    row, _, why, declined, *_ = capsys.readouterr().out.splitlines()[1:]
     assert declined.strip() == "declined: DataError 2"
     assert row.split()[:3] == ["1", "train", "0/2"]
     assert why.strip() == (

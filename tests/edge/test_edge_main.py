@@ -1,5 +1,6 @@
 """``sedge-edge``: exit status, one line for an error, and what each command prints."""
 
+import json
 import os
 import signal
 import subprocess
@@ -278,14 +279,18 @@ def test_status(
     assert state is not None
     blob = BlobFolder(state_dir, 0).write(b"x" * 123)
     waiting = (Pending("second", 4, blob),)
-    journal.commit(AgentState(incarnation=12, runs=state.runs, outbox=waiting))
+    journal.commit(AgentState(incarnation=1_795_528_800, runs=state.runs, outbox=waiting))
     assert run(config, "status") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "device pi-1 of fleet home: incarnation 12",
+        "device pi-1 of fleet home: last started 2026-11-24 14:00:00 UTC",
         "run first: last round 3, has a personal model",
         "run second: last round 3, has no personal model",
         "run second: the update of round 4 is pending, 123 bytes",
     ]
+    assert run(config, "status", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pending"] == [{"run": "second", "round": 4, "size": 123}]
+    assert [one["personal_model"] for one in found["runs"]] == [True, False]
 
 
 def test_status_of_a_damaged_device(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""``sedge-cloud run show``: a run's rounds as lines of text, or as JSON."""
+"""``sedge-cloud run show``: a run's rounds as lines of text, with the fleet's problems, or as JSON."""
 
 import json
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from sedge_cloud.rounds.summary import Summary
-from sedge_cloud.status.lines import run_lines
+from sedge_cloud.status.lines import problem_lines, run_lines
 from sedge_cloud.status.reader import Reader
 from sedge_cloud.status.records import RoundFacts, RunFacts
 from sedge_cloud.store.database import Store
@@ -41,6 +41,9 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
             yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
     if not as_json:
         yield from run_lines(run, facts.at)
+        if facts.problems:
+            yield "what is wrong:"
+        yield from problem_lines(facts.problems, facts.at)
     elif run.open is not None:
         yield json.dumps(msgspec.to_builtins(run.open))
 

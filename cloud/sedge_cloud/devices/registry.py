@@ -14,7 +14,7 @@ from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.frame import HEADER, VERSIONS, Frame, Kind, asks, seal
+from sedge_protocol.wire.frame import HEADER, VERSIONS, Frame, Kind, asks, seal, start_time
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Refusal, Welcome, decode_body
 from sedge_protocol.wire.peer import Peer
@@ -176,16 +176,18 @@ class Fleet:
         latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
         if incarnation >= latest:  # of the same start: a broker has repeated a frame
             return []
-        why = f"start count {incarnation} is below {latest}, which this device had before"
+        why = (
+            f"its start at {start_time(incarnation)} by its clock is before the one at "
+            f"{start_time(latest)} that was heard already"
+        )
         self._failed(device, why, now)
         if now < device.warn_at:
             return []
         device.warn_at = now + WARN_EVERY_S
         name = device.row.device
         text = (
-            f"device {name} is not heard: its start count {incarnation} is below {latest}, "
-            "which it had before. If its state was wiped, set its clock and restart it, or "
-            "`device reissue` it; otherwise somebody repeats old frames"
+            f"device {name} is not heard: {why}. If its state was wiped, set its clock and restart "
+            "it, or `device reissue` it; otherwise somebody repeats old frames"
         )
         return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 

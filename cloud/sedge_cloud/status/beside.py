@@ -1,24 +1,37 @@
-"""What runs beside the coordinator's loop, each in a thread of its own: the status page and the notices."""
+"""What runs beside the coordinator's loop, in threads of their own: page, problem log and notices."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.status.notices import Notifier
+from sedge_cloud.status.notices import Notices
+from sedge_cloud.status.problem_log import ProblemLog
+from sedge_cloud.status.snapshot import Snapshot
+from sedge_cloud.status.watchers import Watcher
 from sedge_protocol.errors import ConfigError
+
+# The log names a problem within two looks, a notice tells of one that has lasted for two.
+LOG_S, NOTICE_S = 2.0, 10.0
 
 
 @contextmanager
 def beside(cloud: CloudConfig) -> Generator[None]:
-    """Serve the page and send notices, where cloud.toml asks for them. Raises ``ConfigError``."""
+    """Log problems; serve the page and send notices, where cloud.toml asks for them.
+
+    Raises ``ConfigError``.
+    """
     with ExitStack() as stack:
+        snapshot = stack.enter_context(closing(Snapshot(cloud)))
+        watchers = [Watcher("problem log", snapshot, LOG_S, ProblemLog())]
+        if cloud.notify.wanted:
+            watchers.append(Watcher("notices", snapshot, NOTICE_S, Notices(cloud)))
         if cloud.http.listen is not None:
             try:
                 from sedge_cloud.status.server import StatusServer  # comes with an extra
             except ModuleNotFoundError as exc:
                 expected = "its packages: pip install 'sedge-fl[http]'"
                 raise ConfigError("http", f"no {exc.name}", expected) from exc
-            stack.enter_context(closing(StatusServer(cloud))).start()
-        if cloud.notify.wanted:
-            stack.enter_context(closing(Notifier(cloud))).start()
+            stack.enter_context(closing(StatusServer(cloud, snapshot))).start()
+        for watcher in watchers:
+            stack.enter_context(closing(watcher)).start()
         yield

@@ -196,7 +196,7 @@ def refusals(
         *(("device_rejected", name, f"its update of round {number} was rejected: {why}")
           for name, why in rejected.items()),
         *(("device_distrusted", name,
-           f"its update of round {number} was unlike the others and counted {factor:.2g} times")
+           f"its update of round {number} was unlike the others and counted {_counted(factor)}")
           for name, factor in distrusted.items()),
     ]  # fmt: skip
     for code, name, text in found:
@@ -209,6 +209,11 @@ def refusals(
             text=text,
             since=at,
         )
+
+
+def _counted(factor: float) -> str:
+    """How much a distrusted update counted."""
+    return f"{factor:.2g} times" if factor >= 0.001 else "next to nothing"
 
 
 def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:

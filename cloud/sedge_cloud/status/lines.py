@@ -1,12 +1,14 @@
 """The facts as lines of text, for the terminal: ages and local times, no line without its reason."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from sedge_cloud.status.numbers import age, clock, measured
 from sedge_cloud.status.records import DeviceFacts, Fleet, Problem, RoundFacts, RunFacts
 from sedge_protocol.wire.objective import Metric
 
+# Problems that are shown with a run.
+PROBLEMS = 20
 _DEVICES = f"{'device':<24} {'state':<8} {'since':<8} {'heard':<8} {'version':<9} {'backend':<12}"
 DEVICES = f"{_DEVICES} {'updates':>7} {'before':>8} {'after':>8} {'strikes':>7}  {'what'}"
 
@@ -58,6 +60,14 @@ def problem_line(problem: Problem, at: datetime) -> str:
     where = f" [run {problem.run}]" if problem.run and problem.run != problem.subject else ""
     since = f" ({age(problem.since, at)})" if problem.since else ""
     return f"{problem.severity:<8} {problem.subject}: {problem.text}{where}{since}"
+
+
+def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
+    """The first ``PROBLEMS``, the worst on top, and how many more there are."""
+    for problem in problems[:PROBLEMS]:
+        yield problem_line(problem, at)
+    if len(problems) > PROBLEMS:
+        yield f"and {len(problems) - PROBLEMS} more problems"
 
 
 def headline(facts: Fleet) -> str:

@@ -1,31 +1,26 @@
 """Tells somebody of problems that nobody may be looking at: by a webhook, or a command of the operator's.
 
-A thread of its own reads the facts now and then, and sends what is new. A receiver that hangs or fails
-holds up this thread alone, and is logged once until it works again.
+What is new in a reading of the facts is sent, from a thread of its own (watchers.py). A receiver that hangs
+or fails holds up this thread alone, and is logged once until it works again.
 """
 
 import logging
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import msgspec
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.status.reader import Reader
-from sedge_cloud.status.records import Code, Problem
+from sedge_cloud.status.records import Code, Fleet, Problem
 from sedge_cloud.status.settings import NotifyConfig
-from sedge_cloud.store.database import Store
-from sedge_protocol.errors import StorageError
 
 # What is worth waking somebody for; everything else is on the page.
 TOLD: frozenset[Code] = frozenset({
-    "run_failed", "round_stuck", "round_below_quorum", "device_lost", "disk_low", "disk_full",
+    "broker_down", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
+    "run_failed", "round_stuck", "round_below_quorum", "device_lost",
 })  # fmt: skip
-READ_S = 10.0
 TIMEOUT_S = 20.0
 # A fleet that loses its network loses every device: the first ones are told, and how many more there are.
 MOST = 5
@@ -64,39 +59,17 @@ class Gate:
         ]
 
 
-class Notifier:
-    """Reads and tells from ``start`` to ``close``."""
+class Notices:
+    """Tells the receivers that cloud.toml names what they have not been told yet."""
 
     def __init__(self, cloud: CloudConfig) -> None:
-        self._cloud = cloud
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        self._gate = Gate(cloud.fleet, cloud.notify.every_s)
+        self._send = Sender(cloud.notify)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End soon; a receiver that hangs is not waited for."""
-        self._stop.set()
-        self._thread.join(timeout=1)
-
-    def _run(self) -> None:
-        folder, send = Path(self._cloud.state_dir), Sender(self._cloud.notify)
-        gate = Gate(self._cloud.fleet, self._cloud.notify.every_s)
-        try:
-            store = Store(folder)
-        except StorageError as exc:
-            _log.error("no notices: %s", exc)
-            return
-        reader = Reader(self._cloud.fleet, folder, store)
-        while not self._stop.wait(READ_S):
-            try:
-                for notice in gate.pass_on(reader.read().problems, time.monotonic()):
-                    send(notice)
-            except StorageError as exc:  # the coordinator itself logs what is wrong with its disk
-                _log.debug("no facts: %s", exc)
-        store.close()
+    def __call__(self, facts: Fleet) -> None:
+        """Take a reading."""
+        for notice in self._gate.pass_on(facts.problems, time.monotonic()):
+            self._send(notice)
 
 
 class Sender:

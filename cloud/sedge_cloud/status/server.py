@@ -1,8 +1,8 @@
 """The status page's server: a thread beside the coordinator's loop, which it never waits for or touches.
 
-It reads the store by a connection of its own, at most once a second and only while somebody looks, so the
-loop's share of the cost is what the interpreter takes. What an operator may do from the page is done by the
-functions of the command line, on that connection; the loop notices as it notices the command line.
+It shares one reading of the facts with the problem log (snapshot.py), so the loop's share of the cost is
+what the interpreter takes. What an operator may do from the page is done by the functions of the command
+line, on a store of its own; the loop notices as it notices the command line.
 
     /              the page                /api/fleet       all facts       /events   changes, server-sent
     /confirm       before an action        /api/runs/NAME   one run         /metrics  Prometheus
@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -32,16 +33,13 @@ from sedge_cloud.status import actions, page
 from sedge_cloud.status.guard import Guard, is_same_origin
 from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.openapi import document
-from sedge_cloud.status.reader import Reader
-from sedge_cloud.status.records import Fleet, essence
+from sedge_cloud.status.records import Fleet
+from sedge_cloud.status.snapshot import FRESH_S, Snapshot
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
-# Facts are read again after this, however many look; a stream says so at least once in BEAT_S.
-FRESH_S, BEAT_S = 1.0, 15.0
-# Of a large fleet they are read again so much later that reading and drawing take at most this share of a
-# processor, which the coordinator's loop shares; but no later than this.
-SHARE, STALE_S = 0.01, 5.0
+# A stream says at least so often that there is nothing new.
+BEAT_S = 15.0
 # More open streams than this are refused: each has a page that also works by itself.
 MAX_STREAMS = 64
 # A form of the page is far smaller.
@@ -49,63 +47,31 @@ MAX_FORM_BYTES = 4096
 _log = logging.getLogger("sedge.http")
 
 
-class Snapshot:
-    """The facts as last read, and how often they have changed. Used by the server's thread alone."""
+class Pages:
+    """The page as it was last drawn: once for all who look. Used by the server's thread alone."""
 
-    def __init__(self, cloud: CloudConfig) -> None:
-        self._cloud = cloud
-        self._reader: Reader | None = None
+    def __init__(self) -> None:
         self._facts: Fleet | None = None
-        self._essence: object = None
-        self._at = 0.0
-        self._cpu = 0.0  # this thread's processor time, in seconds, when they were read
-        self._pages: dict[tuple[str | None, bool], str] = {}
-        self.changes = 0
+        self._drawn: dict[tuple[str | None, bool], str] = {}
 
-    def reader(self) -> Reader:
-        """The reader, on a store of its own. Raises ``StorageError``."""
-        if self._reader is None:  # here: SQLite's connections stay in the thread that opened them
-            folder = Path(self._cloud.state_dir)
-            self._reader = Reader(self._cloud.fleet, folder, Store(folder))
-        return self._reader
-
-    def facts(self) -> Fleet:
-        """The facts, ``FRESH_S`` old, or ``STALE_S`` of a large fleet. Raises ``StorageError``."""
-        spent = time.thread_time() - self._cpu
-        age = max(FRESH_S, min(spent / SHARE, STALE_S))
-        if self._facts is None or time.monotonic() - self._at >= age:
-            self._cpu = time.thread_time()
-            self._facts, self._at = self.reader().read(), time.monotonic()
-            self._pages.clear()
-            now = essence(self._facts)
-            self.changes += now != self._essence
-            self._essence = now
-        return self._facts
-
-    def page(self, run: str | None, all_devices: bool) -> str:
-        """The page with one run, made once for all who look. Raises ``StorageError``."""
-        facts = self.facts()
+    def page(self, facts: Fleet, run: str | None, all_devices: bool) -> str:
+        """The page of these facts with one run."""
+        if facts is not self._facts:
+            self._facts = facts
+            self._drawn.clear()
         key = (run if run is None or facts.run(run) else None), all_devices
-        if key not in self._pages:
-            self._pages[key] = page.status_page(facts, *key)
-        return self._pages[key]
-
-    def expire(self) -> None:
-        """Read again at the next look: something was done."""
-        self._at = 0.0
-
-    def close(self) -> None:
-        """Close the store."""
-        if self._reader is not None:
-            self._reader.store.close()
+        if key not in self._drawn:
+            self._drawn[key] = page.status_page(facts, *key)
+        return self._drawn[key]
 
 
 class StatusServer:
     """Serves the status page of a fleet from ``start`` to ``close``."""
 
-    def __init__(self, cloud: CloudConfig) -> None:
+    def __init__(self, cloud: CloudConfig, snapshot: Snapshot) -> None:
         self._cloud = cloud
-        self._snapshot = Snapshot(cloud)
+        self._snapshot = snapshot
+        self._pages = Pages()
         self._csrf = secrets.token_urlsafe(24)
         self._streams = 0
         token = cloud.http.token()
@@ -143,7 +109,6 @@ class StatusServer:
             self._server.run(sockets=[self._socket])
         except Exception:  # a page that has broken down is no reason for the coordinator to do so
             _log.exception("the status page has ended")
-        self._snapshot.close()
 
     def _app(self) -> Starlette:
         return Starlette(
@@ -166,7 +131,8 @@ class StatusServer:
 
     async def _page(self, request: Request) -> Response:
         query = request.query_params
-        text = self._snapshot.page(query.get("run"), query.get("devices") == "all")
+        facts = self._snapshot.facts()
+        text = self._pages.page(facts, query.get("run"), query.get("devices") == "all")
         return Response(text, media_type="text/html")
 
     async def _script(self, request: Request) -> Response:
@@ -186,7 +152,8 @@ class StatusServer:
             return Response("expected this page's own form\n", status_code=403)
         action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
         _log.warning("%s %s, asked for on the status page", action.verb, action.name)
-        action.do(self._snapshot.reader().store, self._cloud)
+        with closing(Store(Path(self._cloud.state_dir))) as store:
+            action.do(store, self._cloud)
         self._snapshot.expire()
         return RedirectResponse("./", status_code=303)
 

@@ -64,7 +64,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[notify]: who is told of a failed run, a stuck round, a lost device or a low disk."""
+    """[notify]: who is told of a failed run, a stuck round, a lost device or broker, or a low disk."""
 
     webhook: str | None = None
     """A URL that takes JSON."""

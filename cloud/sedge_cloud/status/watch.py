@@ -9,14 +9,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sedge_cloud.status.lines import headline, problem_line, run_lines, value_text
+from sedge_cloud.status.lines import headline, problem_lines, run_lines, value_text
 from sedge_cloud.status.numbers import age
 from sedge_cloud.status.reader import Reader
 from sedge_cloud.status.records import Fleet, RunFacts, essence
 
 EVERY_S = 1.0
-# Closed rounds that are shown of a run, and problems.
-ROUNDS, PROBLEMS = 8, 20
+# Closed rounds that are shown of a run.
+ROUNDS = 8
+_STYLES = {"error": "red", "warning": "yellow"}
 
 
 def watch(reader: Reader, name: str | None) -> None:
@@ -51,14 +52,11 @@ def as_json(reader: Reader, name: str | None) -> None:
 
 def picture(facts: Fleet, name: str | None = None) -> Group:
     """The facts, drawn; all text is plain, so that names cannot draw."""
-    problems = [
-        Text(problem_line(p, facts.at), style="red" if p.severity == "error" else "yellow")
-        for p in facts.problems
-    ]
-    more = len(problems) - PROBLEMS
-    parts: list[Text | Table] = [Text(headline(facts), style="bold"), *problems[:PROBLEMS]]
-    if more > 0:
-        parts.append(Text(f"and {more} more problems", style="dim"))
+    parts: list[Text | Table] = [Text(headline(facts), style="bold")]
+    parts += (
+        Text(line, style=_STYLES.get(line.split()[0], "dim"))
+        for line in problem_lines(facts.problems, facts.at)
+    )
     for run in facts.runs:
         if name == run.run or (name is None and run.status == "running"):
             parts += [Text(), *_run(run, facts)]

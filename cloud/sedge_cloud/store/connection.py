@@ -41,9 +41,11 @@ class Database:
 
     Without ``durable`` nothing is flushed: writes survive the end of the process, but a power cut may
     damage the database. That is for emulation and simulation only.
+
+    It belongs to the thread that opened it. With ``any_thread`` any may call it, one at a time.
     """
 
-    def __init__(self, folder: Path, durable: bool = True) -> None:
+    def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
@@ -53,7 +55,12 @@ class Database:
         self._path = folder / DATABASE_NAME
         with self._errors():
             self._make_private()
-            self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+            self._db = sqlite3.connect(
+                self._path,
+                timeout=BUSY_S,
+                isolation_level=None,
+                check_same_thread=not any_thread,
+            )
         try:
             with self._errors():
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")

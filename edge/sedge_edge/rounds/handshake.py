@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.frame import HEADER
+from sedge_protocol.wire.frame import HEADER, start_time
 from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
@@ -124,7 +124,8 @@ class Handshake:
             return []
         self._warn_at = now + WARN_EVERY_S
         text = (
-            f"ignored the coordinator: its incarnation is {incarnation}, expected at least {newest}, which "
-            "it had before. If its state was wiped, restart this agent; if not, somebody replays old frames"
+            f"ignored the coordinator: its start at {start_time(incarnation)} by its clock is before "
+            f"the one at {start_time(newest)} that was heard already. If its state was wiped, restart "
+            "this agent; if not, somebody replays old frames"
         )
         return [Note(logging.WARNING, text)]

@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
 from sedge_protocol.errors import FrameError, LocalError, VersionError
 
 MAGIC = b"SG"
@@ -189,6 +191,11 @@ def latest_incarnation(clock_s: float) -> int:
     """The highest start count that a coordinator accepts from a device at this Unix time."""
     is_set = EARLIEST_CLOCK_S <= clock_s <= LATEST_CLOCK_S
     return int(clock_s) + MAX_AHEAD_S if is_set else LATEST_CLOCK_S
+
+
+def start_time(incarnation: int) -> str:
+    """When a start was, by the sender's clock, for people: a start count is at least its Unix seconds."""
+    return str(np.datetime64(incarnation, "s")).replace("T", " ") + " UTC"
 
 
 class ReplayWindow:

@@ -17,6 +17,7 @@ from sedge_protocol.wire.frame import (
     ReplayWindow,
     open_frame,
     seal,
+    start_time,
 )
 from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_body, encode_body
 
@@ -89,10 +90,9 @@ class Peer:
         if frame.kind is Kind.CHUNK:
             return frame, None
         if frame.incarnation > latest:
-            count = f"start count {frame.incarnation} is above {latest}"
-            text = f"frame.incarnation: {count}, half a year ahead of our clock"
             raise FrameError(
-                f"{text}. Set the clock that is wrong and restart, or `device reissue`"
+                f"frame.incarnation: a start at {start_time(frame.incarnation)} by its clock, half a "
+                "year or more ahead of ours. Set the clock that is wrong and restart, or `device reissue`"
             )
         if frame.kind is not Kind.GOODBYE and not self.window.accept(frame):
             if not self._answers(frame):

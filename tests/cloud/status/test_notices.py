@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.status import notices
-from sedge_cloud.status.notices import MOST, Gate, Notice, Notifier, Sender
+from sedge_cloud.status import beside as beside_module
+from sedge_cloud.status import notices, snapshot
+from sedge_cloud.status.notices import MOST, Gate, Notice, Sender
 from sedge_cloud.status.records import Code, Problem
 from sedge_cloud.status.settings import NotifyConfig
 
@@ -88,7 +89,8 @@ def test_both_ways_get_it_and_a_failure_is_logged_once(
 def test_the_thread_tells_what_the_store_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "READ_S", 0.01)
+    monkeypatch.setattr(beside_module, "NOTICE_S", 0.01)
+    monkeypatch.setattr(snapshot, "FRESH_S", 0.0)
     told, seen = threading.Event(), list[Problem]()
 
     def post(url: str, body: bytes) -> None:
@@ -98,8 +100,6 @@ def test_the_thread_tells_what_the_store_has(
     monkeypatch.setattr(notices, "_post", post)
     monkeypatch.setattr("sedge_cloud.status.problems.ENOUGH_FREE_BYTES", 2**80)
     settings = NotifyConfig("http://example.invalid")
-    notifier = Notifier(CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings))
-    notifier.start()
-    assert told.wait(10)
-    notifier.close()
-    assert seen[0].code == "disk_low"
+    with beside_module.beside(CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings)):
+        assert told.wait(10)
+    assert {problem.code for problem in seen} == {"coordinator_silent", "disk_low"}

@@ -142,7 +142,12 @@ def full(seen: Seen) -> None:
         ),
         (gated, "device_waits", "b", "waits: 31 % battery; round 1"),
         (unable, "device_unable", "c", "lacks a backend of"),
-        (wrong_clock, "device_unheard", "c", "start count 1 is below 900"),
+        (
+            wrong_clock,
+            "device_unheard",
+            "c",
+            "start at 1970-01-01 00:00:01 UTC by its clock is before",
+        ),
         (forged, "device_unheard", "c", "is not heard"),
         (slow, "device_slow", "c", "the others trained in 2.0 s; round 1 waits for it"),
         (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),

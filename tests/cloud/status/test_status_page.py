@@ -1,20 +1,142 @@
-"""The page in a real browser, wide and narrow, with and without script; screenshots go to $SEDGE_SHOTS."""
+"""The page: a stranger's questions, from its text; and in a real browser, wide and narrow.
 
+Screenshots go to $SEDGE_SHOTS.
+"""
+
+import html
+import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from tests.cloud.helper import CONFIG, FLEET, a_hello
+import numpy as np
+import pytest
+from tests.cloud.helper import CONFIG, FLEET, a_hello, random_theta, report_for
 from tests.cloud.status.browser import Browser
 from tests.cloud.status.seen import Seen
 
-from sedge_cloud.config import CloudConfig
+from sedge_cloud.config import CloudConfig, RobustConfig
+from sedge_cloud.status.live import HISTORY
+from sedge_cloud.status.page import status_page
 from sedge_cloud.status.server import StatusServer
 from sedge_cloud.status.settings import HttpConfig
+from sedge_cloud.status.snapshot import Snapshot
+from sedge_protocol.codec import SparseVector, encode
+from sedge_protocol.wire.update import Metrics, encode_update
 
 WIDTHS = (1200, 400)
 LONG = "l" * 16  # as long as these tests can make one
 NAMES = ("a", "b", "c", LONG)
+HOSTILE, WORSE, GONE = "evil", "worse", "gone"
+# Two groups, whose changes lie in different places, and who is not as the others.
+LIVED = ("a1", "a2", "a3", WORSE, "b1", "b2", "b3", GONE, HOSTILE)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser may take its time: no sign of life comes meanwhile."""
+    monkeypatch.setattr("sedge_cloud.status.live.SILENT_S", 3600.0)
+
+
+@contextmanager
+def served(seen: Seen) -> Iterator[str]:
+    """The address of the page of a fleet."""
+    cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
+    snapshot = Snapshot(cloud)
+    server = StatusServer(cloud, snapshot)
+    server.start()
+    yield f"http://127.0.0.1:{server.port}/"
+    server.close()
+    snapshot.close()
+    seen.cloud.store.close()
+
+
+@pytest.fixture
+def lived(tmp_path: Path) -> Seen:
+    """A FedCAC run with a past: round 7 is open, one device has gone, one gets worse, one is hostile."""
+    options = {"strategy": "fedcac", "num_rounds": 20, "robust": RobustConfig()}
+    seen = Seen(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options), LIVED)
+    hour = 3600
+    with (seen.state / HISTORY).open("a") as history:
+        for hours, used in ((2, 10**6), (1, 3 * 10**6)):
+            line = {"at": seen.wall() - hours * hour, "event": "disk", "used": used, "free": 0}
+            history.write(json.dumps(line) + "\n")
+    seen.cloud.hello(codecs=("remember",))
+    for number in range(1, 7):
+        for i, name in enumerate(LIVED):
+            answer(seen, name, i, number)
+        seen.cloud.poll()
+        seen.record()
+    seen.gone(GONE)
+    return seen
+
+
+def answer(seen: Seen, name: str, seed: int, number: int) -> None:
+    """A device's update of a round: its group's half of the model changes."""
+    delta = random_theta(seed) * np.float32(0.01)
+    half = delta.size // 2
+    delta[half:] *= name[0] != "a"
+    delta[:half] *= name[0] == "a"
+    if name == HOSTILE:
+        delta = random_theta(seed) * np.float32(1e6)
+    accuracy = 0.9 - 0.1 * number if name == WORSE else 0.6 + 0.03 * number
+    order = seen.cloud.order(name)
+    report = report_for(
+        order, before=Metrics(0.5, accuracy, 10), after=Metrics(0.4, accuracy + 0.05, 10)
+    )
+    payload = encode(SparseVector(delta.size, None, delta)) if order.work.upload else b""
+    seen.cloud.upload(name, encode_update(report, payload))
+
+
+def text_of(page: str, section: str) -> str:
+    """The text of a section as a reader sees it, a row or paragraph a line."""
+    part = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
+    part = " ".join(part.split())
+    for end in ("</tr>", "</p>", "</li>", "</div>", "</dd>"):
+        part = part.replace(end, "\n")
+    lines = html.unescape(re.sub(r"<[^>]*>", " ", part.replace("\u00a0", " "))).splitlines()
+    return "\n".join(filter(None, (" ".join(line.split()) for line in lines)))
+
+
+def test_a_strangers_questions_are_answered(lived: Seen) -> None:
+    page = status_page(lived.facts())
+    run = text_of(page, "run")
+    # Who blocks round 7?
+    assert "Round 7 (train), open for" in run and "0 of 9 updates" in run
+    assert f"\n{GONE} is offline" in run
+    # Which layers are personal?
+    assert re.search(r"^body.weight \d[\d,]* \d+\.\d %$", run, re.M), run
+    # How much disk next month?
+    assert re.search(r"^In 30 days [\d.]+ MB used, [\d.]+ \w+ free", text_of(page, "disk"), re.M)
+    # Which device gets worse?
+    worst = f"{WORSE} gets worse: 30 points less before training than it had"
+    assert worst in text_of(page, "problems")
+    assert re.search(rf"^{WORSE} online .* -30.0", text_of(page, "devices"), re.M)
+    # Who sends what nobody else does, and who learns with whom?
+    hostile = f"{HOSTILE} its update of round 6 was unlike the others and counted next to nothing"
+    assert hostile in text_of(page, "problems")
+    assert re.search(r"^a1 a2, a3$", run, re.M), run
+    lived.cloud.store.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path, width: int) -> None:
+    lived.record()
+    with served(lived) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url, width)
+        browser.until("document.getElementById('live').textContent === 'live'")
+        browser.until(
+            "(document.querySelector('#rounds').open = true)"
+            f" && document.querySelector('#rounds').innerText.includes('distrusted: {HOSTILE}')"
+        )
+        wide = browser.value("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{wide} pixels too wide"
+        assert "Who learns with whom" in browser.value("document.querySelector('#run').innerText")
+        shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
+        browser.picture(shots / f"groups-{width}.png")
 
 
 def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
@@ -28,13 +150,8 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
     seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits=why))
     seen.gone(LONG)
     seen.record()
-    server = StatusServer(
-        CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
-    )
-    server.start()
     shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
-    url = f"http://127.0.0.1:{server.port}/"
-    with Browser(tmp_path / "profile") as browser:
+    with served(seen) as url, Browser(tmp_path / "profile") as browser:
         for width in WIDTHS:
             for scripts in (True, False):
                 browser.open(url, width, scripts=scripts)
@@ -53,5 +170,3 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
         browser.open(f"{url}confirm?verb=stop&name=run", 400)
         browser.value("setTimeout(() => document.querySelector('button').click()) && 0")
         browser.until("document.querySelector('#run .chip.stopped') !== null")
-    server.close()
-    seen.cloud.store.close()

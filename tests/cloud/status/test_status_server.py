@@ -3,18 +3,24 @@
 import base64
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.helper import FLEET, RUN
 from tests.cloud.status.seen import Seen
 
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.status.metrics import exposition
+from sedge_cloud.status.records import Code
 from sedge_cloud.status.server import StatusServer
 from sedge_cloud.status.settings import HttpConfig
+from sedge_cloud.status.snapshot import Snapshot
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 
@@ -34,7 +40,8 @@ class Site:
         path.write_text(token or "")
         http_config = HttpConfig("127.0.0.1:0", str(path) if token else None)
         cloud = CloudConfig(fleet=FLEET, state_dir=str(self.seen.state), http=http_config)
-        self.server = StatusServer(cloud)
+        self.snapshot = Snapshot(cloud)
+        self.server = StatusServer(cloud, self.snapshot)
         self.server.start()
 
     def ask(
@@ -61,6 +68,7 @@ class Site:
     def close(self) -> None:
         """End both."""
         self.server.close()
+        self.snapshot.close()
         self.seen.cloud.store.close()
 
 
@@ -90,6 +98,21 @@ def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
     assert all("device" not in s.labels for f in families.values() for s in f.samples)
 
 
+@pytest.mark.parametrize("name", ["sedge-grafana.json", "sedge-alerts.yml"])
+def test_what_board_and_alerts_ask_for_is_there(site: Site, name: str) -> None:
+    site.seen.cloud.hello("b")
+    site.seen.round("a", "b", "c")  # with a closed round and an open one
+    facts = site.seen.facts()
+    grown = msgspec.structs.replace(facts.disk, daily=1e6)  # which takes an hour to know
+    text = exposition(msgspec.structs.replace(facts, disk=grown))[0].decode()
+    known = {s.name for f in text_string_to_metric_families(text) for s in f.samples}
+    asked = (Path(__file__).parents[3] / "docs" / name).read_text()
+    names = set(re.findall(r"\bsedge_\w+", asked))
+    assert len(names) > 3 and names <= known
+    for codes in re.findall(r'code=~\\?"([^"\\]*)', asked):
+        assert set(codes.split("|")) <= set(get_args(Code))
+
+
 def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
     document = json.loads(site.ask("/api/openapi.json")[1])
     schemas = document["components"]["schemas"]
@@ -103,7 +126,7 @@ def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
 def test_health_follows_the_service(site: Site) -> None:
     assert site.ask("/healthz") == (200, "ok\n")
     site.seen.recorder.close()
-    site.server._snapshot.expire()
+    site.snapshot.expire()
     assert site.ask("/healthz", {"Host": "balancer"}) == (503, "silent\n")
 
 
@@ -179,16 +202,15 @@ def test_a_stream_tells_when_a_round_closes(site: Site) -> None:
 
 
 def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = site.server._snapshot
     site.ask("/")
-    monkeypatch.setattr("sedge_cloud.status.server.FRESH_S", 1e9)
-    read = reader.facts()
+    monkeypatch.setattr("sedge_cloud.status.snapshot.FRESH_S", 1e9)
+    read = site.snapshot.facts()
     threads = [threading.Thread(target=site.ask, args=("/",)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert reader._facts is read
+    assert site.snapshot.facts() is read
 
 
 def test_what_devices_say_is_text(tmp_path: Path) -> None:
@@ -209,4 +231,4 @@ def test_what_devices_say_is_text(tmp_path: Path) -> None:
 def test_a_taken_port_is_one_line(site: Site) -> None:
     listen = HttpConfig(f"127.0.0.1:{site.server.port}")
     with pytest.raises(ConfigError, match=r"http\.listen: .* expected an address to bind"):
-        StatusServer(CloudConfig(fleet=FLEET, http=listen))
+        StatusServer(CloudConfig(fleet=FLEET, http=listen), site.snapshot)

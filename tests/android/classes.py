@@ -1,4 +1,4 @@
-"""The Java sources beyond the core that run without Android, compiled once, and a JVM to run them in."""
+"""The library's sources that run without Android, compiled once, and a JVM to run them in."""
 
 import tempfile
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.android.java import JAVA, run
 
-from android.build import HERE, compile_java, sources
+from android.build import HERE, compile_java
 
 # The library without its schedule. Its tests have stand-ins of Android's classes and of the AARs'.
 PLAIN = (
@@ -35,7 +35,7 @@ def with_backends(class_path: str) -> str:
     plain = [f for p in paths for f in (sorted(p.rglob("*.java")) if p.is_dir() else [p])]
     folder = Path(tempfile.mkdtemp(prefix="sedge-classes-"))
     core = [Path(part) for part in class_path.split(":")]
-    return f"{compile_java([*sources('jvm'), *plain], core, folder)}:{class_path}"
+    return f"{compile_java(plain, core, folder)}:{class_path}"
 
 
 def java(

@@ -8,6 +8,7 @@ from tests.android.java import junit
 TESTS = (
     "AgentTest",
     "VectorsTest",
+    "host.LinkTest",
     "rounds.HostileCoordinatorTest",
     "rounds.SimulationTest",
 )

@@ -121,7 +121,8 @@ public class AgentTest {
     public void aStateFolderHasOneAgent() throws Exception {
         File state = new File(folder.getRoot(), "state");
         Agent first = agent(state);
-        assertTrue(assertThrows(StorageError.class, () -> agent(state)).getMessage().contains("lock"));
+        assertEquals(state + ": this process is using this state folder",
+                assertThrows(StorageError.class, () -> agent(state)).getMessage());
         first.stop();
         first.run();
         agent(state).runUntilIdle(0);

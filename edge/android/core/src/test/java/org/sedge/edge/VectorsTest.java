@@ -172,7 +172,7 @@ public class VectorsTest {
                 blob[i] = (byte) (31 * i + (i >> 8));
             }
             Manifest made = Manifest.describe(blob, integer(given, "chunk_bytes"));
-            Manifest read = Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed")));
+            Manifest read = Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed"), Manifest.TYPE));
             for (Manifest manifest : Arrays.asList(made, read)) {
                 assertEquals(given.get("packed"), Hex.encode(MsgPack.pack(manifest)));
                 assertEquals(given.get("transfer"), Hex.encode(manifest.transfer));
@@ -180,7 +180,7 @@ public class VectorsTest {
         });
         all(FRAMES, "refused_manifests", given -> {
             try {
-                Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed")));
+                Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed"), Manifest.TYPE));
             } catch (IllegalArgumentException expected) {
                 return;
             }
@@ -214,7 +214,7 @@ public class VectorsTest {
     }
 
     private static Struct message(Kind kind, Object json) {
-        return kind.schema.read(MsgPack.unpack(MsgPack.pack(native_(json))));
+        return kind.schema.decode(MsgPack.pack(native_(json)));
     }
 
     /** JSON back to bytes, where it says so. */

@@ -76,6 +76,9 @@ public class HostileCoordinatorTest {
         public void disconnected(String reason) { }
 
         @Override
+        public void trouble(String text) { }
+
+        @Override
         public void training(String run, int round) { }
 
         @Override

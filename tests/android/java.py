@@ -14,7 +14,7 @@ JAVA = ("java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def compiled(folder: Path) -> str:
-    """Compile core, JVM's part and tests as Java 8. Returns the class path. Fails the test for a warning."""
+    """Compile core, JVM part and tests as Java 8. Gives the class path. Fails the test for a warning."""
     lacking = [name for name in LIBRARIES if not (JARS / name).exists()]
     assert not lacking, f"{lacking}: apt-get install {PACKAGES}"
     libraries = ":".join(str(JARS / name) for name in LIBRARIES)

@@ -84,6 +84,9 @@ public final class Main {
         } catch (IllegalArgumentException error) {
             throw new ConfigError(secretFile + ": secret", "'no hexadecimal number'", "64 hex digits");
         }
+        if (secret.length != 32) {
+            throw new ConfigError(secretFile + ": secret", "'" + secret.length + " bytes'", "64 hex digits");
+        }
         String ca = values.containsKey("broker.ca_file") ? text(file(folder, values, "broker.ca_file")) : null;
         try {
             return new AgentConfig(values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca);

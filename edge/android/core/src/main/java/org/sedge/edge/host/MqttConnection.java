@@ -29,8 +29,7 @@ import javax.net.ssl.TrustManagerFactory;
 /**
  * One connection to the broker in MQTT 3.1.1, as far as the protocol has it: a clean session, a will, QoS 0.
  *
- * <p>That is ten kinds of packets. The one Java client that Debian has brings three further libraries for the rest, and
- * has had no release since 2019.
+ * <p>That is ten kinds of packets. The one Java client that Debian 12 has brings two further libraries for the rest.
  */
 public final class MqttConnection {
     /** The largest packet that brokers of this protocol take (WIRE.md, 1.8). */

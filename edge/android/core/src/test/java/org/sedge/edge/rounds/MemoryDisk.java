@@ -25,6 +25,8 @@ final class MemoryDisk implements Blobs, DurableBytes {
     private byte[] journal;
     /** Operations until the kill; 0 or less: never. */
     int fuse;
+    /** Whether it has no room for a download. */
+    boolean full;
     /** Which operations the disk refuses; null: none. */
     Random refusals;
 
@@ -106,6 +108,9 @@ final class MemoryDisk implements Blobs, DurableBytes {
     @Override
     public BitSet openPart(Manifest manifest) throws StorageError {
         write();
+        if (full) {
+            throw new StorageError("disk full", null);
+        }
         byte[] part = parts.get(Hex.encode(manifest.sha256));
         BitSet held = new BitSet();
         for (int i = 0; part != null && i < manifest.count; i++) {

@@ -19,6 +19,7 @@ import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Json;
 import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.OnnxProgram;
@@ -36,6 +37,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -161,6 +163,31 @@ public class VectorsTest {
             assertEquals(given.get("up"), Hex.encode(keys.up));
             assertEquals(given.get("down"), Hex.encode(keys.down));
             assertEquals(given.get("password"), keys.password);
+        });
+    }
+
+    @Test
+    public void layouts() {
+        all(FRAMES, "layouts", given -> {
+            List<Object> tensors = new ArrayList<>();
+            long offset = 0;
+            for (Object one : (List<?>) given.get("tensors")) {
+                List<?> tensor = (List<?>) one;
+                Map<String, Object> row = new HashMap<>();
+                row.put("name", tensor.get(0));
+                row.put("shape", tensor.get(1));
+                row.put("role", tensor.get(2));
+                row.put("offset", offset);
+                tensors.add(row);
+                long elements = 1;
+                for (Object extent : (List<?>) tensor.get(1)) {
+                    elements *= (Long) extent;
+                }
+                offset += elements;
+            }
+            Layout layout = Layout.TYPE.read(Collections.singletonMap("tensors", tensors));
+            assertEquals(given.get("hash"), Hex.encode(layout.hash));
+            assertEquals(offset, layout.size);
         });
     }
 

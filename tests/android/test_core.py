@@ -11,6 +11,7 @@ TESTS = (
     "VectorsTest",
     "host.LinkTest",
     "rounds.HostileCoordinatorTest",
+    "rounds.RoundVectorsTest",
     "rounds.SimulationTest",
 )
 

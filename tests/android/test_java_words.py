@@ -3,6 +3,7 @@
 import logging
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,14 @@ def test_both_say_the_same(
     assert java
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:10], lambda data: data[:-1] + b"\xff"])
+@pytest.mark.parametrize(("length", "end"), [(10, b""), (-1, b"\xff")])
 def test_a_damaged_journal_is_the_same_error(
-    damage: Callable[[bytes], bytes], pair: tuple[Harness, Harness]
+    length: int, end: bytes, pair: tuple[Harness, Harness]
 ) -> None:
     said: list[str] = []
     for harness in pair:
         path = harness.folder / "journal"
-        path.write_bytes(damage(path.read_bytes()))
+        path.write_bytes(path.read_bytes()[:length] + end)
         with pytest.raises(StorageError) as error:
             harness.start()
         said.append(str(error.value).replace(str(harness.folder), "FOLDER"))
@@ -267,10 +268,8 @@ def test_a_broker_that_refuses_is_the_same_line(
 ) -> None:
     monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
     said: list[str] = []
-    for answer, ask in (
-        (new, reason_in_python),
-        (old, lambda url: reason_in_java(class_path, url)),
-    ):
+    asks = reason_in_python, partial(reason_in_java, class_path)
+    for answer, ask in zip((new, old), asks, strict=True):
         broker = FakeBroker(answer, hangs_up=hangs_up)
         try:
             url = broker.settings.url

@@ -1,4 +1,4 @@
-"""The Java sources beyond the core that run without Android, compiled once, and a JVM to run them in."""
+"""The library on stand-ins of Android's classes, compiled once, and a JVM to run it in."""
 
 import tempfile
 from collections.abc import Sequence
@@ -7,35 +7,19 @@ from pathlib import Path
 
 from tests.android.java import JAVA, run
 
-from android.build import HERE, compile_java, sources
+from android.build import HERE, compile_java
 
-# The library without its schedule. Its tests have stand-ins of Android's classes and of the AARs'.
-PLAIN = (
-    *(
-        f"library/src/main/java/org/sedge/android/{name}.java"
-        for name in (
-            "Backends",
-            "Membership",
-            "Progress",
-            "RoundLog",
-            "TrainingNotice",
-            "TrainingService",
-        )
-    ),
-    "library/src/main/java/org/sedge/executorch",
-    "library/src/main/java/org/sedge/onnxruntime",
-    "library/src/jvm/java",
-)
+# The library, with stand-ins of Android's classes and of the AARs'.
+PLAIN = ("library/src/main/java", "library/src/jvm/java")
 
 
 @lru_cache(maxsize=1)
 def with_backends(class_path: str) -> str:
     """The class path of the core, and of these beside it."""
-    paths = [HERE / name for name in PLAIN]
-    plain = [f for p in paths for f in (sorted(p.rglob("*.java")) if p.is_dir() else [p])]
+    plain = [path for name in PLAIN for path in sorted((HERE / name).rglob("*.java"))]
     folder = Path(tempfile.mkdtemp(prefix="sedge-classes-"))
     core = [Path(part) for part in class_path.split(":")]
-    return f"{compile_java([*sources('jvm'), *plain], core, folder)}:{class_path}"
+    return f"{compile_java(plain, core, folder)}:{class_path}"
 
 
 def java(

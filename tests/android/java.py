@@ -1,10 +1,10 @@
-"""The Java core and its tests, compiled once for a session, and what runs them."""
+"""The Java core with what a JVM needs besides, and its tests: compiled once, and what runs them."""
 
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-CORE = Path(__file__).parents[2] / "edge" / "android" / "core"
+CORE, JVM = (Path(__file__).parents[2] / "edge" / "android" / name for name in ("core", "jvm"))
 VECTORS = Path(__file__).parents[1] / "vectors"
 JARS = Path("/usr/share/java")
 PACKAGES = "openjdk-17-jdk-headless junit4 libzstd-jni-java"
@@ -14,14 +14,17 @@ JAVA = ("java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def compiled(folder: Path) -> str:
-    """Compile the core and its tests as Java 8. Returns the class path. Fails the test for a warning."""
+    """Compile core, JVM part and tests as Java 8. Gives the class path. Fails the test for a warning."""
     lacking = [name for name in LIBRARIES if not (JARS / name).exists()]
     assert not lacking, f"{lacking}: apt-get install {PACKAGES}"
     libraries = ":".join(str(JARS / name) for name in LIBRARIES)
-    product = [*map(str, sorted((CORE / "src" / "main").rglob("*.java")))]
-    tests = [*map(str, sorted((CORE / "src" / "test").rglob("*.java")))]
+    product, host, tests = (
+        [*map(str, sorted(path.rglob("*.java")))]
+        for path in (CORE / "src" / "main", JVM / "src" / "main", CORE / "src" / "test")
+    )
     options = ("javac", "--release", "8", "-Xlint:all,-options", "-Werror", "-d", str(folder))
     run([*options, *product])  # against nothing but the standard library
+    run([*options, "-cp", str(folder), *host])
     run([*options, "-cp", f"{folder}:{libraries}", *tests])
     return f"{folder}:{libraries}"
 

@@ -9,7 +9,7 @@ from tests.android import class_means
 from tests.android.java import JAVA
 from tests.system.harness import RealFleet
 
-MAIN = "org.sedge.edge.host.Main"
+MAIN = "org.sedge.jvm.Main"
 MEANS = "org.sedge.edge.backends.ClassMeans"
 
 

@@ -13,6 +13,9 @@ from tests.system.test_mosquitto_conf import Authority
 from sedge_cloud.admin.enrolment import join_text
 from sedge_cloud.config import BrokerConfig, CloudConfig
 
+# Bytes in version 40 of ISO/IEC 18004, at the lowest error correction.
+LARGEST_QR_CODE = 2953
+
 
 def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) -> None:
     """E7 of protocol/spec/enrolment.md, from the coordinator's own function to the app's field."""
@@ -26,6 +29,7 @@ def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) 
     texts.append(f"  {join_text(cloud, 'phone-1', tmp_path)}\n")
     refused = ["", "https://broker.example", texts[0][:-30], texts[0].replace("sedge:", "sedge:!")]
     said = java(class_path, "org.sedge.android.ReadJoinText", *texts, *refused)
+    assert all(len(text.strip()) <= LARGEST_QR_CODE for text in texts)
     secret = bytes(range(32)).hex()
     assert said[:2] == [
         f"phone-1 home mqtt://10.0.0.1 {secret} no authority",
@@ -55,6 +59,31 @@ def test_the_log_keeps_the_last_hundred_rounds(class_path: str, tmp_path: Path) 
     assert rounds[0] == "103000 first 103 mean absolute error 0.250 0.5 2000 3000 one line\ttab"
     assert rounds[1] == "102000 first 102 accuracy 25.0 % NaN 2000 3000 one line\ttab"
     assert rounds[-1] == "4000 first 4 mean absolute error 0.250 NaN 2000 3000 one line\ttab"
+
+
+def test_android_is_asked_for_what_the_conditions_say(class_path: str) -> None:
+    said = java(class_path, "org.sedge.android.ScheduleJobs")
+    other = "RunJobs, any network, every 900 s, over restarts"
+    assert said == [
+        "[RunJobs, charging, unmetered, idle, every 3600 s, over restarts]",
+        f"[{other}]",
+        f"[{other}, RunJobs, any network, within 0 ms]",
+        "[]",
+        "Android refused the job; is the service in the manifest?",
+    ]
+
+
+def test_the_notification_is_of_the_round_that_trains(class_path: str, tmp_path: Path) -> None:
+    said = java(class_path, "org.sedge.android.TellProgress", tmp_path / "rounds")
+    assert said == [
+        "foreground: Round 1 of first",
+        "notification: Round 1 of second",  # where Android refuses the foreground
+        "Round 1 of first is done.",
+        "closed",
+        "Nothing to do; waiting for the next round.",
+        "the coordinator refuses: revoked",
+        "the coordinator refuses: revoked",
+    ]
 
 
 def test_a_damaged_log_begins_anew(class_path: str, tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
-from tests.android.java import junit
+from tests.android.java import CORE, junit
 
+PAGE = Path(__file__).parents[2] / "docs" / "android.md"
 TESTS = (
     "AgentTest",
     "VectorsTest",
+    "host.LinkTest",
     "rounds.HostileCoordinatorTest",
+    "rounds.RoundVectorsTest",
     "rounds.SimulationTest",
 )
 
@@ -18,3 +21,11 @@ def test_on_the_jvm(class_path: str, tmp_path: Path, test: str) -> None:
     output = junit(class_path, f"org.sedge.edge.{test}", tmp_path)
     print(output)
     assert "OK (" in output
+
+
+def test_the_page_says_how_large_the_core_is(capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted((CORE / "src" / "main").rglob("*.java"))
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    with capsys.disabled():
+        print(f"\nthe core in Java: {lines} lines in {len(files)} files")
+    assert f"**The core has {round(lines, -2):,} lines**" in PAGE.read_text()

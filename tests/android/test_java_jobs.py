@@ -213,7 +213,11 @@ def test_two_rounds_end_in_the_same_updates(
     pair = Pair(kind, tmp_path, library)
     orders = pair.orders(2)
     expected = pair.in_python(orders)
+    programs = tmp_path / "java" / "programs"
+    programs.mkdir()
+    (programs / "of an earlier job").write_bytes(b"")
     *names, _ = pair.in_java(orders, class_path)
+    assert len(list(programs.iterdir())) == 1  # a .pte has both
     assert [len(name) for name in names] == [64, 64], names
     made = [pair.blobs["java"].read(bytes.fromhex(name)) for name in names]
     for update, wanted in zip(made, expected, strict=True):
@@ -286,10 +290,11 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
 
 
 def test_a_round_of_the_cnn_fits_a_small_heap(
-    class_path: str, library: Path, tmp_path: Path
+    class_path: str, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The demo's 4-layer CNN on 100 images, in less heap than any phone gives an app."""
     pair = Pair("cnn", tmp_path, library, examples=100)
     name, memory = pair.in_java(pair.orders(1), class_path, "-Xmx24m")
-    print(f"{pair.theta.size} parameters: {memory} bytes")
+    with capsys.disabled():
+        print(f"\na round of the CNN in Java, {pair.theta.size} parameters: {memory} bytes")
     assert len(name) == 64

@@ -14,5 +14,5 @@ public class Service extends Context {
         System.out.println("foreground: " + notification.text);
     }
 
-    public final void stopForeground(boolean remove) {}
+    public void stopForeground(boolean remove) {}
 }

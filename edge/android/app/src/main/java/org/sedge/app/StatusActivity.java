@@ -11,6 +11,7 @@ import android.view.View;
 import android.widget.ArrayAdapter;
 import android.widget.ListView;
 import android.widget.TextView;
+import android.widget.Toast;
 
 import org.sedge.android.Conditions;
 import org.sedge.android.Membership;
@@ -54,7 +55,11 @@ public final class StatusActivity extends Activity {
         findViewById(R.id.train).setOnClickListener(new View.OnClickListener() {
             @Override
             public void onClick(View view) {
-                Conditions.trainNow(StatusActivity.this, FileTraining.class);
+                try {
+                    Conditions.trainNow(StatusActivity.this, FileTraining.class);
+                } catch (IllegalStateException error) {
+                    Toast.makeText(StatusActivity.this, error.getMessage(), Toast.LENGTH_LONG).show();
+                }
             }
         });
     }

@@ -32,6 +32,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
@@ -61,6 +62,7 @@ public final class Agent {
     private final SecureRandom random = new SecureRandom();
     /** Few, as each may hold a chunk: a link that is faster than the disk waits. */
     private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
+    private final CountDownLatch ended = new CountDownLatch(1);
     private volatile boolean stopping;
     private volatile boolean idle;
     private final BooleanSupplier isStopping = new BooleanSupplier() {
@@ -87,7 +89,7 @@ public final class Agent {
         Examples[] parts = examples.split(TEST_FRACTION, 0);
         File programs = new File(stateFolder, "programs");
         Disk.makeFolder(programs);
-        lockFile = locked(new File(stateFolder, "lock"));
+        lockFile = locked(stateFolder);
         boolean opened = false;
         try {
             BlobFolder blobs = new BlobFolder(stateFolder);
@@ -116,9 +118,9 @@ public final class Agent {
                 .with(Hello.MEMORY_MB, Machine.memoryMb());
     }
 
-    private static RandomAccessFile locked(File file) throws StorageError {
+    private static RandomAccessFile locked(File folder) throws StorageError {
         try {
-            RandomAccessFile open = new RandomAccessFile(file, "rw");
+            RandomAccessFile open = new RandomAccessFile(new File(folder, "lock"), "rw");
             FileLock lock = null;
             try {
                 lock = open.getChannel().tryLock();
@@ -131,11 +133,11 @@ public final class Agent {
                 return open;
             }
         } catch (OverlappingFileLockException inThisProcess) {
-            throw new StorageError("lock " + file + ": another agent of this process has it", inThisProcess);
+            throw new StorageError(folder + ": this process is using this state folder", inThisProcess);
         } catch (IOException error) {
-            throw new StorageError("lock " + file + ": " + error, error);
+            throw new StorageError(folder + ": " + error.getMessage(), error);
         }
-        throw new StorageError("lock " + file + ": another agent has it", null);
+        throw new StorageError(folder + ": another process is using this state folder", null);
     }
 
     /** Works until {@link #stop}. */
@@ -153,13 +155,30 @@ public final class Agent {
         return idle;
     }
 
-    /** Ends {@link #run} from another thread: a training stops at its next step, and goes on from there next time. */
+    /**
+     * Ends {@link #run} from another thread: a training stops at its next step, and goes on from there next time. A
+     * link that takes no bytes is cut.
+     */
     public void stop() {
         stopping = true;
         tasks.offer(new Runnable() { // wakes it
             @Override
             public void run() { }
         });
+        Thread watch = new Thread("sedge-stop") {
+            @Override
+            public void run() {
+                try {
+                    while (!ended.await(1, TimeUnit.SECONDS)) {
+                        link.cutIfStuck();
+                    }
+                } catch (InterruptedException error) {
+                    interrupt(); // nobody's wish; the link's own silence ends it then
+                }
+            }
+        };
+        watch.setDaemon(true);
+        watch.start();
     }
 
     /** Whether the coordinator has welcomed the device, and there has been neither order nor update for a while. */
@@ -177,7 +196,9 @@ public final class Agent {
                 double due = Math.min(Math.min(deadline, now + 1), Double.isNaN(core.timer()) ? now + 1 : core.timer());
                 next(Math.max(due - Link.now(), 0));
             }
-            stopping = true;
+            if (!stopping) {
+                stop();
+            }
             while (worker != null) { // it ends at its next step
                 next(1);
             }
@@ -185,7 +206,24 @@ public final class Agent {
         } finally {
             stopping = true;
             link.close();
+            abandonWorker();
+            ended.countDown();
             close();
+        }
+    }
+
+    /** After an error of our own: waits for a training, which writes to the folder until its next step. */
+    private void abandonWorker() {
+        boolean interrupted = false;
+        while (worker != null && worker.isAlive()) {
+            try {
+                tasks.poll(1, TimeUnit.SECONDS); // its end needs room there
+            } catch (InterruptedException error) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
         }
     }
 
@@ -263,6 +301,9 @@ public final class Agent {
         @Override
         public void note(Level level, String text) {
             LOG.log(level, text);
+            if (level.intValue() >= Level.WARNING.intValue()) {
+                listener.trouble(text);
+            }
         }
 
         @Override
@@ -297,7 +338,7 @@ public final class Agent {
                 return new Ended(null, stop, null);
             } catch (SedgeException error) {
                 return new Ended(null, null, error);
-            } catch (RuntimeException | LinkageError error) { // of a backend, whose faults must not end the app
+            } catch (RuntimeException | Error error) { // of a backend, whose faults must not end the app
                 LOG.log(Level.SEVERE, "a job failed", error);
                 return new Ended(null, null, new CodecError("a backend failed: " + error, error));
             }

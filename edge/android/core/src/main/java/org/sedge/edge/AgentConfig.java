@@ -34,7 +34,8 @@ public final class AgentConfig {
         this.device = id("device", device);
         this.fleet = id("fleet", fleet);
         if (secret == null || secret.length != 32) {
-            throw new SedgeException.ConfigError("secret: expected 32 bytes, 64 hex digits");
+            String found = secret == null ? "nothing" : "'" + secret.length + " bytes'";
+            throw new SedgeException.ConfigError("secret", found, "64 hex digits");
         }
         this.url = url;
         this.secret = secret.clone();
@@ -45,7 +46,8 @@ public final class AgentConfig {
         port = parts.getPort() > 0 ? parts.getPort() : tls ? 8883 : 1883;
         certificates();
         if (caPem != null && !tls) {
-            throw new SedgeException.ConfigError("ca: found one with " + url + ", expected an mqtts:// url");
+            throw new SedgeException.ConfigError(
+                    "broker.ca_file", "a certificate", "an mqtts:// url together with it, not " + url);
         }
     }
 
@@ -66,24 +68,28 @@ public final class AgentConfig {
                 return found;
             }
         } catch (CertificateException error) {
-            throw new SedgeException.ConfigError("ca: " + error.getMessage() + ", expected certificates as PEM");
+            throw new SedgeException.ConfigError("broker.ca_file", error.getMessage(), "certificates as PEM");
         }
-        throw new SedgeException.ConfigError("ca: found no certificate, expected some as PEM");
+        throw new SedgeException.ConfigError("broker.ca_file", "no certificate", "certificates as PEM");
     }
 
     private static String id(String key, String value) throws SedgeException {
-        if (value == null || !ID.matcher(value).matches()) {
-            String found = value == null ? "nothing" : "'" + value + "'";
+        if (value == null) {
+            throw new SedgeException.ConfigError(key, "nothing", "a string");
+        }
+        if (!ID.matcher(value).matches()) {
             throw new SedgeException.ConfigError(
-                    key + ": found " + found + ", expected 1 to 48 of a-z, 0-9 and '-', not starting with '-'");
+                    key, "'" + value + "'", "1 to 48 of a-z, 0-9 and '-', not starting with '-'");
         }
         return value;
     }
 
     private static URI parsed(String url) throws SedgeException {
-        String expected = "url: expected mqtt://host[:port] or mqtts://host[:port]";
+        if (url == null) {
+            throw new SedgeException.ConfigError("broker.url", "nothing", "a string");
+        }
         try {
-            URI parts = new URI(url == null ? "" : url);
+            URI parts = new URI(url);
             boolean known = "mqtt".equals(parts.getScheme()) || "mqtts".equals(parts.getScheme());
             boolean bare = parts.getUserInfo() == null && parts.getQuery() == null && parts.getFragment() == null;
             boolean rooted = parts.getPath() == null || parts.getPath().isEmpty() || parts.getPath().equals("/");
@@ -92,9 +98,17 @@ public final class AgentConfig {
                 return parts;
             }
         } catch (URISyntaxException error) {
-            // Not quoted: the text may hold a password.
-            throw new SedgeException.ConfigError(expected);
+            throw refused(url);
         }
-        throw new SedgeException.ConfigError(expected);
+        throw refused(url);
+    }
+
+    /** Without what stands before an @, as it may be a password. */
+    private static SedgeException refused(String url) {
+        int at = url.lastIndexOf('@');
+        int user = url.indexOf("://") + 3;
+        String shown = at < 0 ? url : url.substring(0, Math.min(user, at)) + "..." + url.substring(at);
+        return new SedgeException.ConfigError(
+                "broker.url", "'" + shown + "'", "mqtt://host[:port] or mqtts://host[:port]");
     }
 }

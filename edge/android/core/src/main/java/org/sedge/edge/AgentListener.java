@@ -10,6 +10,9 @@ public interface AgentListener {
     /** The link is gone; the agent tries again by itself. */
     void disconnected(String reason);
 
+    /** What else a person should hear of: the coordinator refuses this device, the disk is full, an update is lost. */
+    void trouble(String text);
+
     /** A round's training begins. */
     void training(String run, int round);
 

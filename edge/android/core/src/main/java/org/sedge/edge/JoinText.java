@@ -39,7 +39,7 @@ public final class JoinText {
     private static String text(Map<?, ?> found, String key) throws SedgeException {
         Object value = found.get(key);
         if (!(value instanceof String)) {
-            throw new SedgeException.ConfigError(key + ": missing, or no text");
+            throw new SedgeException.ConfigError(key, "nothing", "a string");
         }
         return (String) value;
     }

@@ -31,6 +31,11 @@ public abstract class SedgeException extends Exception {
         public ConfigError(String message) {
             super("ConfigError", message, null);
         }
+
+        /** In the words of the Python agent; a text that was found comes in quotation marks. */
+        public ConfigError(String key, String found, String expected) {
+            this(key + ": found " + found + ", expected " + expected);
+        }
     }
 
     /** The examples cannot be trained on. */

@@ -23,6 +23,7 @@ import org.sedge.edge.wire.Manifest;
 import java.io.File;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
@@ -121,10 +122,24 @@ public class AgentTest {
     public void aStateFolderHasOneAgent() throws Exception {
         File state = new File(folder.getRoot(), "state");
         Agent first = agent(state);
-        assertTrue(assertThrows(StorageError.class, () -> agent(state)).getMessage().contains("lock"));
+        assertEquals(state + ": this process is using this state folder",
+                assertThrows(StorageError.class, () -> agent(state)).getMessage());
         first.stop();
         first.run();
         agent(state).runUntilIdle(0);
+    }
+
+    @Test
+    public void modelsAndOrdersAreForTheirOwnerOnly() throws Exception {
+        File state = new File(folder.getRoot(), "state");
+        agent(state).runUntilIdle(0);
+        new BlobFolder(state).write(new byte[1]);
+        for (File folder : new File[] {state, new File(state, "blobs"), new File(state, "parts")}) {
+            assertEquals("rwx------", PosixFilePermissions.toString(Files.getPosixFilePermissions(folder.toPath())));
+        }
+        for (File file : new File[] {new File(state, "journal"), new File(state, "blobs").listFiles()[0]}) {
+            assertEquals("rw-------", PosixFilePermissions.toString(Files.getPosixFilePermissions(file.toPath())));
+        }
     }
 
     @Test

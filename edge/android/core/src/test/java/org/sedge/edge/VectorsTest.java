@@ -1,7 +1,9 @@
 package org.sedge.edge;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
+import static org.junit.Assume.assumeTrue;
 
 import org.junit.Test;
 import org.sedge.edge.SedgeException.RemoteError;
@@ -19,9 +21,14 @@ import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Json;
 import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Cancel;
+import org.sedge.edge.wire.Messages.Goodbye;
+import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.OnnxProgram;
+import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.ReplayWindow;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Update;
@@ -36,9 +43,11 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.stream.Collectors;
 
 /** The vectors that every implementation is tested against (tests/vectors), decoded, encoded and refused. */
 public class VectorsTest {
@@ -76,6 +85,12 @@ public class VectorsTest {
             }
         }
         assertEquals(Collections.emptyList(), failed);
+    }
+
+    /** As {@link #all}; nothing where the vectors are older than the group. */
+    private static void newer(Map<?, ?> file, String group, Case check) {
+        assumeTrue(group, file.containsKey(group));
+        all(file, group, check);
     }
 
     private static void refuses(Case check, Map<?, ?> given) throws Exception {
@@ -165,6 +180,31 @@ public class VectorsTest {
     }
 
     @Test
+    public void layouts() {
+        all(FRAMES, "layouts", given -> {
+            List<Object> tensors = new ArrayList<>();
+            long offset = 0;
+            for (Object one : (List<?>) given.get("tensors")) {
+                List<?> tensor = (List<?>) one;
+                Map<String, Object> row = new HashMap<>();
+                row.put("name", tensor.get(0));
+                row.put("shape", tensor.get(1));
+                row.put("role", tensor.get(2));
+                row.put("offset", offset);
+                tensors.add(row);
+                long elements = 1;
+                for (Object extent : (List<?>) tensor.get(1)) {
+                    elements *= (Long) extent;
+                }
+                offset += elements;
+            }
+            Layout layout = Layout.TYPE.read(Collections.singletonMap("tensors", tensors));
+            assertEquals(given.get("hash"), Hex.encode(layout.hash));
+            assertEquals(offset, layout.size);
+        });
+    }
+
+    @Test
     public void manifestsAndBitmaps() {
         all(FRAMES, "manifests", given -> {
             byte[] blob = new byte[integer(given, "size")];
@@ -172,7 +212,7 @@ public class VectorsTest {
                 blob[i] = (byte) (31 * i + (i >> 8));
             }
             Manifest made = Manifest.describe(blob, integer(given, "chunk_bytes"));
-            Manifest read = Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed")));
+            Manifest read = Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed"), Manifest.TYPE));
             for (Manifest manifest : Arrays.asList(made, read)) {
                 assertEquals(given.get("packed"), Hex.encode(MsgPack.pack(manifest)));
                 assertEquals(given.get("transfer"), Hex.encode(manifest.transfer));
@@ -180,7 +220,7 @@ public class VectorsTest {
         });
         all(FRAMES, "refused_manifests", given -> {
             try {
-                Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed")));
+                Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed"), Manifest.TYPE));
             } catch (IllegalArgumentException expected) {
                 return;
             }
@@ -214,7 +254,7 @@ public class VectorsTest {
     }
 
     private static Struct message(Kind kind, Object json) {
-        return kind.schema.read(MsgPack.unpack(MsgPack.pack(native_(json))));
+        return kind.schema.decode(MsgPack.pack(native_(json)));
     }
 
     /** JSON back to bytes, where it says so. */
@@ -283,6 +323,104 @@ public class VectorsTest {
                 verdicts.add(window.accept((Long) ((List<?>) frame).get(0), (Long) ((List<?>) frame).get(1)));
             }
             assertEquals(given.get("accepted"), verdicts);
+        });
+    }
+
+    @Test
+    public void openings() {
+        byte[] nonce = new byte[16];
+        Arrays.fill(nonce, (byte) 7);
+        byte[] foreign = Welcome.SCHEMA.empty().with(Welcome.NONCE, new byte[16]).with(Welcome.VERSION, "v").encode();
+        byte[] awaited = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode();
+        byte[] cancel = Cancel.SCHEMA.empty().with(Cancel.RUN, "run").with(Cancel.ROUND, 0L).with(Cancel.REASON, "")
+                .encode();
+        newer(SPEC, "openings", given -> {
+            DeviceKeys keys = new DeviceKeys(new byte[32]);
+            Peer peer = new Peer("up", keys, 1, 0, VERSIONS);
+            peer.awaited = nonce;
+            List<Object> taken = new ArrayList<>();
+            for (Object one : (List<?>) given.get("frames")) {
+                List<?> frame = (List<?>) one;
+                boolean welcome = frame.get(0).equals("WELCOME");
+                byte[] body = frame.get(3).equals("bad") ? new byte[1]
+                        : !welcome ? cancel : frame.get(3).equals("awaited") ? awaited : foreign;
+                byte[] sealed = new Frame(Kind.valueOf((String) frame.get(0)), body, (Long) frame.get(1),
+                        (Long) frame.get(2), null, 0).seal("down", keys.down, 1);
+                boolean good = false;
+                try {
+                    good = !peer.open(sealed, "down").replayed;
+                } catch (RemoteError bad) {
+                    assertEquals("bad", frame.get(3));
+                }
+                taken.add(good);
+                peer.awaited = good && body == awaited ? null : peer.awaited;
+            }
+            assertEquals(given.get("taken"), taken);
+        });
+    }
+
+    @Test
+    public void agreements() {
+        newer(SPEC, "agreements", given -> {
+            DeviceKeys keys = new DeviceKeys(new byte[32]);
+            Peer peer = new Peer("up", keys, 1, 0, longs(given.get("device")));
+            speaks(peer, keys, (Long) given.get("first"));
+            try {
+                peer.agree(longs(given.get("coordinator")));
+            } catch (RemoteError none) {
+                assertNull(given.get("then"));
+                return;
+            }
+            speaks(peer, keys, (Long) given.get("then"));
+        });
+    }
+
+    private static List<Long> longs(Object list) {
+        return ((List<?>) list).stream().map(one -> (Long) one).collect(Collectors.toList());
+    }
+
+    private static void speaks(Peer peer, DeviceKeys keys, long version) throws RemoteError {
+        byte[] sealed = peer.seal(Kind.GOODBYE, Goodbye.SCHEMA.empty().with(Goodbye.NONCE, new byte[16]), null);
+        Frame.open(sealed, "up", keys.up, Collections.singletonList(version));
+    }
+
+    @Test
+    public void joinTexts() {
+        newer(SPEC, "join_texts", given -> {
+            Map<?, ?> says = (Map<?, ?>) given.get("says");
+            Object ca = says == null ? null : says.get("ca");
+            boolean damaged = ca != null && !((String) ca).contains("END CERTIFICATE"); // which is refused here already
+            try {
+                AgentConfig read = AgentConfig.fromJoinText((String) given.get("text"));
+                assertEquals(Arrays.asList(says.get("device"), says.get("fleet"), says.get("url"), says.get("secret"), ca),
+                        Arrays.asList(read.device, read.fleet, read.url, Hex.encode(read.secret), read.caPem));
+            } catch (SedgeException.ConfigError refused) {
+                assertTrue(refused.getMessage(), says == null || damaged);
+            }
+        });
+    }
+
+    @Test
+    public void patience() {
+        Manifest manifest = Manifest.describe(new byte[64 * 4096], 4096);
+        newer(SPEC, "patience", given -> {
+            Fetch fetch = new Fetch(manifest, new BitSet(), new Random(0));
+            fetch.connected(0);
+            fetch.poll(0);
+            List<Object> found = new ArrayList<>();
+            for (Object one : (List<?>) given.get("arrivals")) {
+                double now = ((Number) one).doubleValue();
+                fetch.chunk(fetch.have.cardinality(), new byte[4096], now);
+                if (fetch.have.cardinality() > 1) {
+                    found.add(fetch.timer() - now);
+                }
+                fetch.poll(now);
+            }
+            List<?> timers = (List<?>) given.get("timers");
+            assertEquals(timers.size(), found.size());
+            for (int i = 0; i < timers.size(); i++) {
+                assertEquals(((Number) timers.get(i)).doubleValue(), (Double) found.get(i), 1e-9);
+            }
         });
     }
 

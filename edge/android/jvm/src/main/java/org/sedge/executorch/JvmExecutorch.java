@@ -4,6 +4,7 @@ import org.sedge.edge.backends.Backend;
 import org.sedge.edge.backends.BackendException;
 import org.sedge.edge.backends.Program;
 import org.sedge.edge.backends.Tensor;
+import org.sedge.edge.host.Machine;
 
 import java.io.File;
 import java.io.IOException;
@@ -25,9 +26,10 @@ public final class JvmExecutorch implements Backend {
 
     private final long maxBytes;
 
-    /** One thread, with the library that the system property {@value #LIBRARY} names. */
+    /** One thread, with the library that the system property {@value #LIBRARY} names, and 3/4 of the machine's memory. */
     public JvmExecutorch() throws BackendException {
-        this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1, 0);
+        // As in the Python agent: a program that wants more fails alone.
+        this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1, Machine.memoryMb() * 1_000_000 * 3 / 4);
     }
 
     /**

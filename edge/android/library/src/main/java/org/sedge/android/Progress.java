@@ -9,6 +9,7 @@ final class Progress implements AgentListener {
     private final TrainingNotice notice;
     private String trouble = "";
     private boolean joined;
+    private String inTraining = "";
 
     Progress(RoundLog log, TrainingNotice notice) {
         this.log = log;
@@ -24,12 +25,19 @@ final class Progress implements AgentListener {
 
     @Override
     public void disconnected(String reason) {
-        trouble = reason;
-        log.say("Not connected: " + reason);
+        trouble = "Not connected: " + reason;
+        log.say(trouble);
+    }
+
+    @Override
+    public void trouble(String text) {
+        trouble = text;
+        log.say(text);
     }
 
     @Override
     public void training(String run, int round) {
+        inTraining = round + " " + run;
         notice.show("Round " + round + " of " + run);
         log.say("Training: round " + round + " of " + run + " …");
     }
@@ -37,7 +45,8 @@ final class Progress implements AgentListener {
     @Override
     public void finished(String run, int round, Metric metric, double before, double after, long bytesUp,
             long bytesDown) {
-        notice.close();
+        trouble = "";
+        close(run, round);
         log.add(new RoundLog.Round(
                 System.currentTimeMillis(), run, round, metric, before, after, bytesUp, bytesDown, ""));
         log.say("Round " + round + " of " + run + " is done.");
@@ -45,16 +54,23 @@ final class Progress implements AgentListener {
 
     @Override
     public void declined(String run, int round, String reason) {
-        notice.close();
+        close(run, round);
         log.add(new RoundLog.Round(
                 System.currentTimeMillis(), run, round, Metric.ACCURACY, Double.NaN, Double.NaN, 0, 0, reason));
         log.say("Round " + round + " of " + run + " was declined: " + reason);
     }
 
+    /** Ends the notification, unless it is another round's: one trains while the update of the last is on its way. */
+    private void close(String run, int round) {
+        if (inTraining.equals(round + " " + run)) {
+            notice.close();
+        }
+    }
+
     /** One sentence about a job that has ended, {@code done} with all there was to do. */
     String ended(boolean done) {
         if (!trouble.isEmpty()) {
-            return "Not connected: " + trouble;
+            return trouble;
         }
         if (!joined) {
             return "The coordinator did not answer; this phone tries again in its next job.";

@@ -82,10 +82,10 @@ public abstract class TrainingService extends JobService {
                 log.say(train(log, notice));
             } catch (SedgeException error) {
                 log.say(error.getMessage());
-            } catch (IOException | RuntimeException error) {
-                log.say("Training failed: " + error);
             } catch (OutOfMemoryError error) {
                 log.say("There are more examples than this phone has memory for.");
+            } catch (IOException | RuntimeException | Error error) { // else Android ends the app
+                log.say("Training failed: " + error);
             } finally {
                 RUNNING.set(null);
                 jobFinished(job, false);

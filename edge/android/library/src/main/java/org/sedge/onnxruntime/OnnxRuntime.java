@@ -47,6 +47,7 @@ public final class OnnxRuntime implements Backend {
 
     private static Program open(byte[] program) throws OrtException {
         OrtSession.SessionOptions options = new OrtSession.SessionOptions();
+        boolean opened = false;
         try {
             options.setIntraOpNumThreads(1);
             options.setInterOpNumThreads(1);
@@ -54,10 +55,13 @@ public final class OnnxRuntime implements Backend {
             // Otherwise bytes 4 to 7 may select another format, which has not been checked.
             options.addConfigEntry("session.load_model_format", "ONNX");
             OrtEnvironment environment = OrtEnvironment.getEnvironment();
-            return new Graph(environment, environment.createSession(program, options), options);
-        } catch (OrtException | RuntimeException error) {
-            options.close();
-            throw error;
+            Program graph = new Graph(environment, environment.createSession(program, options), options);
+            opened = true;
+            return graph;
+        } finally {
+            if (!opened) {
+                options.close();
+            }
         }
     }
 

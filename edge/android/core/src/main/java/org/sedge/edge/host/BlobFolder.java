@@ -19,9 +19,6 @@ import java.util.Set;
  * has arrived of one. Chunks are written without flushing: after a power cut the digests tell what is there.
  */
 public final class BlobFolder implements Blobs {
-    /** Space that blobs leave free, for the journal and for the rest of the system. */
-    private static final long MIN_FREE_BYTES = 16 << 20;
-
     private final File blobs;
     private final File parts;
 
@@ -42,7 +39,7 @@ public final class BlobFolder implements Blobs {
         File file = file(blobs, sha256);
         byte[] data = Disk.read(file);
         if (!Arrays.equals(Digests.sha256(data), sha256)) {
-            remove(file);
+            Disk.remove(file);
             throw new StorageError("read blob " + file + ": " + data.length + " bytes do not have its sha256", null);
         }
         return data;
@@ -65,14 +62,14 @@ public final class BlobFolder implements Blobs {
     public byte[] write(byte[] data) throws StorageError {
         byte[] sha256 = Digests.sha256(data);
         if (!has(sha256)) {
-            requireRoom(data.length);
+            Disk.requireRoom(blobs, data.length);
             Disk.write(file(blobs, sha256), data);
         }
         return sha256;
     }
 
     @Override
-    public void settle() {
+    public void settle() throws StorageError {
         Disk.syncFolder(blobs);
     }
 
@@ -81,7 +78,7 @@ public final class BlobFolder implements Blobs {
         File part = file(parts, manifest.sha256);
         BitSet held = new BitSet();
         if (!part.exists()) {
-            requireRoom(manifest.size);
+            Disk.requireRoom(parts, manifest.size);
             return held;
         }
         try (RandomAccessFile in = new RandomAccessFile(part, "r")) {
@@ -100,10 +97,15 @@ public final class BlobFolder implements Blobs {
     @Override
     public void writePart(Manifest manifest, int index, byte[] data) throws StorageError {
         File part = file(parts, manifest.sha256);
-        requireRoom(data.length);
-        try (RandomAccessFile out = new RandomAccessFile(part, "rw")) {
-            out.seek(manifest.offset(index));
-            out.write(data);
+        Disk.requireRoom(parts, data.length);
+        try {
+            if (!part.exists()) {
+                Disk.create(part);
+            }
+            try (RandomAccessFile out = new RandomAccessFile(part, "rw")) {
+                out.seek(manifest.offset(index));
+                out.write(data);
+            }
         } catch (IOException error) {
             throw Disk.failed("write part", part, error);
         }
@@ -120,10 +122,11 @@ public final class BlobFolder implements Blobs {
                 digest.update(buffer, 0, count);
             }
             if (in.length() != manifest.size || !Arrays.equals(digest.digest(), manifest.sha256)) {
-                remove(part);
+                Disk.remove(part);
                 return false;
             }
         } catch (IOException error) {
+            part.delete(); // after a failed flush its content is unknown for good
             throw Disk.failed("finish part", part, error);
         }
         if (!part.renameTo(file(blobs, manifest.sha256))) {
@@ -142,23 +145,9 @@ public final class BlobFolder implements Blobs {
             for (File file : files) {
                 boolean whole = folder == parts && new File(blobs, file.getName()).exists();
                 if (!keep.contains(file.getName()) || whole) {
-                    remove(file);
+                    Disk.remove(file);
                 }
             }
-        }
-    }
-
-    private void requireRoom(long length) throws StorageError {
-        long free = blobs.getUsableSpace();
-        if (free - length < MIN_FREE_BYTES) {
-            throw new StorageError("disk full: " + blobs + " needs " + length + " bytes, " + free + " are free, "
-                    + MIN_FREE_BYTES + " must stay free", null);
-        }
-    }
-
-    private static void remove(File file) throws StorageError {
-        if (!file.delete() && file.exists()) {
-            throw Disk.failed("remove", file, new IOException("the system refused"));
         }
     }
 

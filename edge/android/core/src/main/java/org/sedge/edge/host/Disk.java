@@ -9,9 +9,19 @@ import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.FileAttribute;
+import java.nio.file.attribute.PosixFilePermissions;
 
 /** Writing files so that they survive a power cut; every {@code IOException} becomes a {@code StorageError}. */
 public final class Disk {
+    /** Space that stays free, for the journal and for the rest of the system. */
+    private static final long MIN_FREE_BYTES = 16 << 20;
+    // Models and examples' traces must not be readable by other users of the machine.
+    private static final FileAttribute<?> OWNERS_FOLDER =
+            PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"));
+    private static final FileAttribute<?> OWNERS_FILE =
+            PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
+
     private Disk() {}
 
     /** The whole content of a file. */
@@ -23,13 +33,36 @@ public final class Disk {
         }
     }
 
-    /** Makes a folder and its parents. */
+    /** Makes a folder and its parents, for this user alone. */
     public static void makeFolder(File folder) throws StorageError {
         try {
-            Files.createDirectories(folder.toPath());
+            Files.createDirectories(folder.toPath(), OWNERS_FOLDER);
         } catch (IOException error) {
             throw failed("make folder", folder, error);
         }
+    }
+
+    /** Throws {@code StorageError} where so many bytes more would leave too little space. */
+    public static void requireRoom(File folder, long length) throws StorageError {
+        long free = folder.getUsableSpace();
+        if (free - length < MIN_FREE_BYTES) {
+            throw new StorageError("disk full: " + folder + " needs " + length + " bytes, " + free + " are free, "
+                    + MIN_FREE_BYTES + " must stay free", null);
+        }
+    }
+
+    /** Removes a file where it is there. */
+    public static void remove(File file) throws StorageError {
+        try {
+            Files.deleteIfExists(file.toPath());
+        } catch (IOException error) {
+            throw failed("remove", file, error);
+        }
+    }
+
+    /** Makes an empty file, for this user alone. */
+    static void create(File file) throws IOException {
+        Files.createFile(file.toPath(), OWNERS_FILE);
     }
 
     /** Makes the data the content of the file, completely or not at all; durable on return. */
@@ -42,6 +75,8 @@ public final class Disk {
     static void write(File file, byte[] data) throws StorageError {
         File temporary = new File(file.getPath() + ".tmp");
         try {
+            Files.deleteIfExists(temporary.toPath());
+            create(temporary);
             try (FileOutputStream out = new FileOutputStream(temporary)) {
                 out.write(data);
                 out.getFD().sync();
@@ -54,13 +89,18 @@ public final class Disk {
         }
     }
 
-    /** Makes the names in a folder durable, where the system can: Android's Java opens no folder. */
-    static void syncFolder(File folder) {
-        try (FileChannel channel = FileChannel.open(folder.toPath(), StandardOpenOption.READ)) {
+    /** Makes the names in a folder durable. Where the system opens no folder, its file system orders the renames. */
+    static void syncFolder(File folder) throws StorageError {
+        FileChannel opened;
+        try {
+            opened = FileChannel.open(folder.toPath(), StandardOpenOption.READ);
+        } catch (IOException error) { // Android's Java opens none
+            return;
+        }
+        try (FileChannel channel = opened) {
             channel.force(true);
         } catch (IOException error) {
-            // The rename is ordered before later ones by the journals of ext4 and f2fs.
-            return;
+            throw failed("flush folder", folder, error);
         }
     }
 

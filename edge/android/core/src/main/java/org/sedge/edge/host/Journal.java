@@ -10,8 +10,9 @@ import java.util.Arrays;
 
 /** One value in a file that is replaced atomically: 8 bytes of magic, the SHA-256 of the value, the value. */
 public final class Journal implements DurableBytes {
-    /** Raise its digit with every change of the state that gives older files another meaning. */
+    /** Its last byte is the state's schema: raise it with every change that gives older files another meaning. */
     private static final byte[] MAGIC = "SEDGEJV1".getBytes(StandardCharsets.US_ASCII);
+    private static final int SCHEMA_AT = MAGIC.length - 1;
     private static final int HEAD_BYTES = MAGIC.length + 32;
 
     private final File file;
@@ -27,13 +28,23 @@ public final class Journal implements DurableBytes {
             return null;
         }
         byte[] data = Disk.read(file);
-        byte[] value = Arrays.copyOfRange(data, Math.min(HEAD_BYTES, data.length), data.length);
-        byte[] expected = head(value);
-        if (!Arrays.equals(Arrays.copyOf(data, HEAD_BYTES), expected)) {
-            throw new StorageError("journal " + file + ": damaged, or another version's; restore the file, or move it "
-                    + "away to begin anew without what it held", null);
+        if (data.length < HEAD_BYTES || !Arrays.equals(Arrays.copyOf(data, SCHEMA_AT), Arrays.copyOf(MAGIC, SCHEMA_AT))) {
+            throw damaged(data.length + " bytes that are no journal");
+        }
+        if (data[SCHEMA_AT] != MAGIC[SCHEMA_AT]) {
+            throw new StorageError("journal " + file + ": schema " + (char) data[SCHEMA_AT] + ", this version reads "
+                    + (char) MAGIC[SCHEMA_AT] + "; nothing was changed", null);
+        }
+        byte[] value = Arrays.copyOfRange(data, HEAD_BYTES, data.length);
+        if (!Arrays.equals(Arrays.copyOf(data, HEAD_BYTES), head(value))) {
+            throw damaged("its sha256 does not match");
         }
         return value;
+    }
+
+    private StorageError damaged(String what) {
+        return new StorageError("journal " + file + ": damaged, " + what + "; restore the file, or move it away to begin "
+                + "anew without what it held", null);
     }
 
     @Override

@@ -6,6 +6,7 @@ import org.sedge.edge.wire.Hex;
 
 import java.util.Random;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.logging.Logger;
 
 /**
@@ -19,6 +20,7 @@ public final class Link {
     /** A connection that brings nothing for so long after we spoke is given up; doubled each time, up to the most. */
     private static final double DEAF_S = 60;
     private static final double DEAF_MAX_S = 3600;
+    private static final long CLOSED_CHECK_MS = 200;
 
     /** Whom the link serves. */
     public interface Owner {
@@ -39,10 +41,11 @@ public final class Link {
     private final Owner owner;
     private final Random random;
     private final BlockingQueue<Runnable> tasks;
-    private MqttConnection connection;
+    private volatile MqttConnection connection;
     private String clientId;
     private boolean up;
     private boolean heard;
+    private volatile boolean closed;
     private double retryAt;
     private int failures;
     private double pingAt;
@@ -75,11 +78,12 @@ public final class Link {
             connection = events.mine;
             heard = false;
         } else if (up && now >= deafAt) {
+            String reason = config.url + ": heard nothing for " + Math.round(patience) + " s, though we spoke";
             patience = Math.min(2 * patience, DEAF_MAX_S);
             clientId = newClientId();
             heard = true; // the next try may come soon: the broker could be reached
             connection.hangUp();
-            lost(config.url + ": heard nothing for long, though we spoke");
+            lost(reason);
         } else if (up && now >= pingAt) {
             connection.ping();
             pingAt = now + MqttConnection.KEEPALIVE_S;
@@ -108,8 +112,17 @@ public final class Link {
         }
     }
 
-    /** Ends the connection in order, so that the will is not sent. */
+    /** From another thread: cuts a connection that takes no bytes, on which the owner's thread would wait. */
+    public void cutIfStuck() {
+        MqttConnection stuck = connection;
+        if (stuck != null && stuck.stuck()) {
+            stuck.hangUp();
+        }
+    }
+
+    /** Ends the connection in order, so that the will is not sent. The owner takes no task any more. */
     public void close() {
+        closed = true;
         if (up) {
             connection.close();
         } else if (connection != null) {
@@ -140,6 +153,14 @@ public final class Link {
     private final class Events implements MqttConnection.Events {
         private MqttConnection mine;
 
+        /** Waits for room among the tasks; drops the event once nobody takes them. */
+        private void hand(Event event) throws InterruptedException {
+            boolean handed = false;
+            while (!handed && !closed) {
+                handed = tasks.offer(event, CLOSED_CHECK_MS, TimeUnit.MILLISECONDS);
+            }
+        }
+
         /** Something that happened, of no interest once there is another connection. */
         private abstract class Event implements Runnable {
             abstract void happen();
@@ -154,7 +175,7 @@ public final class Link {
 
         @Override
         public void up() throws InterruptedException {
-            tasks.put(new Event() {
+            hand(new Event() {
                 @Override
                 void happen() {
                     up = true;
@@ -167,7 +188,7 @@ public final class Link {
 
         @Override
         public void received(final String topic, final byte[] payload) throws InterruptedException {
-            tasks.put(new Event() {
+            hand(new Event() {
                 @Override
                 void happen() {
                     heard = true;
@@ -180,7 +201,7 @@ public final class Link {
 
         @Override
         public void down(final String reason) throws InterruptedException {
-            tasks.put(new Event() {
+            hand(new Event() {
                 @Override
                 void happen() {
                     lost(reason);

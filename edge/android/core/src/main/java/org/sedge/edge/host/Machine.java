@@ -15,7 +15,11 @@ public final class Machine {
 
     private Machine() {}
 
-    /** The machine's memory in MB: runtimes' memory lies outside of the heap. 0 is unknown. */
+    /**
+     * The machine's memory in MB; 0 is unknown. The coordinator compares it with what a runtime needs for a step, which
+     * lies outside of the heap. The heap holds some ten vectors of the model: a job for which that is too little is
+     * declined as OutOfMemory.
+     */
     public static long memoryMb() {
         try (BufferedReader lines = new BufferedReader(new InputStreamReader(
                 new FileInputStream(new File("/proc/meminfo")), StandardCharsets.US_ASCII))) {

@@ -7,9 +7,13 @@ import java.io.BufferedInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
+import java.io.EOFException;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.net.SocketException;
+import java.net.SocketTimeoutException;
+import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
@@ -17,6 +21,7 @@ import java.security.cert.Certificate;
 import java.util.Arrays;
 
 import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
 import javax.net.ssl.TrustManagerFactory;
@@ -24,8 +29,7 @@ import javax.net.ssl.TrustManagerFactory;
 /**
  * One connection to the broker in MQTT 3.1.1, as far as the protocol has it: a clean session, a will, QoS 0.
  *
- * <p>That is ten kinds of packets. The one Java client that Debian has brings three further libraries for the rest, and
- * has had no release since 2019.
+ * <p>That is ten kinds of packets. The one Java client that Debian 12 has brings two further libraries for the rest.
  */
 public final class MqttConnection {
     /** The largest packet that brokers of this protocol take (WIRE.md, 1.8). */
@@ -35,8 +39,12 @@ public final class MqttConnection {
     /** A broker that sends neither a message nor an answer to a ping for so long is gone. */
     private static final int SILENCE_MS = 4 * KEEPALIVE_S * 1000;
     private static final int CLOSE_MS = 2000;
+    private static final long STUCK_MS = 2000;
     private static final int CONNECT = 0x10;
     private static final int CONNACK = 2;
+    /** What the codes of a CONNACK mean; the last one also stands for all others. */
+    private static final String[] REFUSALS = {"Success", "Unsupported protocol version", "Client identifier not valid",
+        "Server unavailable", "Bad user name or password", "Not authorized", "Unspecified error"};
     private static final int PUBLISH = 3;
     private static final int SUBSCRIBE = 0x82;
     private static final int SUBACK = 9;
@@ -55,11 +63,23 @@ public final class MqttConnection {
         void down(String reason) throws InterruptedException;
     }
 
+    /** The broker refuses something. */
+    @SuppressWarnings("serial")
+    private static final class Refused extends IOException {
+        Refused(String what) {
+            super(what);
+        }
+    }
+
     private final AgentConfig config;
     private final Events events;
     private final Socket bare = new Socket();
     private Socket socket = bare;
+    /** Whether the broker's machine has answered, and whether the broker has accepted us. */
+    private boolean reached;
+    private boolean accepted;
     private int packetId;
+    private volatile long writingSince; // of System.nanoTime(); 0: no write is under way
     private Thread thread;
 
     private MqttConnection(AgentConfig config, Events events) {
@@ -79,15 +99,15 @@ public final class MqttConnection {
                     connection.dial();
                     connection.write(CONNECT, connection.connect(clientId, password, willTopic, will));
                     connection.read(subscription);
-                    reason = "the broker closed the connection";
-                } catch (IOException | GeneralSecurityException | SedgeException | RuntimeException error) {
-                    reason = error.toString();
+                    reason = connection.closedBy();
                 } catch (InterruptedException closed) {
-                    reason = "closed";
+                    reason = config.url + ": closed";
+                } catch (Exception | Error error) { // without memory, too, the owner has to hear of the end
+                    reason = connection.said(error);
                 }
                 connection.hangUp();
                 try {
-                    events.down(config.url + ": " + reason);
+                    events.down(reason);
                 } catch (InterruptedException closed) {
                     interrupt(); // nobody waits for it any more
                 }
@@ -96,6 +116,32 @@ public final class MqttConnection {
         connection.thread.setDaemon(true);
         connection.thread.start();
         return connection;
+    }
+
+    /** Why it is over, in the Python agent's words as far as the systems have the same. */
+    private String said(Throwable error) {
+        if (error instanceof Refused) {
+            return config.url + " refused " + error.getMessage();
+        }
+        if (!reached || error instanceof SSLException) {
+            return "cannot reach " + config.url + ": " + cause(error);
+        }
+        if (error instanceof SocketTimeoutException) {
+            return config.url + (accepted ? ": Keep alive timeout" : " accepted the connection but did not answer");
+        }
+        return error instanceof EOFException || error instanceof SocketException
+                ? closedBy() : config.url + ": " + cause(error);
+    }
+
+    private String closedBy() {
+        String hint = accepted || config.tls ? "" : " (does it expect TLS, mqtts?)";
+        return config.url + ": the broker closed the connection" + hint;
+    }
+
+    private static String cause(Throwable error) {
+        return error instanceof UnknownHostException ? "Name or service not known"
+                : error instanceof SocketTimeoutException ? "timed out"
+                : error.getMessage() == null ? error.toString() : error.getMessage();
     }
 
     /** Sends one message; it is dropped where the link is down or the packet too large, as any message may be. */
@@ -136,7 +182,13 @@ public final class MqttConnection {
         hangUp();
     }
 
-    /** Ends the connection at once; the broker sends the will. */
+    /** Whether a write has waited for the broker for longer than a broker that works lets it. */
+    public boolean stuck() {
+        long since = writingSince;
+        return since != 0 && System.nanoTime() - since > STUCK_MS * 1_000_000;
+    }
+
+    /** Ends the connection at once; the broker sends the will. Any thread may. */
     public void hangUp() {
         try {
             bare.close();
@@ -175,7 +227,12 @@ public final class MqttConnection {
         }
         packet.write(left);
         packet.write(body);
-        socket.getOutputStream().write(packet.toByteArray());
+        writingSince = System.nanoTime() | 1;
+        try {
+            socket.getOutputStream().write(packet.toByteArray());
+        } finally {
+            writingSince = 0;
+        }
     }
 
     private void dial() throws IOException, GeneralSecurityException, SedgeException {
@@ -191,6 +248,7 @@ public final class MqttConnection {
             secured.startHandshake();
             socket = secured;
         }
+        reached = true;
     }
 
     private SSLContext context() throws GeneralSecurityException, IOException, SedgeException {
@@ -245,15 +303,16 @@ public final class MqttConnection {
             in.readFully(body);
             int kind = head >> 4;
             if (kind == CONNACK) {
-                if (length != 2 || body[1] != 0) {
-                    throw new IOException("the broker refused '" + config.device + "', code "
-                            + (length == 2 ? body[1] : -1));
+                int code = length == 2 ? body[1] & 0xff : 255;
+                if (code != 0) {
+                    throw new Refused("'" + config.device + "': " + REFUSALS[Math.min(code, REFUSALS.length - 1)]);
                 }
+                accepted = true;
                 socket.setSoTimeout(SILENCE_MS);
                 subscribe(subscription);
                 events.up();
             } else if (kind == SUBACK && length > 2 && body[2] < 0) {
-                throw new IOException("the broker refused a subscription");
+                throw new Refused("a subscription: Unspecified error");
             } else if (kind == PUBLISH) {
                 published(head, body);
             }

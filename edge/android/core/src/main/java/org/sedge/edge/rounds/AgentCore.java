@@ -65,6 +65,7 @@ public final class AgentCore {
     private boolean connected;
     private Struct working;
     private Set<String> collected;
+    private double collectAt = Double.NEGATIVE_INFINITY;
 
     /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right. */
     public AgentCore(String fleet, String device, DeviceKeys keys, Struct hello, Blobs blobs, DurableBytes journal,
@@ -79,7 +80,7 @@ public final class AgentCore {
         peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR),
                 hello.get(Hello.VERSIONS));
         handshake = new Handshake(hello, peer, random);
-        fetches = new Fetches(fleet, blobs, peer, random);
+        fetches = new Fetches(fleet, blobs, peer, random, handshake);
         outbox = new Outbox(store, blobs, peer, random);
         declines = new Declines(peer, this.effects, listener);
     }
@@ -146,8 +147,8 @@ public final class AgentCore {
             return;
         }
         waits.diskTried();
+        collect(now);
         try {
-            collect();
             fetches.sync(store.get(State.ORDERS).values(), now, effects);
         } catch (StorageError error) { // a download without room must not stop a job that needs none
             waits.begin(error, now);
@@ -169,7 +170,8 @@ public final class AgentCore {
                 return;
             }
             Peer.Opened opened = peer.open(payload, topic);
-            if (opened == null) {
+            if (opened.replayed) {
+                handshake.replayed(opened.frame, now, effects);
                 return;
             }
             if (opened.message == null) {
@@ -186,7 +188,7 @@ public final class AgentCore {
             message(opened.frame, opened.message, now);
             poll(now);
         } catch (RemoteError error) {
-            effects.note(Level.WARNING, "dropped a frame on " + topic + ": " + error.getMessage());
+            effects.note(Level.INFO, "dropped a frame on " + topic + ": " + error.getMessage());
             if (error instanceof BodyError && handshake.everWelcomed()) {
                 declines.unreadable((BodyError) error);
             }
@@ -229,6 +231,7 @@ public final class AgentCore {
             if (current != null && StateStore.same(current, order)) {
                 if (error instanceof BrokenSteps) { // the whole model may still do
                     store.strikeSteps(current);
+                    effects.note(Level.WARNING, GlobalModel.where(order) + ": fetching the whole model instead");
                 } else {
                     store.drop(order.get(Order.RUN));
                     declines.send(order.get(Order.RUN), order.get(Order.ROUND), error);
@@ -306,11 +309,13 @@ public final class AgentCore {
             try {
                 String evicted = store.accept(order);
                 if (evicted != null) {
-                    effects.note(Level.WARNING, "deleted run " + evicted + ", which seems to be over");
+                    effects.note(Level.WARNING, "deleted run " + evicted + " and its model: none of the last "
+                            + StateStore.MAX_RUNS + " orders was for it");
                 }
                 effects.began(run);
                 effects.note(Level.INFO, GlobalModel.where(order) + ": " + order.get(Order.TASK));
             } catch (TooManyRuns error) {
+                effects.note(Level.SEVERE, error.getMessage());
                 declines.send(run, round, error);
             }
         }
@@ -321,7 +326,7 @@ public final class AgentCore {
         long round = message.get(Cancel.ROUND);
         if (order != null && (round == 0 || round == order.get(Order.ROUND))) {
             store.drop(order.get(Order.RUN));
-            effects.note(Level.INFO, GlobalModel.where(order) + ": cancelled: " + message.get(Cancel.REASON));
+            effects.note(Level.INFO, "run " + order.get(Order.RUN) + ": cancelled: " + message.get(Cancel.REASON));
         }
     }
 
@@ -348,12 +353,19 @@ public final class AgentCore {
         }
     }
 
-    private void collect() throws StorageError {
+    /** Deletes blobs that nothing needs; a file that cannot be deleted stops nothing else. */
+    private void collect(double now) {
         // A job may be writing blobs that the state does not name yet.
         Set<String> needed = store.needed();
-        if (working == null && !needed.equals(collected)) {
+        if (working != null || now < collectAt || needed.equals(collected)) {
+            return;
+        }
+        try {
             blobs.collect(needed);
             collected = needed;
+        } catch (StorageError error) {
+            collectAt = now + DiskWaits.RETRY_S;
+            effects.note(Level.SEVERE, error.getMessage());
         }
     }
 
@@ -367,6 +379,7 @@ public final class AgentCore {
             if (store.attemptsExhausted(order)) {
                 refuse(order);
             } else if (fetches.missing(order).isEmpty()) {
+                handshake.waits("", now, effects);
                 store.begin(order);
                 working = order;
                 listener.training(order.get(Order.RUN), order.get(Order.ROUND).intValue());
@@ -379,7 +392,9 @@ public final class AgentCore {
     /** Refuses an order that keeps killing the agent, so that the other runs can go on. */
     private void refuse(Struct order) throws StorageError {
         store.refuse(order.get(Order.RUN));
-        declines.send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyStarts(GlobalModel.where(order)
-                + ": the agent was killed in every attempt, expected one to finish; is there enough memory?"));
+        SedgeException error = new TooManyStarts(GlobalModel.where(order) + ": the agent was killed or lost power in "
+                + "each of " + StateStore.MAX_STARTS + " attempts, expected one to finish; is there enough memory?");
+        effects.note(Level.SEVERE, error.getMessage());
+        declines.send(order.get(Order.RUN), order.get(Order.ROUND), error);
     }
 }

@@ -26,12 +26,16 @@ final class Declines {
     }
 
     void send(String run, long round, SedgeException error) {
-        String detail = String.valueOf(error.getMessage());
-        int length = Math.min(MAX_DETAIL, detail.codePointCount(0, detail.length()));
-        detail = detail.substring(0, detail.offsetByCodePoints(0, length));
+        String detail = cut(String.valueOf(error.getMessage()));
         effects.send(peer.topic, peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, run)
                 .with(Decline.ROUND, round).with(Decline.REASON, error.reason()).with(Decline.DETAIL, detail), null));
         listener.declined(run, (int) round, error.reason() + ": " + detail);
+    }
+
+    /** The beginning of a text, as much as a message's detail takes. */
+    static String cut(String text) {
+        int length = Math.min(MAX_DETAIL, text.codePointCount(0, text.length()));
+        return text.substring(0, text.offsetByCodePoints(0, length));
     }
 
     /** Declines an order with a value that is not known; dropped in silence it would come again for ever. */
@@ -40,7 +44,7 @@ final class Declines {
             Struct name = OrderName.SCHEMA.decode(error.order);
             send(name.get(OrderName.RUN), name.get(OrderName.ROUND), error);
         } catch (IllegalArgumentException unnamed) { // or no order
-            effects.note(Level.WARNING, "a message that cannot be answered");
+            effects.note(Level.INFO, "a message that cannot be answered");
         }
     }
 }

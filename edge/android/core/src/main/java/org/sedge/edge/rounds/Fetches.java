@@ -31,17 +31,19 @@ final class Fetches {
     private final Blobs blobs;
     private final Peer peer;
     private final Random random;
+    private final Handshake handshake;
     private final Map<String, Fetch> active = new LinkedHashMap<>();
     private final Map<String, Struct> wanted = new LinkedHashMap<>();
     private final Set<String> listening = new HashSet<>();
     private final Map<String, Double> retryAt = new LinkedHashMap<>();
     private boolean connected;
 
-    Fetches(String fleet, Blobs blobs, Peer peer, Random random) {
+    Fetches(String fleet, Blobs blobs, Peer peer, Random random, Handshake handshake) {
         this.fleet = fleet;
         this.blobs = blobs;
         this.peer = peer;
         this.random = random;
+        this.handshake = handshake;
     }
 
     void connected(double now, Effects effects) {
@@ -71,7 +73,7 @@ final class Fetches {
         return found;
     }
 
-    /** Fetches exactly what these orders need; without room, tries again later. */
+    /** Fetches exactly what these orders need; without room, says so to the coordinator, and tries again later. */
     void sync(Collection<Struct> orders, double now, Effects effects) throws StorageError {
         Map<String, Manifest> manifests = new LinkedHashMap<>();
         wanted.clear();
@@ -111,6 +113,7 @@ final class Fetches {
         } catch (StorageError error) { // one without room must not stop those of other orders
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
             effects.note(Level.SEVERE, error.getMessage());
+            handshake.waits(error.getMessage(), now, effects);
         }
     }
 
@@ -166,7 +169,9 @@ final class Fetches {
     private void complete(String transfer, double now, Effects effects) throws StorageError {
         if (!blobs.finishPart(active.get(transfer).manifest)) {
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
-            effects.note(Level.WARNING, "transfer " + transfer + ": its chunks do not have its sha256; fetched anew");
+            String name = Hex.encode(active.get(transfer).manifest.sha256).substring(0, 16);
+            effects.note(Level.WARNING, "blob " + name + ": its chunks do not have its sha256; fetching it again in "
+                    + Math.round(DiskWaits.RETRY_S) + " s");
         }
         active.remove(transfer);
     }

@@ -1,6 +1,7 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Goodbye;
 import org.sedge.edge.wire.Messages.Hello;
@@ -16,14 +17,20 @@ import java.util.logging.Level;
 final class Handshake {
     /** A coordinator that receives hellos answers one well before so many, which take some 20 seconds. */
     private static final int WARN_AFTER_HELLOS = 6;
+    /** Whoever can publish on our topic must not be able to fill the log. */
+    private static final double WARN_EVERY_S = 3600;
+    /** How the nonce of a doctor's hello begins. */
+    private static final byte[] DOCTOR = {'d', 'o', 'c', 't', 'o', 'r', 0, 0};
 
-    private final Struct hello;
+    private Struct hello;
     private final Peer peer;
     private final Random random;
     private byte[] nonce = new byte[16];
     private double due = Double.NaN;
     private int attempt;
     private boolean everWelcomed;
+    private double warnAt = Double.NEGATIVE_INFINITY;
+    private boolean mayWarn = true; // of another process under our name; once for each connection
 
     Handshake(Struct hello, Peer peer, Random random) {
         this.hello = hello;
@@ -57,6 +64,16 @@ final class Handshake {
     void begin(double now) {
         due = now;
         attempt = 0;
+        mayWarn = true;
+    }
+
+    /** The device waits with its orders, or with an empty {@code why} no longer: says so in another hello. */
+    void waits(String why, double now, Effects effects) {
+        if (why.isEmpty() != hello.get(Hello.WAITS).isEmpty()) {
+            hello = hello.with(Hello.WAITS, Declines.cut(why));
+            begin(now);
+            effects.note(Level.INFO, why.isEmpty() ? "going on" : "waiting with orders: " + why);
+        }
     }
 
     double timer() {
@@ -72,7 +89,8 @@ final class Handshake {
         effects.send(peer.topic, peer.seal(Kind.HELLO, hello.with(Hello.NONCE, nonce), null));
         if (attempt == WARN_AFTER_HELLOS) {
             effects.note(Level.WARNING, "no coordinator answers on " + peer.topic
-                    + ": is one running, and does the broker know this connection as this device?");
+                    + ": is one running, and does the broker know this connection as this device, by its user name "
+                    + "or certificate?");
         }
     }
 
@@ -84,6 +102,12 @@ final class Handshake {
             return false;
         }
         if (!Arrays.equals(answered, nonce)) { // a late answer, or to a second process under our name
+            boolean doctors = Arrays.equals(Arrays.copyOf(answered, DOCTOR.length), DOCTOR);
+            if (!doctors && mayWarn && welcomed()) {
+                mayWarn = false;
+                effects.note(Level.WARNING, "the coordinator welcomes another process under this device's name: does a "
+                        + "copy of its state run elsewhere? Only one of them can take part");
+            }
             return false;
         }
         boolean first = !welcomed();
@@ -94,5 +118,17 @@ final class Handshake {
             effects.note(Level.INFO, "welcomed by coordinator " + message.get(Welcome.VERSION));
         }
         return first;
+    }
+
+    /** A frame that the replay window has refused: warns where a coordinator may be talking in vain. */
+    void replayed(Frame frame, double now, Effects effects) {
+        long newest = peer.window.incarnation();
+        // A repeat within one start is the broker's doing, and harmless.
+        if (frame.incarnation < newest && now >= warnAt) {
+            warnAt = now + WARN_EVERY_S;
+            effects.note(Level.WARNING, "ignored the coordinator: its incarnation is " + frame.incarnation
+                    + ", expected at least " + newest + ", which it had before. If its state was wiped, restart this "
+                    + "agent; if not, somebody replays old frames");
+        }
     }
 }

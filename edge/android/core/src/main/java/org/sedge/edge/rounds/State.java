@@ -60,18 +60,18 @@ public final class State {
     public static final Field<byte[]> KEY = SCHEMA.optional("key", Type.bytes(0, 16), new byte[0]);
     public static final Field<Long> CHUNK_BYTES = SCHEMA.optional("chunk_bytes", Type.integer(4096, 1 << 18), 65536L);
     public static final Field<Map<String, Struct>> RUNS =
-            SCHEMA.optional("runs", Type.map(Run.SCHEMA), Collections.emptyMap());
+            SCHEMA.optional("runs", Type.map(Run.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
     public static final Field<Map<String, Struct>> ORDERS =
-            SCHEMA.optional("orders", Type.map(Order.SCHEMA), Collections.emptyMap());
+            SCHEMA.optional("orders", Type.map(Order.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
     public static final Field<List<Struct>> OUTBOX =
             SCHEMA.optional("outbox", Type.list(Pending.SCHEMA, 0, 1 << 20), Collections.emptyList());
     /** The runs of the last orders, oldest first. */
     public static final Field<List<String>> RECENT =
             SCHEMA.optional("recent", Type.list(Type.ID, 0, StateStore.MAX_RUNS), Collections.emptyList());
     public static final Field<Map<String, Struct>> ATTEMPTS =
-            SCHEMA.optional("attempts", Type.map(Attempt.SCHEMA), Collections.emptyMap());
+            SCHEMA.optional("attempts", Type.map(Attempt.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
     public static final Field<Map<String, Struct>> STOPPED =
-            SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA), Collections.emptyMap());
+            SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
 
     private State() {}
 }

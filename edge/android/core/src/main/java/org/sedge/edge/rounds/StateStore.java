@@ -30,11 +30,13 @@ import java.util.Set;
 public final class StateStore {
     static final int MAX_RUNS = 16;
     /** An order that so many starts have begun and none has finished is refused: the job itself kills the agent. */
-    private static final int MAX_STARTS = 3;
+    static final int MAX_STARTS = 3;
 
     private final DurableBytes journal;
     private final Blobs blobs;
     private Struct state;
+    /** The blobs of states that failed commits may have left on disk, to be found by the next start. */
+    private final Set<String> uncertain = new HashSet<>();
 
     StateStore(DurableBytes journal, Blobs blobs) throws StorageError {
         this.journal = journal;
@@ -43,7 +45,8 @@ public final class StateStore {
         try {
             state = saved == null ? State.SCHEMA.empty() : State.SCHEMA.decode(saved);
         } catch (IllegalArgumentException error) {
-            throw new StorageError("journal: " + error.getMessage() + "; is it another version's?", error);
+            throw new StorageError("journal: damaged, " + error.getMessage() + "; restore the file, or move it away to "
+                    + "begin anew without what it held", error);
         }
     }
 
@@ -126,8 +129,8 @@ public final class StateStore {
             }
             if (evicted == null) {
                 save(changed);
-                throw new TooManyRuns("run " + run + ": found " + names.size()
-                        + " other runs in use, expected one that seems to be over");
+                throw new TooManyRuns(GlobalModel.where(order) + ": found " + names.size() + " other runs, each with one "
+                        + "of the last " + MAX_RUNS + " orders, expected one that seems to be over");
             }
             changed = changed.with(State.RUNS, without(get(State.RUNS), evicted));
         }
@@ -172,7 +175,11 @@ public final class StateStore {
 
     /** The blob to go on from; null where there is none. */
     byte[] checkpoint(Struct order) {
-        Struct stopped = get(State.STOPPED).get(order.get(Order.RUN));
+        return checkpoint(state, order);
+    }
+
+    private static byte[] checkpoint(Struct state, Struct order) {
+        Struct stopped = state.get(State.STOPPED).get(order.get(Order.RUN));
         boolean same = stopped != null && stopped.get(Stopped.ROUND).equals(order.get(Order.ROUND));
         return same ? stopped.get(Stopped.CHECKPOINT) : null;
     }
@@ -224,11 +231,17 @@ public final class StateStore {
 
     /** The names of all blobs that are still needed. */
     Set<String> needed() {
+        Set<String> names = needed(state);
+        names.addAll(uncertain);
+        return names;
+    }
+
+    private static Set<String> needed(Struct state) {
         Set<String> names = new HashSet<>();
-        for (Struct waiting : get(State.OUTBOX)) {
+        for (Struct waiting : state.get(State.OUTBOX)) {
             names.add(Hex.encode(waiting.get(Pending.BLOB)));
         }
-        for (Struct order : get(State.ORDERS).values()) {
+        for (Struct order : state.get(State.ORDERS).values()) {
             for (Manifest manifest : named(order)) {
                 names.add(Hex.encode(manifest.sha256));
             }
@@ -236,12 +249,12 @@ public final class StateStore {
             for (Struct step : order.get(Order.STEPS)) {
                 names.add(Hex.encode(step.get(Step.BASE_HASH)));
             }
-            byte[] checkpoint = checkpoint(order);
+            byte[] checkpoint = checkpoint(state, order);
             if (checkpoint != null) {
                 names.add(Hex.encode(checkpoint));
             }
         }
-        for (Struct run : get(State.RUNS).values()) {
+        for (Struct run : state.get(State.RUNS).values()) {
             for (Field<byte[]> kept : Arrays.asList(Run.BUNDLE, Run.BASE, Run.MODEL, Run.RESIDUAL, Run.MOMENTS)) {
                 if (run.get(kept) != null) {
                     names.add(Hex.encode(run.get(kept)));
@@ -268,7 +281,13 @@ public final class StateStore {
 
     private void save(Struct changed) throws StorageError {
         blobs.settle();
-        journal.commit(changed.encode());
+        try {
+            journal.commit(changed.encode());
+        } catch (StorageError error) {
+            uncertain.addAll(needed(changed));
+            throw error;
+        }
+        uncertain.clear();
         state = changed;
     }
 

@@ -1,6 +1,7 @@
 package org.sedge.edge.training;
 
 import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.OutOfMemory;
@@ -29,6 +30,8 @@ import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Update;
 
 import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -77,7 +80,7 @@ public final class JobRunner {
             SparseVector.decode(blobs.read(order.get(Order.CORRECTION).sha256), start.length).writeTo(correction);
         }
         try (Trainer trainer = programs.open(bundle)) {
-            byte[] same = jobHash(job);
+            byte[] same = jobHash(job, bundle);
             Attempt attempt = new Attempt(trainer, order, trainings);
             Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
             if (earlier == null) {
@@ -195,14 +198,23 @@ public final class JobRunner {
         }
     }
 
-    /** What a checkpoint must agree with: the order, what is kept, and the examples. */
-    private byte[] jobHash(Job job) {
-        int rowBytes = train.targets == null ? 0 : train.targets.rowSize * train.targets.type.size;
-        ByteBuffer targets = ByteBuffer.allocate(train.count() * rowBytes);
-        for (int row = 0; targets.hasRemaining(); row++) {
-            train.targets.put(row, targets);
+    /** What a checkpoint must agree with: the order, what is kept, and the examples' targets. */
+    private byte[] jobHash(Job job, Bundle bundle) {
+        List<Long> shape = new ArrayList<>();
+        shape.add((long) train.count());
+        for (long extent : train.inputs.shape) {
+            shape.add(extent);
         }
-        return Digests.sha256(MsgPack.pack(Arrays.asList(job.order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
-                job.kept.get(Run.MOMENTS), targets.array())));
+        MessageDigest digest = Digests.sha256();
+        digest.update(MsgPack.pack(Arrays.asList(job.order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
+                job.kept.get(Run.MOMENTS), shape)));
+        Rows targets = bundle.target == null ? train.inputs : train.targets;
+        ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);
+        for (int i = 0; i < targets.count; i++) {
+            row.clear();
+            targets.put(i, row);
+            digest.update(row.array());
+        }
+        return digest.digest();
     }
 }

@@ -12,6 +12,7 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.OnnxProgram;
 
 import java.io.File;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
@@ -20,7 +21,7 @@ public final class Programs {
     private final File folder;
     private final List<Backend> backends;
 
-    /** Program files lie in the folder while they are used. */
+    /** The folder is theirs alone; it holds the files of the last job's programs. */
     public Programs(File folder, List<Backend> backends) {
         this.folder = folder;
         this.backends = backends;
@@ -32,24 +33,53 @@ public final class Programs {
             byte[] gradient = bundle.program("gradient", backend.name());
             byte[] evaluate = bundle.program("evaluate", backend.name());
             if (gradient != null && evaluate != null) {
-                Program loaded = load(bundle, backend, "gradient", gradient);
-                try {
-                    return new Trainer(bundle, loaded, load(bundle, backend, "evaluate", evaluate));
-                } catch (CodecError | StorageError error) {
-                    loaded.close();
-                    throw error;
-                }
+                return open(bundle, backend, gradient, evaluate);
             }
         }
         throw new CodecError("bundle '" + bundle.name + "': no programs for any of this device's backends");
+    }
+
+    private Trainer open(Bundle bundle, Backend backend, byte[] gradient, byte[] evaluate)
+            throws CodecError, StorageError {
+        removeAllBut(file(gradient), file(evaluate));
+        List<Program> loaded = new ArrayList<>();
+        boolean opened = false;
+        try {
+            loaded.add(load(bundle, backend, "gradient", gradient));
+            loaded.add(load(bundle, backend, "evaluate", evaluate));
+            Trainer trainer = new Trainer(bundle, loaded.get(0), loaded.get(1));
+            opened = true;
+            return trainer;
+        } finally {
+            for (Program program : loaded) {
+                if (!opened) {
+                    program.close();
+                }
+            }
+        }
+    }
+
+    /** Removes the programs of earlier jobs: there is one job at a time. */
+    private void removeAllBut(File... wanted) throws StorageError {
+        File[] found = folder.listFiles();
+        for (File file : found == null ? new File[0] : found) {
+            if (!Arrays.asList(wanted).contains(file)) {
+                Disk.remove(file);
+            }
+        }
+    }
+
+    private File file(byte[] program) {
+        return new File(folder, Hex.encode(Digests.sha256(program)));
     }
 
     private Program load(Bundle bundle, Backend backend, String name, byte[] data) throws CodecError, StorageError {
         if (bundle.frozenLayout != null) {
             throw new CodecError("bundle '" + bundle.name + "': frozen data, which this device has not announced");
         }
-        File file = new File(folder, Hex.encode(Digests.sha256(data)));
+        File file = file(data);
         if (!file.isFile() || !Arrays.equals(Disk.read(file), data)) {
+            Disk.requireRoom(folder, data.length);
             Disk.replace(file, data);
         }
         boolean onnx = backend.name().equals("onnxruntime");

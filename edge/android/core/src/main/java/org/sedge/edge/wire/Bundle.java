@@ -12,10 +12,13 @@ import java.util.Map;
 public final class Bundle {
     private static final long FORMAT = 1;
     private static final int MAX_BYTES = 1 << 26;
+    /** As objects JSON takes twenty times its bytes. Layouts of 4096 tensors are a fifth of that. */
+    private static final int MAX_MANIFEST_BYTES = 1 << 22;
+    private static final int MAX_FILES = 64;
     private static final Schema PACKED = Schema.whole();
-    private static final Field<byte[]> MANIFEST = PACKED.required("manifest", Type.bytes(0, MAX_BYTES));
+    private static final Field<byte[]> MANIFEST = PACKED.required("manifest", Type.bytes(0, MAX_MANIFEST_BYTES));
     private static final Field<Map<String, byte[]>> FILES =
-            PACKED.required("files", Type.map(Type.bytes(0, MAX_BYTES)));
+            PACKED.required("files", Type.map(Type.bytes(0, MAX_BYTES), MAX_FILES));
 
     private static final Schema ROW = Schema.whole();
     private static final Field<String> DTYPE = ROW.required("dtype", Type.text(0, 64));

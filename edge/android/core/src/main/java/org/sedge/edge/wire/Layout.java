@@ -25,7 +25,7 @@ public final class Layout {
     private static final Field<List<Struct>> TENSORS = SCHEMA.required("tensors", Type.list(TENSOR, 1, 4096));
 
     /** Reads a layout of a bundle, and checks it against itself. */
-    static final Type<Layout> TYPE = new Type<Layout>() {
+    public static final Type<Layout> TYPE = new Type<Layout>() {
         @Override
         public Layout read(Object value) {
             return new Layout(SCHEMA.read(value).get(TENSORS));

@@ -28,6 +28,11 @@ public final class Manifest implements MsgPack.Packed {
         public Manifest read(Object value) {
             return new Manifest(SCHEMA.read(value));
         }
+
+        @Override
+        Type<?> part(String key) {
+            return SCHEMA.part(key);
+        }
     };
 
     /** The same in a bundle's JSON. */

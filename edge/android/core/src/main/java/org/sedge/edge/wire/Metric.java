@@ -21,6 +21,11 @@ public final class Metric implements MsgPack.Packed {
         public Metric read(Object value) {
             return new Metric(SCHEMA.read(value));
         }
+
+        @Override
+        Type<?> part(String key) {
+            return SCHEMA.part(key);
+        }
     };
 
     /** Such as {@code mean_absolute_error}. */

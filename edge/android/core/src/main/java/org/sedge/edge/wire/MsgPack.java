@@ -29,10 +29,13 @@ public final class MsgPack {
         return writer.out.toByteArray();
     }
 
-    /** The value in the bytes. Throws {@code IllegalArgumentException} unless they are one value and nothing else. */
-    public static Object unpack(byte[] data) {
+    /**
+     * The value in the bytes, without what its type does not know: lists and maps of a byte each would take thirty
+     * times as much memory. Throws {@code IllegalArgumentException} unless they are one value and nothing else.
+     */
+    public static Object unpack(byte[] data, Type<?> type) {
         Reader reader = new Reader(ByteBuffer.wrap(data));
-        Object value = reader.value(0);
+        Object value = reader.value(0, type);
         if (reader.in.hasRemaining()) {
             throw new IllegalArgumentException(reader.in.remaining() + " bytes behind the value");
         }
@@ -130,7 +133,8 @@ public final class MsgPack {
             this.in = in;
         }
 
-        Object value(int depth) {
+        /** The next value; with no type only that it is one counts. */
+        Object value(int depth, Type<?> type) {
             if (depth > MAX_DEPTH) {
                 throw new IllegalArgumentException("nested deeper than " + MAX_DEPTH);
             }
@@ -138,9 +142,9 @@ public final class MsgPack {
             if (tag < 0x80) {
                 return (long) tag;
             } else if (tag < 0x90) {
-                return map(tag & 15, depth);
+                return map(tag & 15, depth, type);
             } else if (tag < 0xa0) {
-                return list(tag & 15, depth);
+                return list(tag & 15, depth, type);
             } else if (tag < 0xc0) {
                 return text(tag & 31);
             } else if (tag >= 0xe0) {
@@ -191,10 +195,10 @@ public final class MsgPack {
                     return text(unsigned(1 << tag - 0xd9));
                 case 0xdc:
                 case 0xdd:
-                    return list(unsigned(2 << tag - 0xdc), depth);
+                    return list(unsigned(2 << tag - 0xdc), depth, type);
                 case 0xde:
                 case 0xdf:
-                    return map(unsigned(2 << tag - 0xde), depth);
+                    return map(unsigned(2 << tag - 0xde), depth, type);
                 default:
                     throw new IllegalArgumentException("no value begins with byte " + tag);
             }
@@ -231,24 +235,35 @@ public final class MsgPack {
             return Reader.class;
         }
 
-        private List<Object> list(long count, int depth) {
+        private List<Object> list(long count, int depth, Type<?> type) {
             require(count); // each item has a byte at least
+            Type<?> item = type == null ? null : type.part(null);
             List<Object> found = new ArrayList<>();
             for (long i = 0; i < count; i++) {
-                found.add(value(depth + 1));
+                Object value = value(depth + 1, item);
+                if (item != null) {
+                    found.add(value);
+                }
             }
             return found;
         }
 
-        private Map<String, Object> map(long count, int depth) {
+        private Map<String, Object> map(long count, int depth, Type<?> type) {
             require(2 * count);
+            if (type != null && count > type.most()) {
+                throw new IllegalArgumentException("found " + count + " entries, expected at most " + type.most());
+            }
             Map<String, Object> found = new LinkedHashMap<>();
             for (long i = 0; i < count; i++) {
-                Object key = value(depth + 1);
+                Object key = value(depth + 1, null);
                 if (!(key instanceof String)) {
                     throw new IllegalArgumentException("a map's key that is no text");
                 }
-                found.put((String) key, value(depth + 1));
+                Type<?> part = type == null ? null : type.part((String) key);
+                Object value = value(depth + 1, part);
+                if (part != null) {
+                    found.put((String) key, value);
+                }
             }
             return found;
         }

@@ -14,10 +14,13 @@ public final class Peer {
     public static final class Opened {
         public final Frame frame;
         public final Struct message;
+        /** Whether the replay window has refused it; there is no message then. */
+        public final boolean replayed;
 
-        Opened(Frame frame, Struct message) {
+        Opened(Frame frame, Struct message, boolean replayed) {
             this.frame = frame;
             this.message = message;
+            this.replayed = replayed;
         }
     }
 
@@ -62,19 +65,19 @@ public final class Peer {
         version = Collections.max(common);
     }
 
-    /** The frame and its message; null for a replay. Throws {@code FrameError} for anything that is not our peer's. */
+    /** The frame and its message. Throws {@code FrameError} for anything that is not our peer's. */
     public Opened open(byte[] payload, String from) throws FrameError {
         Frame frame = Frame.open(payload, from, keys.down, versions);
         if (frame.kind == Kind.CHUNK) {
-            return new Opened(frame, null);
+            return new Opened(frame, null, false);
         }
         if (frame.kind != Kind.GOODBYE && !window.accept(frame.incarnation, frame.seq)) {
             if (!answers(frame)) {
-                return null;
+                return new Opened(frame, null, true);
             }
             window.restart(frame.incarnation, frame.seq);
         }
-        return new Opened(frame, frame.message());
+        return new Opened(frame, frame.message(), false);
     }
 
     /**

@@ -68,7 +68,17 @@ public final class Schema extends Type<Struct> {
 
     /** The struct in MessagePack's bytes. Throws {@code IllegalArgumentException} for anything else. */
     public Struct decode(byte[] data) {
-        return read(MsgPack.unpack(data));
+        return read(MsgPack.unpack(data, this));
+    }
+
+    @Override
+    Type<?> part(String key) {
+        for (Field<?> field : fields) {
+            if (field.key.equals(key)) {
+                return field.type;
+            }
+        }
+        return null;
     }
 
     @Override

@@ -44,6 +44,19 @@ public abstract class Type<T> {
     /** The value of what MessagePack has decoded. Throws {@code IllegalArgumentException} that says what is wrong. */
     public abstract T read(Object value);
 
+    /**
+     * What is kept of a container: of a list its items, of a map the value of a key. null: nothing, as for a key that
+     * is not known, whose value may be of any size.
+     */
+    Type<?> part(String key) {
+        return null;
+    }
+
+    /** The most entries of a map; more are refused before they take memory. */
+    int most() {
+        return Integer.MAX_VALUE;
+    }
+
     /** Bytes of a length within these limits. */
     public static Type<byte[]> bytes(final int least, final int most) {
         return new Type<byte[]>() {
@@ -63,6 +76,11 @@ public abstract class Type<T> {
         @Override
         public Object read(Object value) {
             return value;
+        }
+
+        @Override
+        Type<?> part(String key) {
+            return this;
         }
     };
     /** Bytes in JSON. */
@@ -147,11 +165,16 @@ public abstract class Type<T> {
                 }
                 return Collections.unmodifiableList(found);
             }
+
+            @Override
+            Type<?> part(String key) {
+                return item;
+            }
         };
     }
 
-    /** A map from texts to items of a type. */
-    public static <T> Type<Map<String, T>> map(final Type<T> item) {
+    /** A map from texts to at most so many items of a type. */
+    public static <T> Type<Map<String, T>> map(final Type<T> item, final int most) {
         return new Type<Map<String, T>>() {
             @Override
             public Map<String, T> read(Object value) {
@@ -160,6 +183,16 @@ public abstract class Type<T> {
                     found.put((String) entry.getKey(), item.read(entry.getValue()));
                 }
                 return Collections.unmodifiableMap(found);
+            }
+
+            @Override
+            int most() {
+                return most;
+            }
+
+            @Override
+            Type<?> part(String key) {
+                return item;
             }
         };
     }
@@ -170,6 +203,11 @@ public abstract class Type<T> {
             @Override
             public T read(Object value) {
                 return value == null ? null : type.read(value);
+            }
+
+            @Override
+            Type<?> part(String key) {
+                return type.part(key);
             }
         };
     }

@@ -29,6 +29,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
@@ -74,6 +75,9 @@ public class HostileCoordinatorTest {
 
         @Override
         public void disconnected(String reason) { }
+
+        @Override
+        public void trouble(String text) { }
 
         @Override
         public void training(String run, int round) { }
@@ -143,6 +147,33 @@ public class HostileCoordinatorTest {
         say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode());
         say(Kind.ORDER, order().encode());
         assertTrue(!core.idle());
+    }
+
+    @Test
+    public void aDeviceWithoutRoomSaysSoUntilItHasSome() throws Exception {
+        disk.full = true;
+        say(Kind.ORDER, order().encode());
+        core.poll(2);
+        assertEquals("disk full", lastHello().get(Hello.WAITS));
+        disk.full = false;
+        core.poll(40);
+        byte[] blob = new byte[9000];
+        Manifest manifest = Manifest.describe(blob, 4096);
+        String topic = Topics.blob("test", manifest.transfer);
+        for (int i = 0; i < manifest.count; i++) {
+            byte[] chunk = Arrays.copyOf(blob, manifest.length(i));
+            core.receive(topic, new Frame(Kind.CHUNK, chunk, 1, 0, manifest.transfer, i).seal(topic, null, 1), 41);
+        }
+        core.poll(42);
+        assertEquals("", lastHello().get(Hello.WAITS));
+    }
+
+    private Struct lastHello() throws Exception {
+        Struct last = null;
+        for (Frame frame : sent) {
+            last = frame.kind == Kind.HELLO ? frame.message() : last;
+        }
+        return last;
     }
 
     /** The shared vectors' frames to devices, with some bytes changed, under good MACs and bad ones. */

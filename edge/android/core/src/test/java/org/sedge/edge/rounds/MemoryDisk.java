@@ -13,7 +13,7 @@ import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 
-/** A disk in memory that forgets what was not flushed when the power is cut, and kills its user at any operation. */
+/** A disk in memory that forgets what was not flushed when the power is cut, and refuses or kills at any operation. */
 final class MemoryDisk implements Blobs, DurableBytes {
     /** The process is gone; nothing catches it. */
     @SuppressWarnings("serial")
@@ -25,11 +25,23 @@ final class MemoryDisk implements Blobs, DurableBytes {
     private byte[] journal;
     /** Operations until the kill; 0 or less: never. */
     int fuse;
+    /** Whether it has no room for a download. */
+    boolean full;
+    /** Which operations the disk refuses; null: none. */
+    Random refusals;
 
     /** An operation, or anything else between which a process may be killed. */
     void tick() {
         if (--fuse == 0) {
             throw new Killed();
+        }
+    }
+
+    /** A write, which may be refused, before or after it has happened. */
+    private void write() throws StorageError {
+        tick();
+        if (refusals != null && refusals.nextInt(40) == 0) {
+            throw new StorageError("the disk refuses", null);
         }
     }
 
@@ -53,10 +65,10 @@ final class MemoryDisk implements Blobs, DurableBytes {
     }
 
     @Override
-    public void commit(byte[] value) {
-        tick();
+    public void commit(byte[] value) throws StorageError {
+        write();
         journal = value;
-        tick();
+        write();
     }
 
     @Override
@@ -79,8 +91,8 @@ final class MemoryDisk implements Blobs, DurableBytes {
     }
 
     @Override
-    public byte[] write(byte[] data) {
-        tick();
+    public byte[] write(byte[] data) throws StorageError {
+        write();
         byte[] sha256 = Digests.sha256(data);
         blobs.put(Hex.encode(sha256), data.clone());
         unsettled.add(Hex.encode(sha256));
@@ -88,14 +100,17 @@ final class MemoryDisk implements Blobs, DurableBytes {
     }
 
     @Override
-    public void settle() {
-        tick();
+    public void settle() throws StorageError {
+        write();
         unsettled.clear();
     }
 
     @Override
-    public BitSet openPart(Manifest manifest) {
-        tick();
+    public BitSet openPart(Manifest manifest) throws StorageError {
+        write();
+        if (full) {
+            throw new StorageError("disk full", null);
+        }
         byte[] part = parts.get(Hex.encode(manifest.sha256));
         BitSet held = new BitSet();
         for (int i = 0; part != null && i < manifest.count; i++) {
@@ -106,26 +121,27 @@ final class MemoryDisk implements Blobs, DurableBytes {
     }
 
     @Override
-    public void writePart(Manifest manifest, int index, byte[] data) {
-        tick();
+    public void writePart(Manifest manifest, int index, byte[] data) throws StorageError {
+        write();
         byte[] part = parts.computeIfAbsent(Hex.encode(manifest.sha256), name -> new byte[manifest.size]);
         System.arraycopy(data, 0, part, manifest.offset(index), data.length);
     }
 
     @Override
-    public boolean finishPart(Manifest manifest) {
-        tick();
-        byte[] part = parts.remove(Hex.encode(manifest.sha256));
-        if (!Arrays.equals(Digests.sha256(part), manifest.sha256)) {
-            return false;
+    public boolean finishPart(Manifest manifest) throws StorageError {
+        write();
+        byte[] part = parts.getOrDefault(Hex.encode(manifest.sha256), new byte[0]);
+        boolean sound = Arrays.equals(Digests.sha256(part), manifest.sha256);
+        if (sound) {
+            write(part);
         }
-        write(part);
-        return true;
+        parts.remove(Hex.encode(manifest.sha256));
+        return sound;
     }
 
     @Override
-    public void collect(Set<String> keep) {
-        tick();
+    public void collect(Set<String> keep) throws StorageError {
+        write();
         blobs.keySet().retainAll(keep);
         parts.keySet().retainAll(keep);
         parts.keySet().removeAll(blobs.keySet());

@@ -10,6 +10,7 @@ import org.sedge.edge.AgentListener;
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.ClassMeans;
 import org.sedge.edge.rounds.MemoryDisk.Killed;
 import org.sedge.edge.training.Job;
@@ -38,7 +39,7 @@ import java.util.Set;
 import java.util.logging.Level;
 import java.util.zip.DeflaterOutputStream;
 
-/** A device on a virtual clock, killed, cut off and stopped a thousand times: no update is lost, none comes twice. */
+/** A device on a virtual clock, killed, cut off, refused and stopped: no update is lost, none comes twice. */
 public class SimulationTest {
     private static final int SIZE = 128;
     private static final int CLASSES = 10;
@@ -122,6 +123,7 @@ public class SimulationTest {
             runner = new JobRunner(disk, programs, examples(20), examples(8));
             disk.fuse = 0;
             begin();
+            disk.refusals = hostile ? random : null;
         }
 
         /** Something that happens at a time; those of one time in the order in which they were made. */
@@ -152,7 +154,13 @@ public class SimulationTest {
             up = false;
             job = null;
             Struct hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
-            core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, this, this);
+            for (core = null; core == null;) {
+                try {
+                    core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, this, this);
+                } catch (StorageError refused) {
+                    now += 60; // Android starts it again
+                }
+            }
             dial();
         }
 
@@ -248,6 +256,9 @@ public class SimulationTest {
                 Outcome outcome = runner.run(started, () -> steps[0]-- == 0);
                 job = null;
                 core.finished(outcome, now);
+            } catch (StorageError refused) {
+                job = null;
+                core.failed(refused, now);
             } catch (JobStopped stop) { // the process ends in order
                 stops++;
                 core.interrupted(stop.checkpoint);
@@ -297,6 +308,9 @@ public class SimulationTest {
 
         @Override
         public void disconnected(String reason) { }
+
+        @Override
+        public void trouble(String text) { }
 
         @Override
         public void training(String run, int round) { }

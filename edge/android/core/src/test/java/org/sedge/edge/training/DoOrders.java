@@ -27,7 +27,9 @@ public final class DoOrders {
         File folder = new File(words[0]);
         BlobFolder blobs = new BlobFolder(folder);
         Backend backend = (Backend) Class.forName(words[3]).getDeclaredConstructor().newInstance();
-        Programs programs = new Programs(folder, Collections.singletonList(backend));
+        File files = new File(folder, "programs");
+        Disk.makeFolder(files);
+        Programs programs = new Programs(files, Collections.singletonList(backend));
         JobRunner runner = new JobRunner(
                 blobs, programs, Npz.read(new File(words[1])), Npz.read(new File(words[2])));
         Struct kept = Run.SCHEMA.empty();

@@ -1,4 +1,4 @@
-package org.sedge.edge.host;
+package org.sedge.jvm;
 
 import org.sedge.edge.Agent;
 import org.sedge.edge.AgentConfig;
@@ -6,6 +6,8 @@ import org.sedge.edge.AgentListener;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.backends.Backend;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.Npz;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Metric;
 
@@ -80,10 +82,17 @@ public final class Main {
         try {
             secret = Hex.decode(text(secretFile).trim());
         } catch (IllegalArgumentException error) {
-            throw new ConfigError(secretFile + ": expected 64 hex digits");
+            throw new ConfigError(secretFile + ": secret", "'no hexadecimal number'", "64 hex digits");
+        }
+        if (secret.length != 32) {
+            throw new ConfigError(secretFile + ": secret", "'" + secret.length + " bytes'", "64 hex digits");
         }
         String ca = values.containsKey("broker.ca_file") ? text(file(folder, values, "broker.ca_file")) : null;
-        return new AgentConfig(values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca);
+        try {
+            return new AgentConfig(values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca);
+        } catch (ConfigError error) {
+            throw new ConfigError(new File(folder, "edge.toml") + ": " + error.getMessage());
+        }
     }
 
     private static Map<String, String> values(File file) throws SedgeException {
@@ -105,7 +114,7 @@ public final class Main {
     private static File file(File folder, Map<String, String> values, String key) throws ConfigError {
         String path = values.get(key);
         if (path == null) {
-            throw new ConfigError(new File(folder, "edge.toml") + ": " + key + " is missing");
+            throw new ConfigError(new File(folder, "edge.toml") + ": " + key, "nothing", "a path");
         }
         return new File(path).isAbsolute() ? new File(path) : new File(folder, path);
     }
@@ -125,6 +134,9 @@ public final class Main {
         public void disconnected(String reason) {
             System.out.println("disconnected: " + reason);
         }
+
+        @Override
+        public void trouble(String text) { } // the log, on stderr, has it
 
         @Override
         public void training(String run, int round) {

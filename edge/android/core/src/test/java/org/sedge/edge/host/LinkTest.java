@@ -1,0 +1,152 @@
+package org.sedge.edge.host;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+import org.sedge.edge.AgentConfig;
+
+import java.io.DataInputStream;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.util.Random;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** Brokers that send too much or take nothing, and faults on the thread that reads. */
+public class LinkTest {
+    private static final byte[] ACCEPTED = {0x20, 2, 0, 0};
+    private static final byte[] MESSAGE = {0x30, 3, 0, 1, 'x'};
+
+    private ServerSocket server;
+    private AgentConfig config;
+
+    @Before
+    public void listen() throws Exception {
+        server = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
+        server.setReceiveBufferSize(4096);
+        config = new AgentConfig("d", "f", "mqtt://127.0.0.1:" + server.getLocalPort(), new byte[32], null);
+    }
+
+    @After
+    public void close() throws IOException {
+        server.close();
+    }
+
+    /** A connection whose CONNECT has been read and accepted. */
+    private Socket accepted() throws IOException {
+        Socket socket = server.accept();
+        DataInputStream in = new DataInputStream(socket.getInputStream());
+        in.readUnsignedByte();
+        in.readFully(new byte[in.readUnsignedByte()]);
+        socket.getOutputStream().write(ACCEPTED);
+        return socket;
+    }
+
+    private static final class Silent implements Link.Owner {
+        @Override
+        public byte[] will() {
+            return new byte[1];
+        }
+
+        @Override
+        public void connected() { }
+
+        @Override
+        public void received(String topic, byte[] payload) { }
+
+        @Override
+        public void disconnected(String reason) { }
+    }
+
+    private static Thread reader() {
+        for (Thread thread : Thread.getAllStackTraces().keySet()) {
+            if (thread.getName().equals("sedge-mqtt")) {
+                return thread;
+            }
+        }
+        throw new AssertionError("expected a thread that reads");
+    }
+
+    @Test
+    public void aClosedLinkLeavesNoThreadWaitingForRoomAmongItsTasks() throws Exception {
+        BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
+        Link link = new Link(config, "p", "up", "down", new Silent(), new Random(1), tasks);
+        link.keep();
+        try (Socket broker = accepted()) {
+            for (int i = 0; i < 20; i++) {
+                broker.getOutputStream().write(MESSAGE);
+            }
+            Thread reader = reader();
+            while (tasks.remainingCapacity() > 0) {
+                Thread.sleep(10);
+            }
+            tasks.take().run(); // that it is up
+            link.close();
+            reader.join(10_000);
+            assertTrue(!reader.isAlive());
+        }
+    }
+
+    @Test
+    public void anErrorOnTheReadingThreadIsTheConnectionsEnd() throws Exception {
+        CompletableFuture<String> reason = new CompletableFuture<>();
+        MqttConnection.open(config, "id", "p", "up", new byte[1], "down", new MqttConnection.Events() {
+            @Override
+            public void up() {
+                throw new OutOfMemoryError("Java heap space");
+            }
+
+            @Override
+            public void received(String topic, byte[] payload) { }
+
+            @Override
+            public void down(String why) {
+                reason.complete(why);
+            }
+        });
+        try (Socket broker = accepted()) {
+            assertEquals(config.url + ": Java heap space", reason.get(10, TimeUnit.SECONDS));
+            assertEquals("the socket is closed", -1, afterAll(broker));
+        }
+    }
+
+    private static int afterAll(Socket socket) throws IOException {
+        int last = 0;
+        while (last >= 0) {
+            last = socket.getInputStream().read();
+        }
+        return last;
+    }
+
+    @Test
+    public void aWriteThatNobodyTakesIsCut() throws Exception {
+        BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
+        Link link = new Link(config, "p", "up", "down", new Silent(), new Random(1), tasks);
+        link.keep();
+        try (Socket broker = accepted()) {
+            tasks.take().run();
+            Thread writer = new Thread() {
+                @Override
+                public void run() {
+                    for (int i = 0; i < 100; i++) { // more than all buffers hold
+                        link.send("up", new byte[250_000]);
+                    }
+                }
+            };
+            writer.start();
+            for (int seconds = 0; seconds < 20 && writer.isAlive(); seconds++) {
+                link.cutIfStuck();
+                writer.join(1000);
+            }
+            assertTrue(broker.isConnected() && !writer.isAlive());
+        }
+        link.close();
+    }
+}

@@ -1,0 +1,298 @@
+"""What a person reads of the agent in Java is what the agent in Python says: both are told the same."""
+
+import logging
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.android.java import JAVA, run
+from tests.android.java_fleet import MAIN, MEANS
+from tests.edge.harness import DEVICE, FLEET, KEYS, MAX_PACKET, Harness, theta_of
+from tests.protocol.driven import Driven, drive, settings
+from tests.protocol.test_mqtt_hostile import FakeBroker
+
+from sedge_edge.config import load_config
+from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host import mqtt
+from sedge_protocol.host.mqtt import MqttLink
+from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.messages import Cancel, Decline, Refusal, Welcome
+from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.topics import down
+
+SECRET = b"k" * 32  # of the harness
+LEVELS = {"SEVERE": logging.ERROR, "WARNING": logging.WARNING, "INFO": logging.INFO}
+
+
+class JavaCore:
+    """The core in Java, with the methods of ``sedge_edge.agent.Agent`` that the harness calls."""
+
+    def __init__(self, class_path: str, folder: Path) -> None:
+        words = [
+            *JAVA,
+            "-cp",
+            class_path,
+            "org.sedge.edge.rounds.ServeCore",
+            str(folder),
+            SECRET.hex(),
+        ]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._answer()
+
+    def close(self) -> None:
+        """End the process, as a power cut would."""
+        self._process.kill()
+        self._process.communicate()
+
+    def connected(self, now: float, max_packet: int) -> list[Any]:
+        return self._call("connected", now, max_packet)
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[Any]:
+        return self._call("receive", now, topic, payload.hex())
+
+    def failed(self, error: BrokenSteps, now: float) -> list[Any]:
+        return self._call("broken", now, str(error))
+
+    def poll(self, now: float) -> list[Any]:
+        return self._call("poll", now)
+
+    def _call(self, *words: object) -> list[Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> list[Any]:
+        assert self._process.stdout is not None
+        effects: list[Any] = []
+        for line in self._process.stdout:
+            word, _, rest = line.rstrip("\n").partition(" ")
+            if word == ".":
+                return effects
+            if word == "refused":
+                self.close()
+                raise StorageError(rest)
+            first, _, last = rest.partition(" ")
+            effects.append(
+                Send(first, bytes.fromhex(last)) if word == "send" else Note(LEVELS[first], last)
+            )
+        raise AssertionError("the core in Java has ended")
+
+
+class JavaHarness(Harness):
+    """The harness around the core in Java."""
+
+    def __init__(self, folder: Path, class_path: str) -> None:
+        self._class_path = class_path
+        super().__init__(folder)
+
+    def start(self, incarnation: int = 1) -> Any:
+        if hasattr(self, "agent"):
+            self.close()
+        return JavaCore(self._class_path, self.folder)
+
+    def close(self) -> None:
+        """End its process."""
+        self.agent.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def pair(class_path: str, tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
+    """A device in Python and one in Java, each with a disk of its own."""
+    java = JavaHarness(tmp_path / "java", class_path)
+    yield Harness(tmp_path / "python"), java
+    java.close()
+
+
+def warned(harness: Harness, effects: list[Any]) -> list[str]:
+    """The texts of warnings and errors among effects, and the reasons and details of declines."""
+    notes = [e.text for e in effects if isinstance(e, Note) and e.level >= logging.WARNING]
+    declines = [m for m in harness.messages(effects) if isinstance(m, Decline)]
+    return [*notes, *(f"{m.reason} {m.detail}" for m in declines)]
+
+
+def too_many_runs(harness: Harness) -> list[Any]:
+    harness.connect()
+    effects: list[Any] = []
+    for number in range(17):
+        effects = harness.tell(harness.order(run=f"run-{number}"))
+    return effects
+
+
+def too_many_starts(harness: Harness) -> list[Any]:
+    harness.connect()
+    order = harness.order()
+    harness.tell(order)
+    harness.feed(order.bundle, order.model)
+    for _ in range(2):
+        harness.reboot()
+    return harness.reboot()
+
+
+def another_process(harness: Harness) -> list[Any]:
+    harness.connect()
+    return harness.tell(Welcome(b"x" * 16, "0"))
+
+
+def older_coordinator(harness: Harness) -> list[Any]:
+    harness.connect()
+    harness.peer = Peer(down(FLEET, DEVICE), KEYS.down, KEYS.up, incarnation=6, peer_incarnation=0)
+    return harness.tell(Cancel("run", 0, ""))
+
+
+def refused(harness: Harness) -> list[Any]:
+    harness.connect()
+    return harness.tell(Refusal("revoked", "by the operator"))
+
+
+def wrong_hash(harness: Harness) -> list[Any]:
+    harness.connect()
+    wrong = msgspec.structs.replace(harness.bundle, sha256=bytes(32))
+    harness.serve(harness.served[harness.bundle.transfer], wrong)
+    harness.tell(harness.order(bundle=wrong))
+    return harness.feed(wrong)
+
+
+def broken_steps(harness: Harness) -> list[Any]:
+    harness.connect()
+    step, _ = harness.step(theta_of(1), 5)
+    order = harness.order(steps=(step,))
+    harness.tell(order)
+    harness.feed(order.bundle, order.model)
+    return harness.agent.failed(BrokenSteps("run run, round 1: no such model"), harness.now)
+
+
+def nobody_answers(harness: Harness) -> list[Any]:
+    effects: list[Any] = [*harness.agent.connected(harness.now, MAX_PACKET)]
+    for seconds in range(0, 200, 5):
+        effects += harness.agent.poll(harness.now + seconds)
+    return effects
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        too_many_runs, too_many_starts, another_process, older_coordinator, refused, wrong_hash,
+        broken_steps, nobody_answers,
+    ],
+)  # fmt: skip
+def test_both_say_the_same(
+    scene: Callable[[Harness], list[Any]], pair: tuple[Harness, Harness]
+) -> None:
+    python, java = (warned(harness, scene(harness)) for harness in pair)
+    assert java == python
+    assert java
+
+
+@pytest.mark.parametrize(("length", "end"), [(10, b""), (-1, b"\xff")])
+def test_a_damaged_journal_is_the_same_error(
+    length: int, end: bytes, pair: tuple[Harness, Harness]
+) -> None:
+    said: list[str] = []
+    for harness in pair:
+        path = harness.folder / "journal"
+        path.write_bytes(path.read_bytes()[:length] + end)
+        with pytest.raises(StorageError) as error:
+            harness.start()
+        said.append(str(error.value).replace(str(harness.folder), "FOLDER"))
+        path.unlink()
+        harness.agent = harness.start()
+    assert said[0] == said[1]
+
+
+EDGE = {
+    "device": '"pi-1"', "fleet": '"test"', "secret_file": '"secret"', "state_dir": '"state"',
+    "[broker]": "", "url": '"mqtt://127.0.0.1"', "[data]": "", "train": '"train.npz"',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "secret"),
+    [
+        ({"device": None}, SECRET.hex()),
+        ({"device": '"Pi"'}, SECRET.hex()),
+        ({"fleet": '""'}, SECRET.hex()),
+        ({"secret_file": None}, SECRET.hex()),
+        ({"url": None}, SECRET.hex()),
+        ({"url": '"http://127.0.0.1"'}, SECRET.hex()),
+        ({"url": '"mqtt://me:mine@127.0.0.1"'}, SECRET.hex()),
+        ({}, SECRET.hex()[2:]),
+        ({}, "secret"),
+    ],
+)
+def test_a_wrong_configuration_is_the_same_error(
+    changes: dict[str, str | None], secret: str, class_path: str, tmp_path: Path
+) -> None:
+    """But for the kinds of urls, of which Java has fewer."""
+    lines = [
+        key if key.startswith("[") else f"{key} = {value}"
+        for key, value in {**EDGE, **changes}.items()
+        if value is not None
+    ]
+    (tmp_path / "edge.toml").write_text("\n".join(lines))
+    (tmp_path / "secret").write_text(secret)
+    (tmp_path / "secret").chmod(0o600)
+    np.savez(tmp_path / "train.npz", x=np.zeros((2, 1)), y=np.zeros(2, int))
+    with pytest.raises(ConfigError) as error:
+        load_config(tmp_path / "edge.toml")
+    words = [*JAVA, "-cp", class_path, MAIN, str(tmp_path), MEANS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    said = done.stderr.removeprefix("sedge: ").rstrip("\n")
+    assert done.returncode == 2, done.stderr
+    if changes.get("url"):
+        assert said.partition(", expected")[0] == str(error.value).partition(", expected")[0]
+    else:
+        assert said == str(error.value)
+
+
+# What a broker answers in MQTT 5 and in 3.1.1, and whether it then hangs up.
+ANSWERS = [
+    (b"\x20\x03\x00\x87\x00", b"\x20\x02\x00\x05", False),
+    (b"\x20\x03\x00\x86\x00", b"\x20\x02\x00\x04", False),
+    (b"", b"", True),
+    (b"", b"", False),
+]
+
+
+@pytest.mark.parametrize(("new", "old", "hangs_up"), ANSWERS)
+def test_a_broker_that_refuses_is_the_same_line(
+    new: bytes, old: bytes, hangs_up: bool, class_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
+    said: list[str] = []
+    asks = reason_in_python, partial(reason_in_java, class_path)
+    for answer, ask in zip((new, old), asks, strict=True):
+        broker = FakeBroker(answer, hangs_up=hangs_up)
+        try:
+            url = broker.settings.url
+            said.append(ask(url).replace(url, "URL"))
+        finally:
+            broker.close()
+    assert said[0] == said[1]
+
+
+def test_a_broker_that_is_not_there_is_the_same_line(class_path: str) -> None:
+    url = "mqtt://127.0.0.1:1"
+    assert reason_in_java(class_path, url) == reason_in_python(url).replace("[Errno 111] ", "")
+
+
+def reason_in_python(url: str) -> str:
+    driven = Driven(MqttLink(settings(url), ()))
+    try:
+        drive(lambda: bool(driven.losses()), driven)
+        return driven.losses()[0].reason
+    finally:
+        driven.link.close()
+
+
+def reason_in_java(class_path: str, url: str) -> str:
+    output = run([*JAVA, "-cp", class_path, "org.sedge.edge.host.SayWhy", url])
+    return next(line for line in output.splitlines() if url in line and "next try" not in line)

@@ -174,6 +174,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/emulate/training/test_module.py",
         "with its values in channels-last order; in a device's order by test_torch_module.py",
     ),
+    "sedge_emulate.summaries": (
+        "tests/emulate/test_watch.py",
+        "with the rounds that are watched",
+    ),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),

@@ -175,6 +175,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/emulate/training/test_module.py",
         "with its values in channels-last order; in a device's order by test_torch_module.py",
     ),
+    "sedge_emulate.summaries": (
+        "tests/emulate/test_watch.py",
+        "with the rounds that are watched",
+    ),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),
@@ -509,13 +513,29 @@ def test_every_example_is_in_a_test() -> None:
         assert path.name in texts, f"no test runs {path.name}"
 
 
-def test_the_readmes_make_targets_exist() -> None:
+def test_the_make_targets_that_pages_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z0-9-]+)\b", code_of((ROOT / "README.md").read_text())))
-    assert {"demo", "test"} <= named <= targets
+    pages = (ROOT / "README.md", ROOT / "docs" / "developing.md")
+    code = "\n".join(code_of(page.read_text()) for page in pages)
+    named = set(re.findall(r"\bmake ([a-z0-9-]+)\b", code))
+    assert {"demo", "test", "check"} <= named <= targets
     ci = (ROOT / ".ci" / "run").read_text()
     assert set(re.findall(r"^make ([a-z0-9-]+)$", ci, re.MULTILINE)) <= targets
+
+
+def test_every_folder_is_on_the_map() -> None:
+    """Each package's folders by themselves, but for the exporter's; and no folder that is gone."""
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "developing.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w./]+)`", row) if "/" in name}
+    assert named
+    for name in named:
+        assert (ROOT / name).exists(), name
+    for package, folder in PACKAGES.items():
+        if package != "sedge_export":
+            for path in found(ROOT / folder / package, "__init__.py"):
+                where = path.parent.relative_to(ROOT).as_posix()
+                assert path.parent.name == package or where in named, where
 
 
 def test_the_readmes_commands_and_files_exist() -> None:

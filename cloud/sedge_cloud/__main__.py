@@ -251,7 +251,10 @@ def _serve(arguments: argparse.Namespace) -> int:
             cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep
         )
         recorder = Recorder(core, folder)
-        with beside(cloud), closing(Service(core, settings, recorder=recorder)) as service:
+        with (
+            beside(cloud, settings),
+            closing(Service(core, settings, recorder=recorder)) as service,
+        ):
             service.ready()
             loop.run([service], lambda: False)
     return 0

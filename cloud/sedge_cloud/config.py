@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
-from sedge_cloud.status.settings import HttpConfig, NotifyConfig
+from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
@@ -295,6 +295,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerConfig = BrokerConfig()
     http: HttpConfig = HttpConfig()
     notify: NotifyConfig = NotifyConfig()
+    home_assistant: HomeAssistantConfig = HomeAssistantConfig()
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
     log_level: str = "info"
     keep: KeepConfig = KeepConfig()

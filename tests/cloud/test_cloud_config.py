@@ -21,7 +21,7 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
-from sedge_cloud.status.settings import HttpConfig, NotifyConfig
+from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
@@ -53,7 +53,7 @@ def test_the_file_as_shipped() -> None:
 
 def test_every_key_stands_in_the_file_as_shipped(tmp_path: Path) -> None:
     text = SHIPPED.read_text()
-    for kind in (CloudConfig, BrokerConfig, HttpConfig, NotifyConfig):
+    for kind in (CloudConfig, BrokerConfig, HttpConfig, NotifyConfig, HomeAssistantConfig):
         for key in kind.__struct_fields__:
             assert key in text
     # What is commented out there is right, too.
@@ -62,7 +62,7 @@ def test_every_key_stands_in_the_file_as_shipped(tmp_path: Path) -> None:
         for line in text.splitlines()
     )
     cloud = load_cloud(written(tmp_path, everything))
-    for part in (cloud.broker, cloud.http, cloud.notify):
+    for part in (cloud.broker, cloud.http, cloud.notify, cloud.home_assistant):
         assert all(getattr(part, key) for key in part.__struct_fields__)
 
 
@@ -260,9 +260,11 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (CloudConfig("x"), {
         "fleet": "x", "state_dir": "state", "broker": BrokerConfig(), "gather_ms": 1000,
         "http": HttpConfig(), "notify": NotifyConfig(), "log_level": "info", "keep": KeepConfig(),
+        "home_assistant": HomeAssistantConfig(),
     }),
     (HttpConfig(), {"listen": None, "token_file": None, "hosts": ()}),
     (NotifyConfig(), {"webhook": None, "command": (), "every_s": 3600.0}),
+    (HomeAssistantConfig(), {"enabled": False, "max_devices": 50}),
     (KeepConfig(), {"runs": None, "rounds": None, "gigabytes": None}),
     (BrokerConfig(), {
         "url": "mqtt://127.0.0.1:1883", "device_url": None, "username": None,

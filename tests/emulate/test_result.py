@@ -127,7 +127,7 @@ def test_the_public_schema() -> None:
     strategy = found["strategies"][2]
     names = {
         "format created command dataset split devices seed model machine strategies link "
-        "metric settings data_sha256": found,
+        "metric settings data_sha256 fleet": found,
         "name share": found["metric"],
         "name parameters dense_bytes": found["model"],
         "cpus platform python versions": found["machine"],
@@ -136,7 +136,7 @@ def test_the_public_schema() -> None:
         "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down "
         "opened_s closed_s late_devices resent_bytes personal distrusted newcomers newcomer_up "
         "newcomer_down coordinator_up coordinator_down messages units newcomer_messages "
-        "newcomer_units": strategy["rounds"][0],
+        "newcomer_units before_worst after_worst": strategy["rounds"][0],
         "mean worst_tenth min max": strategy["before"],
         "device num_train num_test num_classes before after class_name payload_up overhead_up "
         "resent_up payload_down overhead_down resent_down late reboots cuts central": strategy[

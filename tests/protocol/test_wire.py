@@ -311,6 +311,8 @@ def test_rules_are_numbered_in_order() -> None:
 
 def test_every_rule_that_conformance_names_is_on_a_page() -> None:
     source = (ROOT / "cloud" / "sedge_cloud" / "conformance").glob("*.py")
-    named = set(re.findall(r'"(\d[\w.]*(?: \w+)?|[A-Z]\d+)"', "".join(p.read_text() for p in source)))
+    named = set(
+        re.findall(r'"(\d[\w.]*(?: \w+)?|[A-Z]\d+)"', "".join(p.read_text() for p in source))
+    )
     assert named >= {"3.3", "3.6", "5.17", "8.1", "B4", "T4"}
     assert named <= set(re.findall(r"\*\*(\d+\.\d+|[A-Z]\d+)\*\*", TEXT))

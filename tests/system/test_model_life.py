@@ -1,13 +1,20 @@
-"""A coordinator loses its disk, goes on from a backup behind its devices, and serves a newcomer."""
+"""A run's whole life: its coordinator loses its disk and goes on from a backup, serves a newcomer, and the
+model that it trained leaves.
+"""
 
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.system.harness import RealFleet, command, wait_until
 from tests.system.test_processes import RUN, counted
 
+from sedge_edge import Examples, split
+from sedge_edge.config import load_config
+from sedge_export.models import mlp
 from sedge_protocol.host.model_files import read_tensors
 
 pytestmark = pytest.mark.fleet
@@ -69,3 +76,48 @@ def test_a_disk_is_lost_and_the_run_goes_on_to_its_end_and_beyond(
         "the extended run ends again",
     )
     assert [r.task for r in fleet.rounds()][-2:] == ["train", "evaluate"]
+    page = fleet.folder / "report.html"
+    command(
+        "sedge_emulate", "report", "-c", f"{fleet.folder}/cloud.toml", "run", "--out", str(page)
+    )
+    text = page.read_text()
+    assert "fleet test on 2 devices" in text and "run (fedobp)" in text
+    assert "Where the personal parameters sit" in text and "Its first round" in text
+
+
+def test_what_is_exported_is_as_good_in_torch(fleet: RealFleet, small_bundle: Path) -> None:
+    """The global model as in the evaluation round, a device's own as after its last training."""
+    fleet.start_cloud()
+    for seed, device in enumerate(("pi-1", "pi-2")):
+        fleet.add_device(device, seed)
+        fleet.start_agent(device)
+    text = RUN.format(rounds=3, epochs=5, values="fp32", fraction=1.0).replace("fedobp", "fedavg")
+    fleet.start_run(small_bundle, text.replace("options = { quantile = 0.99 }", ""))
+    wait_until(fleet.finished, 60, "the run ends")
+    *_, last, evaluation = fleet.rounds()
+    fleet.cloud("run", "export", "run", "--out", f"{fleet.folder}/global.pt")
+    fleet.cloud("run", "export", "run", "--out", f"{fleet.folder}/global.safetensors")
+    state = torch.load(fleet.folder / "global.pt", weights_only=True)
+    same = load_file(fleet.folder / "global.safetensors")
+    assert state.keys() == same.keys() and all(torch.equal(state[k], same[k]) for k in state)
+    for part in evaluation.devices:
+        assert accuracy(fleet, part.device, state) == pytest.approx(part.before, abs=1e-6)
+        assert part.before > 0.5
+    for part in last.devices:
+        own = fleet.folder / f"{part.device}.pt"
+        fleet.cloud("run", "export", "run", "--device", part.device, "--out", str(own))
+        found = accuracy(fleet, part.device, torch.load(own, weights_only=True))
+        assert found == pytest.approx(part.after, abs=1e-6)
+
+
+def accuracy(fleet: RealFleet, device: str, state: dict[str, torch.Tensor]) -> float:
+    """What a model is worth in torch on the examples that a device sets aside."""
+    data = load_config(fleet.folder / device / "edge.toml").data
+    with np.load(fleet.folder / device / "train.npz") as file:
+        examples = Examples(file["x"], file["y"])
+    _, test = split(examples, data.test_fraction, data.split_seed)
+    model = mlp(64, 32, 10)
+    model.load_state_dict(state)
+    with torch.no_grad():
+        labels = model(torch.from_numpy(test.inputs)).argmax(1)
+    return float((labels == torch.from_numpy(test.targets)).double().mean())

@@ -8,10 +8,10 @@ import msgspec
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
+from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status import lines
-
-SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
+from sedge_protocol.errors import StorageError
 
 
 def add_device_commands(commands: Parsers) -> None:
@@ -102,19 +102,11 @@ def _tell_issued(
 
 def _revoke(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
-    enrolment.revoke_device(store, cloud, arguments.device)
-    print(f"device {arguments.device} is revoked; the coordinator no longer listens to it.")
-    broker = cloud.broker
-    if broker.device_password_file is None:
-        print("Remove it from the broker's passwords, if it has one there.")
-    elif broker.reload is None:
-        print(SIGHUP)
-    if broker.cert_file is not None:
-        print("If it has a certificate, add that to the broker's revocation list.")
-    if broker.device_password_file is None or broker.reload is None:
-        print("A connection that it has open lasts until the broker or the device ends it.")
-    else:
-        print("The broker has ended its connection and no longer lets it in.")
+    revocation = revoke_device(store, cloud, arguments.device)
+    for line in (*revocation.done, *revocation.left):
+        print(line)
+    if revocation.failure:
+        raise StorageError(revocation.failure)
     return 0
 
 

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.disk import opened, replace_file, sync_folder, translated, write_at
-from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
@@ -27,9 +25,6 @@ from sedge_protocol.wire.topics import check_id
 # mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password is 256 random bits, so the
 # count need not slow down guessing.
 _ITERATIONS = 101
-
-# A coordinator that runs has told a device of its revocation after this long.
-TOLD_S = 1.5
 
 NOT_ENROLLED = "an id that is not enrolled yet (a lost or revoked device: `device reissue`)"
 
@@ -90,22 +85,6 @@ def reissue_device(
     return _issue(store.reissue_device, cloud, device, folder or Path(device), service)
 
 
-def revoke_device(store: Store, cloud: CloudConfig, device: str) -> None:
-    """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
-
-    Where the broker can be told to reload, it then ends the device's connection; a coordinator that runs
-    tells the device before that. Raises ``ConfigError`` when there is no such device, and
-    ``StorageError`` when the passwords cannot be written; the device is then revoked all the same.
-    """
-    store.revoke_device(device)
-    if cloud.broker.device_password_file is not None:
-        if cloud.broker.reload is not None and _is_served(cloud):
-            time.sleep(TOLD_S)
-        with as_caller():
-            remove_password(Path(cloud.broker.device_password_file), device)
-    reload_broker(cloud)
-
-
 def reload_broker(cloud: CloudConfig) -> None:
     """Have the broker read its password file again, if cloud.toml says how. Raises ``StorageError``."""
     command = cloud.broker.reload
@@ -119,14 +98,6 @@ def reload_broker(cloud: CloudConfig) -> None:
     if done.returncode:
         said = " ".join(done.stderr.split())
         raise StorageError(f"broker.reload: {command!r} ended with {done.returncode}: {said}")
-
-
-def _is_served(cloud: CloudConfig) -> bool:
-    try:
-        lock_folder(Path(cloud.state_dir)).close()
-    except StorageError:
-        return True
-    return False
 
 
 def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:

@@ -30,6 +30,7 @@ device_password_file = "broker-passwords"
 ACL = """\
 user {user}
 topic readwrite sedge/1/{fleet}/#
+topic write homeassistant/device/sedge-{fleet}/+/config
 
 pattern write sedge/1/{fleet}/device/%u/up
 pattern read sedge/1/{fleet}/device/%u/down

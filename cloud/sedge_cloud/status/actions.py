@@ -1,9 +1,13 @@
-"""What an operator may do from the status page: the command line's own verbs, each after a confirmation."""
+"""What an operator may do from the status page: the command line's own verbs, each after a confirmation.
+
+The service runs as a user of its own, which under its unit may neither edit the broker's passwords nor have
+the broker reload them. What it could not do the page says, with the command that does it as root.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sedge_cloud.admin.enrolment import revoke_device
+from sedge_cloud.admin.revocation import Revocation, revoke_device
 from sedge_cloud.admin.runs import delete_run, stop_run
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status.records import Fleet
@@ -13,12 +17,15 @@ from sedge_protocol.errors import ConfigError
 
 @dataclass(frozen=True)
 class Action:
-    """One verb and the run or device that it is for; ``text`` says what it does."""
+    """One verb and the run or device that it is for; ``text`` says what it does.
+
+    ``do`` returns what became of a revocation, and None where nothing can be left to do.
+    """
 
     verb: str
     name: str
     text: str
-    do: Callable[[Store, CloudConfig], None]
+    do: Callable[[Store, CloudConfig], Revocation | None]
 
 
 def find(verb: str, name: str, facts: Fleet) -> Action:

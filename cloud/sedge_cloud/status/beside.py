@@ -1,22 +1,24 @@
-"""What runs beside the coordinator's loop, in threads of their own: page, problem log and notices."""
+"""What runs beside the coordinator's loop, in threads: page, problem log, notices, Home Assistant."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.status.home_assistant import HomeAssistant
 from sedge_cloud.status.notices import Notices
 from sedge_cloud.status.problem_log import ProblemLog
 from sedge_cloud.status.snapshot import Snapshot
 from sedge_cloud.status.watchers import Watcher
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.mqtt import BrokerSettings
 
 # The log names a problem within two looks, a notice tells of one that has lasted for two.
 LOG_S, NOTICE_S = 2.0, 10.0
 
 
 @contextmanager
-def beside(cloud: CloudConfig) -> Generator[None]:
-    """Log problems; serve the page and send notices, where cloud.toml asks for them.
+def beside(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
+    """Log problems; do what else cloud.toml asks for. ``settings`` are the coordinator's.
 
     Raises ``ConfigError``.
     """
@@ -32,6 +34,8 @@ def beside(cloud: CloudConfig) -> Generator[None]:
                 expected = "its packages: pip install 'sedge-fl[http]'"
                 raise ConfigError("http", f"no {exc.name}", expected) from exc
             stack.enter_context(closing(StatusServer(cloud, snapshot))).start()
+        if cloud.home_assistant.enabled:
+            stack.enter_context(closing(HomeAssistant(cloud, settings, snapshot))).start()
         for watcher in watchers:
             stack.enter_context(closing(watcher)).start()
         yield

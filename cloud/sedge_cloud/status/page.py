@@ -6,6 +6,7 @@ from importlib.resources import files
 
 from jinja2 import Environment
 
+from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.status import charts, pages
 from sedge_cloud.status.actions import Action
 from sedge_cloud.status.numbers import age, clock
@@ -40,6 +41,12 @@ def confirm_page(action: Action, csrf: str) -> str:
     """The question before an action, and the form that answers it."""
     template = _environment().get_template("confirm.html")
     return template.render(title=f"{action.verb} {action.name}", action=action, csrf=csrf)
+
+
+def outcome_page(action: Action, became: Revocation) -> str:
+    """What has been done, and what is left to do."""
+    template = _environment().get_template("outcome.html")
+    return template.render(title=f"{action.verb} {action.name}", action=action, became=became)
 
 
 @cache

@@ -2,7 +2,8 @@
 
 It shares one reading of the facts with the problem log (snapshot.py), so the loop's share of the cost is
 what the interpreter takes. What an operator may do from the page is done by the functions of the command
-line, on a store of its own; the loop notices as it notices the command line.
+line, in a thread with a store of its own, as a broker may take its time; the loop notices as it notices the
+command line.
 
     /              the page                /api/fleet       all facts       /events   changes, server-sent
     /confirm       before an action        /api/runs/NAME   one run         /metrics  Prometheus
@@ -28,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status import actions, page
 from sedge_cloud.status.guard import Guard, is_same_origin
@@ -152,10 +154,18 @@ class StatusServer:
             return Response("expected this page's own form\n", status_code=403)
         action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
         _log.warning("%s %s, asked for on the status page", action.verb, action.name)
-        with closing(Store(Path(self._cloud.state_dir))) as store:
-            action.do(store, self._cloud)
+        became = await asyncio.to_thread(self._do, action)
         self._snapshot.expire()
-        return RedirectResponse("./", status_code=303)
+        if became is None or not became.left:
+            return RedirectResponse("./", status_code=303)
+        return Response(page.outcome_page(action, became), media_type="text/html")
+
+    def _do(self, action: actions.Action) -> Revocation | None:
+        with closing(Store(Path(self._cloud.state_dir))) as store:
+            became = action.do(store, self._cloud)
+        if became is not None and became.failure:
+            _log.warning("%s %s is incomplete: %s", action.verb, action.name, became.failure)
+        return became
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:

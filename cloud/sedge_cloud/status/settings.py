@@ -1,4 +1,4 @@
-"""[http] and [notify] in cloud.toml: who may look at the fleet, and who is told of what."""
+"""[http], [notify], [home_assistant] in cloud.toml: who may look at the fleet, who is told of what."""
 
 import ipaddress
 from pathlib import Path
@@ -84,3 +84,12 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             url = urlsplit(self.webhook)
             if url.scheme not in ("http", "https") or not url.hostname:
                 raise ConfigError("notify.webhook", self.webhook, "http://… or https://…", where)
+
+
+class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[home_assistant]: entities in a Home Assistant that uses the same broker."""
+
+    enabled: bool = False
+    """Announce the fleet and its devices, and publish their state."""
+    max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
+    """The first so many devices, by id, have entities of their own."""

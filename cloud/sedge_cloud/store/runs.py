@@ -114,8 +114,8 @@ class Run:
 class RoundUpdates:
     """Accepted updates on the global model ``base`` (n,), each decoded when the iteration reaches it.
 
-    They can be iterated more than once. A device counts with at most the number of examples in its hello, and
-    with one if that says none. A late update counts as the same change, but from ``base``: so neither its
+    They can be iterated more than once. A device counts with at most the examples in its hello, and with one
+    if that says none. A late update counts as the same change, but from ``base``: so neither its
     change nor what the fleet has learned since is lost.
     """
 

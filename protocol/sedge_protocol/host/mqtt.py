@@ -115,7 +115,7 @@ class MqttLink:
     """A link to the broker, driven by ``step``; single-threaded.
 
     ``subscriptions`` are made on every connection. ``will``, if given, is called for a (topic, payload)
-    before every connection.
+    before every connection. With ``retain`` the broker keeps the will and all messages.
     """
 
     def __init__(
@@ -124,8 +124,10 @@ class MqttLink:
         subscriptions: tuple[str, ...],
         will: Callable[[], tuple[str, bytes]] | None = None,
         rng: np.random.Generator | None = None,
+        retain: bool = False,
     ) -> None:
         self.settings = settings
+        self._retain = retain
         self.counters = LinkCounters()
         self._host, self._port, self._tls, self._path = settings.endpoint()
         self._subscriptions = subscriptions
@@ -200,7 +202,7 @@ class MqttLink:
             self._deaf_at = time.monotonic() + self._patience_s
         self._unwritten += 1
         self.counters.frames_sent += 1
-        self._client.publish(topic, payload, qos=int(confirmed))
+        self._client.publish(topic, payload, int(confirmed), self._retain)
 
     def subscribe(self, topic: str) -> None:
         """Listen to one more topic until this connection ends."""
@@ -272,7 +274,7 @@ class MqttLink:
             self._set_tls(client)
         if self._will is not None:
             topic, payload = self._will()
-            client.will_set(topic, payload)
+            client.will_set(topic, payload, retain=self._retain)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message

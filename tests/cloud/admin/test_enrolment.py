@@ -19,8 +19,8 @@ from sedge_cloud.admin.enrolment import (
     add_password,
     join_text,
     reissue_device,
-    revoke_device,
 )
+from sedge_cloud.admin.revocation import revoke_device
 from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow
@@ -192,18 +192,6 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
         old, 2**32 - 1, b"hello"
     )  # by a coordinator that has yet to hear of the new secret
     assert store.devices() == [row]
-
-
-def test_a_device_is_revoked_even_if_its_password_stays(store: Store, tmp_path: Path) -> None:
-    passwords = tmp_path / "passwords"
-    cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
-    store.add_device("pi-1", bytes(32))
-    revoke_device(store, cloud, "pi-1")
-    assert not passwords.exists()
-    passwords.mkdir()
-    with pytest.raises(StorageError, match=r"remove a password from .*passwords: Is a directory"):
-        revoke_device(store, cloud, "pi-1")
-    assert store.devices()[0].revoked
 
 
 def test_a_folder_that_exists_is_left_alone(store: Store, tmp_path: Path) -> None:

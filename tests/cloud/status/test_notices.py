@@ -16,6 +16,7 @@ from sedge_cloud.status import notices, snapshot
 from sedge_cloud.status.notices import MOST, Gate, Notice, Sender
 from sedge_cloud.status.records import Code, Problem
 from sedge_cloud.status.settings import NotifyConfig
+from sedge_protocol.host.mqtt import BrokerSettings
 
 
 def problem(subject: str, code: Code = "device_lost") -> Problem:
@@ -100,6 +101,7 @@ def test_the_thread_tells_what_the_store_has(
     monkeypatch.setattr(notices, "_post", post)
     monkeypatch.setattr("sedge_cloud.status.problems.ENOUGH_FREE_BYTES", 2**80)
     settings = NotifyConfig("http://example.invalid")
-    with beside_module.beside(CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings)):
+    cloud = CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings)
+    with beside_module.beside(cloud, BrokerSettings("mqtt://127.0.0.1:1", "coordinator")):
         assert told.wait(10)
     assert {problem.code for problem in seen} == {"coordinator_silent", "disk_low"}

@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.helper import FLEET, RUN
 from tests.cloud.status.seen import Seen
 
-from sedge_cloud.config import CloudConfig
+from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.records import Code
 from sedge_cloud.status.server import StatusServer
@@ -31,7 +32,9 @@ FORM = "application/x-www-form-urlencoded"
 class Site:
     """A cloud with three devices, of which one is offline in an open round, and a server on its store."""
 
-    def __init__(self, folder: Path, token: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, token: str | None = None, broker: BrokerConfig | None = None
+    ) -> None:
         self.seen = Seen(folder)
         self.seen.cloud.hello("a", "b", "c")
         self.seen.gone("b")
@@ -39,7 +42,12 @@ class Site:
         path = folder / "token"
         path.write_text(token or "")
         http_config = HttpConfig("127.0.0.1:0", str(path) if token else None)
-        cloud = CloudConfig(fleet=FLEET, state_dir=str(self.seen.state), http=http_config)
+        cloud = CloudConfig(
+            fleet=FLEET,
+            state_dir=str(self.seen.state),
+            http=http_config,
+            broker=broker or BrokerConfig(),
+        )
         self.snapshot = Snapshot(cloud)
         self.server = StatusServer(cloud, self.snapshot)
         self.server.start()
@@ -58,12 +66,18 @@ class Site:
 
     def post(self, verb: str, name: str, csrf: str | None = None, origin: str = "") -> int:
         """Act as a form of the page does; the status. By default with the token and origin of the page."""
+        return self.act(verb, name, csrf, origin)[0]
+
+    def act(
+        self, verb: str, name: str, csrf: str | None = None, origin: str = ""
+    ) -> tuple[int, str]:
+        """The same; the status and the page."""
         if csrf is None:
             _, text = self.ask(f"/confirm?verb={verb}&name={name}")
             csrf = text.partition('name="csrf" value="')[2].partition('"')[0]
         origin = origin or f"http://127.0.0.1:{self.server.port}"
         headers = {"Content-Type": FORM, "Origin": origin}
-        return self.ask("/act", headers, f"verb={verb}&name={name}&csrf={csrf}")[0]
+        return self.ask("/act", headers, f"verb={verb}&name={name}&csrf={csrf}")
 
     def close(self) -> None:
         """End both."""
@@ -159,11 +173,46 @@ def test_an_action_needs_the_pages_own_form(site: Site) -> None:
     assert store.runs()[0].status == "running"
     assert site.post("stop", RUN) == 303
     assert store.runs()[0].status == "stopped"
-    assert site.post("revoke", "c") == 303
+    assert site.post("revoke", "c") == 200
     assert [row.device for row in store.devices() if row.revoked] == ["c"]
     store.close()
     site.seen.cloud.load()  # the core notices, as it notices the command line
     assert site.seen.cloud.core.runs[RUN].status == "stopped"
+
+
+def test_a_revocation_that_is_incomplete_says_what_to_do(tmp_path: Path) -> None:
+    """As under the unit, which may not edit the broker's passwords."""
+    (tmp_path / "passwords").mkdir()
+    site = Site(tmp_path, broker=BrokerConfig(device_password_file=str(tmp_path / "passwords")))
+    status, text = site.act("revoke", "c")
+    assert status == 200 and "device c is revoked" in text and "may still let it in" in text
+    assert "Is a directory" in text and "sudo sedge-cloud device revoke c" in text
+    (tmp_path / "passwords").rmdir()
+    site.server._cloud = msgspec.structs.replace(
+        site.server._cloud, broker=BrokerConfig(device_password_file="none", reload="true")
+    )
+    assert site.post("revoke", "b") == 303  # nothing is left to do
+    site.close()
+
+
+def test_nobody_waits_for_a_slow_broker(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = tmp_path / "reload.sh"
+    script.write_text(f"until [ -e {go} ]; do sleep .02; done")
+    broker = BrokerConfig(device_password_file=str(tmp_path / "none"), reload=f"sh {script}")
+    site = Site(tmp_path, broker=broker)
+    store = Store(site.seen.state, durable=False)
+    answers: list[int] = []
+    acting = threading.Thread(target=lambda: answers.append(site.post("revoke", "c")))
+    acting.start()
+    while not any(row.revoked for row in store.devices()):
+        time.sleep(0.01)
+    assert site.ask("/")[0] == 200 and not answers
+    go.touch()
+    acting.join()
+    assert answers == [303]
+    store.close()
+    site.close()
 
 
 def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:

@@ -93,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--latex", action="store_true", help="a table for LaTeX with booktabs")
     form.add_argument("--json", action="store_true", help="for programs")
     compare.set_defaults(call=_compare)
+    report = commands.add_parser("report", help="runs of a real fleet as an HTML report")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="as `sedge-cloud run list` names it")
+    report.add_argument("-c", "--config", type=Path, default=Path("cloud.toml"),
+                        help="the coordinator's (default: cloud.toml)")  # fmt: skip
+    report.add_argument("--out", type=Path, default=Path("report.html"), help="the file to write")
+    report.set_defaults(call=_report)
     keys = commands.add_parser("reference", help="every key of a fleet file")
     keys.set_defaults(call=_reference)
     _cost_parser(commands.add_parser("cost", help="what a device's link costs in a month"))
@@ -146,6 +152,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     from sedge_emulate.compare import compare
 
     return compare(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from sedge_emulate.report.stored import report
+
+    return report(arguments)
 
 
 def _reference(_: argparse.Namespace) -> int:

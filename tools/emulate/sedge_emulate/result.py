@@ -50,12 +50,13 @@ class Spread(msgspec.Struct, frozen=True):
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """One round.
 
-    The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``);
-    ``late`` updates came after the round had closed. ``seconds`` are this host's. The emulation's own
-    clock, which is virtual where the link is memory, stood at ``opened_s`` and ``closed_s``, counted from
-    the run's start. ``late_devices`` of the cohort had sent no update by then, and ``distrusted`` were left
-    out or shortened to these shares. ``personal`` says how many personal parameters a device of the cohort
-    was sent in each tensor, on average; a tensor that had none is left out.
+    The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``), the
+    ``worst`` means over the worst tenth of these; ``late`` updates came after the round had closed.
+    ``seconds`` are this host's. The emulation's own clock, which is virtual where the link is memory, stood
+    at ``opened_s`` and ``closed_s``, counted from the run's start. ``late_devices`` of the cohort had sent
+    no update by then, and ``distrusted`` were left out or shortened to these shares. ``personal`` says how
+    many personal parameters a device of the cohort was sent in each tensor, on average; a tensor that had
+    none is left out.
 
     Bytes are counted from the round's opening to its close, headers included: ``bytes_up`` and
     ``bytes_down`` at all devices' sockets. Of these, ``newcomer_up`` and ``newcomer_down`` are of devices
@@ -89,6 +90,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     units: Count = 0
     newcomer_messages: Count = 0
     newcomer_units: Count = 0
+    before_worst: float | None = None
+    after_worst: float | None = None
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,11 +239,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """An emulation: the same fleet once under each strategy.
+    """An emulation, the same fleet once under each strategy; or runs of a real ``fleet`` (stored.py).
 
     ``created`` is an ISO 8601 date or time, ``link`` what joined devices and coordinator: "memory" under
     virtual time, or the broker's kind. ``settings`` are all keys of the fleet file as they were, defaults
-    included; ``data_sha256`` stands for the content of the data and of what splits them.
+    included; ``data_sha256`` stands for the content of the data and of what splits them. Of a real fleet
+    the result has what its coordinator knows: ``before`` and ``after`` of each device's last round, bytes
+    as they passed the coordinator, and no machine; texts that are unknown are empty, counts 0.
     """
 
     format: int = FORMAT
@@ -251,12 +256,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     devices: Count
     seed: int
     model: Model
-    machine: Machine
+    machine: Machine | None
     strategies: list[StrategyResult]
     link: str = ""
     metric: Metric = ACCURACY
     settings: dict[str, Any] = {}
     data_sha256: str = ""
+    fleet: str = ""
 
 
 def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_emulate.broker.fleet import BrokerFleet
@@ -21,11 +20,11 @@ from sedge_emulate.result import (
     DeviceResult,
     Engine,
     StrategyResult,
-    TensorShare,
     Traffic,
     class_results,
     spread,
 )
+from sedge_emulate.summaries import personal_shares
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
@@ -151,7 +150,7 @@ def _result(
         devices=devices,
         bytes=_traffic(stage, fleet, watch),
         seconds=engine.wall_s,
-        personal=_personal(final),
+        personal=personal_shares(final),
         engine=engine,
         classes=class_results(devices, absent),
     )
@@ -191,11 +190,3 @@ def _traffic(stage: Stage, fleet: Fleet, watch: Watch) -> Traffic:
         payload_down=totals.payload_down,
         resent=totals.resent,
     )
-
-
-def _personal(summary: Summary) -> list[TensorShare]:
-    total = sum(summary.personal.values())
-    return [
-        TensorShare(tensor, count / max(1, summary.cohort), count / total)
-        for tensor, count in summary.personal.items()
-    ]

@@ -12,6 +12,7 @@ from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.rounds.summary import Summary
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import RoundResult
+from sedge_emulate.summaries import round_result
 from sedge_protocol.wire.messages import TRAIN
 
 
@@ -121,7 +122,7 @@ class Watch:
         self.summaries.append(summary)
         self._known.update(device.device for device in summary.devices)
         if summary.task == TRAIN:
-            self.rounds.append(_result(summary))
+            self.rounds.append(round_result(summary))
             self._progress.round_remembered()
 
     def _failure(self, ended: RunEnded) -> str:
@@ -142,7 +143,7 @@ class Watch:
         late = sorted(set(self._cohort) - {device.device for device in summary.devices})
         self.late.update(late)
         result = msgspec.structs.replace(
-            _result(summary),
+            round_result(summary),
             late=self._late,
             seconds=time.monotonic() - self._opened_wall_s,
             bytes_up=totals.up - before.up,
@@ -164,20 +165,3 @@ class Watch:
         self._late = self._newcomers = 0
         self.rounds.append(result)
         self._progress.round_closed(result)
-
-
-def _result(summary: Summary) -> RoundResult:
-    """A round without its times and bytes."""
-    return RoundResult(
-        round=summary.round,
-        before_mean=summary.before,
-        after_mean=summary.after,
-        train_loss=summary.train_loss,
-        num_updates=len(summary.devices),
-        late=0,
-        seconds=0.0,
-        bytes_up=0,
-        bytes_down=0,
-        personal={name: k / max(1, summary.cohort) for name, k in summary.personal.items()},
-        distrusted=summary.distrusted,
-    )

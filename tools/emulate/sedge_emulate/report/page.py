@@ -40,7 +40,7 @@ def page(result: Result) -> str:
     total = sum(late, Counter[str]())
     latest = sorted(total, key=lambda name: (-total[name], name))[:ENDS]
     return environment().get_template("report.html").render(
-        title=f"{result.dataset} on {result.devices} devices",
+        title=f"{f'fleet {result.fleet}' if result.fleet else result.dataset} on {result.devices} devices",
         result=result,
         metric=result.metric,
         rows=rows,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
+from msgspec.structs import replace
 
 from sedge_cloud.status.charts import stacked
 from sedge_cloud.status.drawing import (
@@ -35,9 +36,12 @@ _NUMBERED_ROUNDS = 30
 _STRIP, _MAX_STRIPS = 16.0, 420.0
 # An accuracy that leaves no room for a name below it.
 _LOW = 0.05
-_MOMENTS: tuple[tuple[str, Callable[[RoundResult], float]], ...] = (
-    ("Before local training", lambda r: r.before_mean),
-    ("After local training", lambda r: r.after_mean),
+# Of each moment its title, a round's mean, and the mean of its worst tenth where that is known.
+_MOMENTS: tuple[
+    tuple[str, Callable[[RoundResult], float], Callable[[RoundResult], float | None]], ...
+] = (
+    ("Before local training", lambda r: r.before_mean, lambda r: r.before_worst),
+    ("After local training", lambda r: r.after_mean, lambda r: r.after_worst),
 )
 
 
@@ -49,13 +53,19 @@ def curve(plot: Plot, i: int, x: Sequence[float], y: Sequence[float]) -> None:
 
 
 def metric_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) -> list[Plot]:
-    """The metric of each round's devices before and after local training, one line per strategy."""
+    """The metric of each round's devices before and after local training, one line per strategy.
+
+    A pale line is the worst tenth's.
+    """
     plots: list[Plot] = []
-    for title, mean in _MOMENTS:
+    for title, mean, worst in _MOMENTS:
         values = [mean(r) for s in result.strategies for r in s.rounds]
-        plot = Plot(title, x, metric_axis(values, result.metric))
+        lower = [v for s in result.strategies for r in s.rounds if (v := worst(r)) is not None]
+        plot = Plot(title, x, metric_axis([*values, *lower], result.metric))
         for i, strategy in enumerate(result.strategies):
             rounds = strategy.rounds
+            known = [(at(r), v) for r in rounds if (v := worst(r)) is not None]
+            plot.line([one for one, _ in known], [v for _, v in known], series(i), 1.2, 0.5)
             curve(plot, i, [at(r) for r in rounds], [mean(r) for r in rounds])
         plots.append(plot)
     return plots
@@ -68,6 +78,7 @@ def by_round(result: Result) -> list[Plot]:
 
 def over_time(result: Result) -> list[Plot]:
     """The metric when the round closed, then each strategy's rounds as strips; none without times."""
+    result = replace(result, strategies=[_timed(s) for s in result.strategies])
     longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
     if not longest_s:
         return []
@@ -75,6 +86,11 @@ def over_time(result: Result) -> list[Plot]:
     most = max(len(s.rounds) for s in result.strategies)
     strips = [_strips(i, s, axis, most) for i, s in enumerate(result.strategies)]
     return [*metric_plots(result, axis, lambda r: r.closed_s), *strips]
+
+
+def _timed(strategy: StrategyResult) -> StrategyResult:
+    """The strategy with the rounds whose times are known."""
+    return replace(strategy, rounds=[r for r in strategy.rounds if r.closed_s])
 
 
 def of_devices(result: Result) -> list[Plot]:
@@ -133,7 +149,7 @@ def of_cost(result: Result) -> list[Plot]:
         min(known, default=1), max(known, default=1), "bytes of all devices, both ways, logarithmic"
     )
     plots: list[Plot] = []
-    for (title, mean), last in zip(_MOMENTS, ("before", "after"), strict=True):
+    for (title, mean, _), last in zip(_MOMENTS, ("before", "after"), strict=True):
         finals = [float(getattr(s, last).mean) for s in result.strategies]
         plot = Plot(
             title,

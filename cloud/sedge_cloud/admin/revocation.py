@@ -1,0 +1,81 @@
+"""Revoking a device: the coordinator no longer listens to it, and the broker no longer lets it in."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sedge_cloud.admin.enrolment import reload_broker, remove_password
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.host.privileges import as_caller
+
+# A coordinator that runs has told a device of its revocation after this long.
+TOLD_S = 1.5
+
+SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
+_REVOKED = "device {} is revoked; the coordinator no longer listens to it."
+_SHUT_OUT = "The broker has ended its connection and no longer lets it in."
+_OPEN = "A connection that it has open lasts until the broker or the device ends it."
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """What a revocation has done, and what is left to do by hand.
+
+    ``failure`` says why the broker could not be told: then ``command`` does that, too.
+    """
+
+    device: str
+    done: tuple[str, ...]
+    left: tuple[str, ...]
+    failure: str = ""
+
+    @property
+    def command(self) -> str:
+        """The same once more, by somebody who may edit the broker's passwords."""
+        return f"sudo sedge-cloud device revoke {self.device}"
+
+
+def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
+    """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
+
+    Where the broker can be told to reload, it then ends the device's connection; a coordinator that runs
+    tells the device before that. Raises ``ConfigError`` when there is no such device.
+    """
+    store.revoke_device(device)
+    done, broker = _REVOKED.format(device), cloud.broker
+    try:
+        _shut_out(cloud, device)
+    except StorageError as exc:
+        return Revocation(device, (done,), ("The broker may still let it in.",), str(exc))
+    left: list[str] = []
+    if broker.device_password_file is None:
+        left.append("Remove it from the broker's passwords, if it has one there.")
+    elif broker.reload is None:
+        left.append(SIGHUP)
+    if broker.cert_file is not None:
+        left.append("If it has a certificate, add that to the broker's revocation list.")
+    if broker.device_password_file is None or broker.reload is None:
+        return Revocation(device, (done,), (*left, _OPEN))
+    return Revocation(device, (done, _SHUT_OUT), tuple(left))
+
+
+def _shut_out(cloud: CloudConfig, device: str) -> None:
+    """Take the device's password away, where it is kept here. Raises ``StorageError``."""
+    if cloud.broker.device_password_file is None:
+        return
+    if cloud.broker.reload is not None and _is_served(cloud):
+        time.sleep(TOLD_S)
+    with as_caller():
+        remove_password(Path(cloud.broker.device_password_file), device)
+    reload_broker(cloud)
+
+
+def _is_served(cloud: CloudConfig) -> bool:
+    try:
+        lock_folder(Path(cloud.state_dir)).close()
+    except StorageError:
+        return True
+    return False

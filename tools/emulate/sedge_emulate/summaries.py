@@ -1,0 +1,34 @@
+"""A closed round's summary in the words of the result."""
+
+from sedge_cloud.rounds.summary import Summary
+from sedge_emulate.result import RoundResult, TensorShare, spread
+
+
+def round_result(summary: Summary) -> RoundResult:
+    """A round without its times and bytes."""
+    before = [device.before for device in summary.devices]
+    after = [device.after for device in summary.devices]
+    return RoundResult(
+        round=summary.round,
+        before_mean=summary.before,
+        before_worst=spread(before, summary.metric).worst_tenth if before else None,
+        after_mean=summary.after,
+        after_worst=spread(after, summary.metric).worst_tenth if after else None,
+        train_loss=summary.train_loss,
+        num_updates=len(summary.devices),
+        late=0,
+        seconds=0.0,
+        bytes_up=0,
+        bytes_down=0,
+        personal={name: k / max(1, summary.cohort) for name, k in summary.personal.items()},
+        distrusted=summary.distrusted,
+    )
+
+
+def personal_shares(summary: Summary) -> list[TensorShare]:
+    """Where the personal parameters of the round's devices lie."""
+    total = sum(summary.personal.values())
+    return [
+        TensorShare(tensor, count / max(1, summary.cohort), count / total)
+        for tensor, count in summary.personal.items()
+    ]

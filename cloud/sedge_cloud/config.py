@@ -35,8 +35,36 @@ class TrainingConfig(Training, frozen=True, forbid_unknown_fields=True):
     """[training]: how each device trains (see messages.Training)."""
 
 
-class CodecConfig(Codec, frozen=True, forbid_unknown_fields=True):
-    """[codec]: how each device codes its update (see messages.Codec)."""
+class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[codec]: how each device codes its update.
+
+    It sends the ``fraction`` of elements that are largest in magnitude, in the precision ``values``. Left
+    out, these two are what the strategy needs (docs/strategies.md): the largest 4 % in bf16, or every
+    element in int8. Of the elements, only magnitudes of at least ``threshold`` are sent. With
+    ``error_feedback``, what was not sent is added to the next round's change; bf16 then sends a
+    ``fraction`` below 1 rounded to multiples (codec/grid.py). A device that does not know ``values`` sends
+    int8, and one without zstd uses zlib.
+    """
+
+    values: ValueCoding | None = None
+    fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
+    threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    compression: Compression = Compression.ZSTD
+    error_feedback: bool = True
+
+    def completed(self, suited: Codec) -> Codec:
+        """With the values and the fraction of ``suited`` where the file leaves them out."""
+        return Codec(
+            self.values or suited.values,
+            self.fraction or suited.fraction,
+            self.threshold,
+            self.compression,
+            self.error_feedback,
+        )
+
+
+# A device sends every element of its change, exactly.
+EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
@@ -53,11 +81,13 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zstd. A device that cannot decompress it, or does not know ``values``, takes no part in the run.
 
     With bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the whole model
-    takes 5 to 7 bits an element. The first model is rounded to the grid.
+    takes 5 to 7 bits an element. The first model is rounded to the grid. With other ``values``, and in a
+    run with ``start --from``, it takes about 25 bits: such a run costs newcomers five times as much.
 
-    With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. So does every round after
-    which a strategy replaces the model (``Context.replaced``), unless ``fraction`` is 1: a part of such a
-    vector is no model.
+    With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. After a round in which a
+    strategy replaces the model (fedcac, fedpurin, subflot) a ``fraction`` below 1 cannot serve: a part of
+    such a vector is no model. Then every element of the change is sent, on the grid, in 5 to 6 bits an
+    element; with fp32 the whole model, exactly.
     """
 
     values: ValueCoding = ValueCoding.BF16

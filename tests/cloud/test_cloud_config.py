@@ -254,7 +254,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0, "optimizer_state": "reset",
     }),
     (CodecConfig(), {
-        "values": ValueCoding.FP32, "fraction": 1.0, "threshold": 0.0,
+        "values": None, "fraction": None, "threshold": 0.0,
         "compression": Compression.ZSTD, "error_feedback": True,
     }),
     (CloudConfig("x"), {

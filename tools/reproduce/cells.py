@@ -12,7 +12,7 @@ from tools.reproduce.released import ReleasedSetting
 from tools.reproduce.setting import Setting
 from tools.reproduce.sized import DROPPED, SizedSetting
 
-from sedge_cloud.config import WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
+from sedge_cloud.config import EXACT, WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
 from sedge_protocol.codec import ValueCoding
 
 
@@ -35,8 +35,8 @@ class Cell:
     accounted: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
-    codec: CodecConfig = field(default_factory=CodecConfig)
-    broadcast: BroadcastConfig = WHOLE  # as the papers have it
+    codec: CodecConfig = EXACT  # as the papers have it, and so the next one
+    broadcast: BroadcastConfig = WHOLE
     patch: PatchConfig = field(default_factory=PatchConfig)
 
 
@@ -90,7 +90,7 @@ def _coded(options: Mapping[str, Option], best: float | None = None) -> Cell:
     """FedPURIN with few bits a value on the wire, a coding that was found over 20 rounds of split 1."""
     return Cell(
         "coded", "fedpurin", options, best=best, accounted=_BYTES,
-        codec=CodecConfig(values=ValueCoding.INT8),
+        codec=CodecConfig(ValueCoding.INT8, 1.0),
         broadcast=BroadcastConfig(ValueCoding.INT4, fraction=1),
         patch=PatchConfig(values=ValueCoding.INT8),
     )  # fmt: skip

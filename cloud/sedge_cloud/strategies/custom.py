@@ -20,6 +20,7 @@ import numpy as np
 
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError
+from sedge_protocol.wire.messages import Codec
 
 R = TypeVar("R")
 
@@ -43,6 +44,12 @@ class Custom(Strategy, frozen=True):
         """Whether ``inner`` follows coordinate-wise robust rules."""
         with self._step("coordinate_rules"):
             return bool(self.inner.coordinate_rules)
+
+    @property
+    def codec(self) -> Codec:
+        """How ``inner`` lets devices code their updates."""
+        with self._step("codec"):
+            return _expected(self.inner.codec, Codec)
 
     def init(self, context: Context) -> State:
         """The state before the first round."""

@@ -342,6 +342,11 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How devices code their updates where the run file leaves it out."""
         return LARGEST_ELEMENTS
 
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How patches and start vectors are coded where the run file leaves it out."""
+        return ValueCoding.FP32
+
     def init(self, context: Context) -> State:
         """The state before the first round: the model that the run was started with."""
         return State(context.theta)

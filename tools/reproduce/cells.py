@@ -15,6 +15,8 @@ from tools.reproduce.sized import DROPPED, SizedSetting
 from sedge_cloud.config import EXACT, WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
 from sedge_protocol.codec import ValueCoding
 
+_EXACT_PATCHES = PatchConfig(ValueCoding.FP32)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -37,7 +39,7 @@ class Cell:
     )
     codec: CodecConfig = EXACT  # as the papers have it, and so the next one
     broadcast: BroadcastConfig = WHOLE
-    patch: PatchConfig = field(default_factory=PatchConfig)
+    patch: PatchConfig = _EXACT_PATCHES
 
 
 @dataclass(frozen=True)

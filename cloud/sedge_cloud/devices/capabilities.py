@@ -28,7 +28,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     # Every device has zlib, bundles included, and what is not compressed needs no announcement.
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
     frozen = run.manifest.frozen
-    codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
+    codings = {broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     narrows = isinstance(run.strategy, WidthPolicy)
     words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 

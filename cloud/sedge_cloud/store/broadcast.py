@@ -63,7 +63,7 @@ def next_version(
 
 def needs_every_element(state: State, broadcast: BroadcastConfig) -> bool:
     """Whether ``fraction`` cannot serve a strategy's state: a part of a new vector is no model."""
-    return not state.is_change and broadcast.fraction < 1
+    return not state.is_change and not broadcast.sends_all
 
 
 def replacing_version(
@@ -110,9 +110,9 @@ def _on_grid(theta: Theta, layout: Layout) -> Theta:
 
 def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
     """What is sent of a change (n,): its largest elements in magnitude, on the grid if there is one."""
-    if broadcast.fraction >= 1:
+    if broadcast.sends_all:
         return SparseVector(change.size, None, change)
-    k = max(1, round(broadcast.fraction * change.size))
+    k = broadcast.count(change.size)
     return nearest_multiples(change, k, binary=True) if broadcast.on_grid else top_k(change, k)
 
 

@@ -112,6 +112,11 @@ class Run:
         """
         return make_strategy(self.config.strategy, self.config.options)
 
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How patches and start vectors are coded."""
+        return self.config.patch.values or self.strategy.patch_values
+
     def layout(self, width: int) -> Layout:
         """The layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError
 from sedge_protocol.wire.messages import Codec
 
@@ -50,6 +51,12 @@ class Custom(Strategy, frozen=True):
         """How ``inner`` lets devices code their updates."""
         with self._step("codec"):
             return _expected(self.inner.codec, Codec)
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How ``inner`` lets patches be coded."""
+        with self._step("patch_values"):
+            return _expected(self.inner.patch_values, ValueCoding)
 
     def init(self, context: Context) -> State:
         """The state before the first round."""

@@ -42,7 +42,7 @@ from sedge_cloud.strategy import (
     Strategy,
     Update,
 )
-from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Codec
 
@@ -74,6 +74,11 @@ class FedCAC(Strategy, frozen=True):
     def codec(self) -> Codec:
         """Every element: the critical ones are found in the update."""
         return EVERY_ELEMENT
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: a patch is half of the model."""
+        return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the device's critical elements, G elsewhere, and its own statistics."""

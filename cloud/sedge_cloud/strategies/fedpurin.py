@@ -50,7 +50,7 @@ from sedge_cloud.strategy import (
     Strategy,
     Update,
 )
-from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import Role, Theta
 from sedge_protocol.wire.messages import Codec, UpdateSelection, Work
 
@@ -92,6 +92,11 @@ class FedPURIN(Strategy, frozen=True):
     def codec(self) -> Codec:
         """The values in int8; which elements are sent, its orders say."""
         return EVERY_ELEMENT
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: a patch is half of the model."""
+        return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the elements that the device sent last, G elsewhere, and the selection for its update."""

@@ -36,6 +36,7 @@ from sedge_cloud.algorithms.submodels import (
 )
 from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import EVERY_ELEMENT, Assignment, ClientModel, Context, State, Update
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.importance import importance, positions, select
 from sedge_protocol.layout import Role, Theta
 from sedge_protocol.wire.messages import Codec, Work
@@ -75,6 +76,11 @@ class SubFLOT(WidthPolicy, frozen=True):
     def codec(self) -> Codec:
         """Every element: a model of which a part is known cannot be aligned."""
         return EVERY_ELEMENT
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: every device starts from a model of its own."""
+        return ValueCoding.INT8
 
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` without SciPy."""

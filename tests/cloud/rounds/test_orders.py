@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
 
 from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, ScheduleConfig
 from sedge_cloud.devices.capabilities import codec_for
@@ -49,8 +49,9 @@ def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "values", "fraction"),
     [
-        ("fedobp", {}, ValueCoding.BF16, 0.04),
-        ("fedobp", {"values": ValueCoding.INT4}, ValueCoding.INT4, 0.04),
+        ("fedobp", {}, ValueCoding.BF16, 10_000 / LAYOUT.size),
+        ("fedobp", {"values": ValueCoding.INT4}, ValueCoding.INT4, 10_000 / LAYOUT.size),
+        ("fedobp", {"fraction": 0.04}, ValueCoding.BF16, 0.04),
         ("fedcac", {}, ValueCoding.INT8, 1.0),
         ("fedcac", {"fraction": 0.5}, ValueCoding.INT8, 0.5),
         ("fedrolex", {}, ValueCoding.INT8, 1.0),
@@ -68,6 +69,8 @@ def test_what_a_run_leaves_out_of_its_codec_follows_from_the_strategy(
     cloud = Cloud(tmp_path, config)
     cloud.hello(codecs=("int4", "correction"))
     assert cloud.order("a").codec == Codec(values, fraction)
+    patch = cloud.core.runs[RUN].patch_values
+    assert patch is (ValueCoding.INT8 if strategy == "fedcac" else ValueCoding.FP32)
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,9 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``values``, takes no part in the run.
 
     With bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the whole model
-    takes 5 to 7 bits an element. The first model is rounded to the grid. With other ``values``, and in a
-    run with ``start --from``, it takes about 25 bits: such a run costs newcomers five times as much.
+    takes 5 to 7 bits an element. The first model is rounded to the grid, unless it is another run's
+    (``start --from``), which stays as it is. Off the grid, so also with other ``values``, the whole model
+    takes about 25 bits an element: a newcomer gets five times as much.
 
     With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. After a round in which a
     strategy replaces the model (fedcac, fedpurin, subflot) a ``fraction`` below 1 cannot serve: a part of

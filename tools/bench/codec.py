@@ -115,7 +115,8 @@ def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]
     broadcast = BroadcastConfig(codec.values, codec.fraction)
     theta, owed = first_version(training.shared(1), layout, broadcast), None
     for number in range(1, max(SNAPSHOTS) + 1):
-        wanted: Theta = theta + (training.shared(number + 1) - training.shared(number))
+        change = training.shared(number + 1) - training.shared(number)
+        wanted = (theta + change).astype(np.float32)
         version = next_version(wanted, theta, owed, broadcast)
         theta, owed = version.theta, version.owed
         if number in SNAPSHOTS:

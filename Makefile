@@ -73,6 +73,7 @@ figures: demo
 	$(call bench,machine)
 	cp runs/demo/result.json $(RESULTS)/demo.json
 	$(BIN)/python -m tools.bench.compression | tee /dev/stderr | tail -n 1 > $(RESULTS)/compression.json
+	$(BIN)/python -m tools.bench.compression_figure
 	$(call bench,attacks)
 	$(call bench,scoring)
 	$(call bench,train_step)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sedge_cloud import RunConfig, Store, start_run
-from sedge_cloud.config import WHOLE, TrainingConfig
+from sedge_cloud.config import EXACT, WHOLE, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_edge import (
@@ -35,7 +35,12 @@ TRAINING = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
 OPTIONS = {"quantile": 0.99}
 # In one round: the part that a coded broadcast leaves out comes in later ones.
 RUN = RunConfig(
-    strategy="fedobp", options=OPTIONS, num_rounds=1, training=TRAINING, broadcast=WHOLE
+    strategy="fedobp",
+    options=OPTIONS,
+    num_rounds=1,
+    training=TRAINING,
+    broadcast=WHOLE,
+    codec=EXACT,
 )
 
 

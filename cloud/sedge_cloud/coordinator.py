@@ -31,7 +31,7 @@ from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow
+from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow, TrafficRow
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
@@ -176,9 +176,10 @@ class Coordinator:
                 case RoundClosed():
                     summary = effect.summary
                     names = [device.device for device in summary.devices]
-                    rows = self._traffic.closed(summary.run, summary.round, names)
+                    rows, link = self._traffic.closed(summary.run, summary.round, names)
                     try:
                         self.store.save_traffic(rows)
+                        self.store.save_link(summary.run, summary.round, *link)
                     except StorageError as exc:  # the round is closed all the same
                         effects.append(self._housekeeping.storage_failed(exc))
                 case _:
@@ -259,10 +260,20 @@ class Coordinator:
         queued = self._downloads.request(name, transfer, get.missing, served, now)
         device.bucket.charge(queued)
         self._traffic.asked(name, transfer, from_bitmap(get.missing, 8 * len(get.missing)))
-        whole = self._downloads.manifest(current.row.model).transfer
-        if transfer == whole and not self.runs[get.run].config.broadcast.whole:
-            self._traffic.fell_back(get.run, name)
+        if transfer == self._downloads.manifest(current.row.model).transfer:
+            self._whole_model(current, name)
         return []
+
+    def _whole_model(self, current: OpenRound, name: str) -> None:
+        """A device fetches the whole model: count it if it had one and the run broadcasts changes.
+
+        That is stored at once: a restart within the round forgets everything else about its bytes.
+        """
+        run, number = current.row.run, current.row.round
+        has_model = current.orders[name].holds and not self.runs[run].config.broadcast.whole
+        if has_model and self._traffic.fell_back(run, name):
+            self.counters["whole_models"] += 1
+            self.store.save_traffic([TrafficRow(run, number, name, 0, 0, True)])
 
     def _serve(self, now: float, room: int) -> list[CloudEffect]:
         try:

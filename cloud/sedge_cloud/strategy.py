@@ -20,15 +20,20 @@ from numpy.typing import NDArray
 
 from sedge_cloud.algorithms.robust import Robust
 from sedge_protocol.axes import Axes
-from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.codec.patch_levels import Levels
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Training, Work
+from sedge_protocol.wire.messages import Codec, Training, Work
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Groups = Mapping[str, tuple[str, ...]]
 Change = NDArray[np.float32] | NDArray[np.float64]
+
+# How devices code their updates where the run does not say it: for strategies that average changes, what is
+# left out being added to the next one, and for strategies that need every element.
+LARGEST_ELEMENTS = Codec(ValueCoding.BF16, 0.04)
+EVERY_ELEMENT = Codec(ValueCoding.INT8, 1.0)
 
 
 @dataclass(frozen=True)
@@ -331,6 +336,16 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def coordinate_rules(self) -> bool:
         """Whether this strategy follows robust rules that work coordinate by coordinate."""
         return False
+
+    @property
+    def codec(self) -> Codec:
+        """How devices code their updates where the run file leaves it out."""
+        return LARGEST_ELEMENTS
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How patches and start vectors are coded where the run file leaves it out."""
+        return ValueCoding.FP32
 
     def init(self, context: Context) -> State:
         """The state before the first round: the model that the run was started with."""

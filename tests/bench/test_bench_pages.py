@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tools.bench import figures, machine, readme, results_page
+from tools.bench import compression_figure, figure, figures, machine, readme, results_page
 
 from sedge_emulate.result import read_json
 
@@ -71,7 +71,10 @@ EMULATOR = {
         "peak_rss_bytes": 2_600_000_000,
     },
 }  # fmt: skip
-CELL = {"setting": "up 4 %", "alpha": 0.1, "before_worst": 0.5, "after": 0.9, "after_worst": 0.7}
+CELL = {
+    "setting": "up 4 %", "alpha": 0.1, "before_worst": 0.5, "after": 0.9, "after_worst": 0.7,
+    "of_dense": 0.01,
+}  # fmt: skip
 COMPRESSION = {
     "rounds": 40,
     "cells": [
@@ -101,12 +104,14 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
     assert results_page.PAGE.read_text() == results_page.page(figures.RESULTS)
     text = (readme.ROOT / "README.md").read_text()
     assert readme.replaced(text, "bench", readme.bench()) == text
+    cells = figure.loaded(figures.RESULTS / "compression.json")["cells"]
+    assert compression_figure.PAGE.read_text() == compression_figure.drawn(cells)
 
 
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        ("| up 4 %, Dir(0.1), 40 rounds, seed 42, 43", ["33.0 kB", "(11.0 kB up, 22.0 kB", "er 330"]),
+        ("| up 4 %, Dir(0.1), 40 rounds, seed 42, 43", ["33.0 kB", "100 times", "(11.0 kB up", "330"]),
         ("| up 4 %, Dir(0.1)", ["85.0 % before (worst tenth 50.0 %)", "90.0 % after training (worst tent"]),
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
         ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),

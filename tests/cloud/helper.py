@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import WHOLE, RunConfig
+from sedge_cloud.config import EXACT, WHOLE, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
@@ -43,7 +43,7 @@ EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model wit
 LAYOUT = Layout.of(
     [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
 )
-CONFIG = RunConfig(strategy="fedavg", num_rounds=2, broadcast=WHOLE)
+CONFIG = RunConfig(strategy="fedavg", num_rounds=2, broadcast=WHOLE, codec=EXACT)
 
 M = TypeVar("M", bound=Message)
 E = TypeVar("E")

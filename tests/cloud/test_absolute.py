@@ -74,21 +74,31 @@ def test_what_a_broadcast_leaves_out_is_not_counted_twice(tmp_path: Path, strate
     coded = Fleet(tmp_path / "coded", strategy, BroadcastConfig(ValueCoding.INT8, 1.0))
     assert abs(coded.play()[-1] / whole[-1] - 1) < 0.05
     assert not coded.cloud.state().owed and coded.cloud.state().steps
-    assert not any(summary.whole for summary in coded.cloud.summaries())
+    assert not any(summary.replaced for summary in coded.cloud.summaries())
 
 
 @pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
-def test_a_vector_of_which_a_part_is_no_model_travels_whole(tmp_path: Path, strategy: str) -> None:
+def test_of_a_vector_that_replaces_every_element_is_sent(tmp_path: Path, strategy: str) -> None:
+    """A part of it would be no model."""
     whole = Fleet(tmp_path / "whole", strategy, WHOLE)
-    sparse = Fleet(tmp_path / "sparse", strategy, BroadcastConfig(ValueCoding.FP32, 0.12))
-    assert whole.play() == sparse.play()
-    assert not any(order.steps for order in sparse.cloud.messages("a", Order))
-    assert all(summary.whole for summary in sparse.cloud.summaries())
-    assert sparse.cloud.core.counters["whole_models"] == ROUNDS
+    reached = whole.play()
+    sparse = Fleet(tmp_path / "sparse", strategy, BroadcastConfig())
+    assert abs(sparse.play()[-1] / reached[-1] - 1) < 0.05
+    assert not sparse.cloud.state().owed and sparse.cloud.state().steps
+    assert all(summary.replaced for summary in sparse.cloud.summaries())
+    assert sparse.cloud.core.counters["replaced_models"] == ROUNDS
     reader = Reader(FLEET, sparse.cloud.folder / "state", sparse.cloud.store)
     shown = list(run_report(reader, RUN, as_json=False))
-    assert shown.count("      the next model travels whole: the strategy replaces it") == ROUNDS
-    assert not any(summary.whole for summary in whole.cloud.summaries())
+    said = "      every element of the next model is sent: the strategy replaces it"
+    assert shown.count(said) == ROUNDS
+    assert not any(summary.replaced for summary in whole.cloud.summaries())
+
+
+def test_in_fp32_a_vector_that_replaces_travels_whole(tmp_path: Path) -> None:
+    whole = Fleet(tmp_path / "whole", "fedcac", WHOLE)
+    exact = Fleet(tmp_path / "exact", "fedcac", BroadcastConfig(ValueCoding.FP32, 0.12))
+    assert whole.play() == exact.play()
+    assert not any(order.steps for order in exact.cloud.messages("a", Order))
 
 
 def test_what_it_leaves_out_of_a_change_is_owed(tmp_path: Path) -> None:

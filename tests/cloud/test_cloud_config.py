@@ -25,6 +25,7 @@ from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyC
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.messages import Codec
 
 SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"
 RUN = 'strategy = "fedobp"\n'
@@ -227,6 +228,17 @@ error_feedback = false
     assert (config.codec.values, config.codec.fraction) == (ValueCoding.INT8, 0.1)
 
 
+@pytest.mark.parametrize(
+    ("size", "fraction", "sent"), [(582_026, 0.04, 29_101), (20_000, 0.5, 10_000), (611, 1.0, 611)]
+)
+def test_of_a_small_model_more_is_sent_by_default(size: int, fraction: float, sent: int) -> None:
+    suited = Codec(ValueCoding.BF16, 0.04)
+    assert CodecConfig().completed(suited, size).fraction == fraction
+    assert BroadcastConfig().count(size) == sent
+    assert CodecConfig(fraction=0.04).completed(suited, size) == suited
+    assert BroadcastConfig(fraction=0.05).count(size) == round(0.05 * size)
+
+
 # What a file need not say. Another default would train another model out of the same file.
 DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (RunConfig(strategy="x"), {
@@ -239,10 +251,10 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     }),
     (ScheduleConfig(), {"kind": "constant", "warmup_rounds": 0, "final": 0.0}),
     (BroadcastConfig(), {
-        "values": ValueCoding.BF16, "fraction": 0.05, "compression": Compression.ZLIB,
+        "values": ValueCoding.BF16, "fraction": None, "compression": Compression.ZLIB,
     }),
     (PatchConfig(), {
-        "values": ValueCoding.FP32, "compression": Compression.ZLIB,
+        "values": None, "compression": Compression.ZLIB,
     }),
     (RobustConfig(), {
         "clip": 3.0, "rule": "direction", "byzantine": 0.2, "equal_weights": False,
@@ -254,7 +266,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0, "optimizer_state": "reset",
     }),
     (CodecConfig(), {
-        "values": ValueCoding.FP32, "fraction": 1.0, "threshold": 0.0,
+        "values": None, "fraction": None, "threshold": 0.0,
         "compression": Compression.ZSTD, "error_feedback": True,
     }),
     (CloudConfig("x"), {

@@ -165,7 +165,20 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert waiting.strip() == "b the coordinator is not running"
     assert reject.strip().startswith("a was rejected: malformed: ")
     assert head.split()[:8] == ["round", "task", "updates", "before", "after", "loss", "up", "down"]
-    assert first.split() == ["1", "train", "2/2", "0.2500", "0.7500", "1.5000", "-", "-"]
+    assert head.split()[8:12] == ["of", "dense", "sent", "received"]
+    link = first.split()[-2:]
+    assert first.split() == [
+        "1",
+        "train",
+        "2/2",
+        "0.2500",
+        "0.7500",
+        "1.5000",
+        "-",
+        "-",
+        "-",
+        *link,
+    ]
     assert new.split()[:5] == ["2", "in", "their", "first", "round"]
     assert second.strip().startswith("2 train        0/2    open; closes with 2 updates")
     assert call(home, "run", "show", "run", "--json") == 0
@@ -174,9 +187,10 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert (found["round"], found["after"], found["failure"]) == (1, 0.75, "")
     assert [device["device"] for device in found["devices"]] == ["a", "b"]
     moved = [found["traffic"][name] for name in "ab"]
-    assert new.split()[5:] == [
-        f"{sum(one[way] for one in moved) / 2:.0f}" for way in ("up", "down")
-    ]
+    both = [sum(one[way] for one in moved) / 2 for way in ("up", "down")]
+    share = sum(both) / (8 * LAYOUT.size)
+    assert new.split()[5:] == [*(f"{way:.0f}" for way in both), f"{100 * share:.2f}", "%"]
+    assert link == [str(found["link"][way]) for way in ("up", "down")]
     assert found["newcomers"] == ["a", "b"] and (found["declines"], found["rejects"]) == ({}, {})
     assert call(home, "device", "list") == 0
     found = capsys.readouterr().out.splitlines()

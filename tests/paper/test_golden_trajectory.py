@@ -17,7 +17,7 @@ from rich.console import Console
 from tools.reproduce.play import ROBUST
 from tools.reproduce.released import DEVICES, Released, name, partition
 
-from sedge_cloud.config import WHOLE, RunConfig, TrainingConfig
+from sedge_cloud.config import EXACT, WHOLE, RunConfig, TrainingConfig
 from sedge_cloud.events import Event, UpdateReceived
 from sedge_emulate.config import EmulationConfig, ModelConfig, StrategyConfig, TrainerConfig
 from sedge_emulate.data.datasets import fashion_mnist
@@ -94,6 +94,7 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
         min_available_devices=DEVICES,
         training=TrainingConfig(local_epochs=5, learning_rate=0.01, momentum=0.7),
         broadcast=WHOLE,
+        codec=EXACT,
         evaluate=False,
         robust=ROBUST,
     )

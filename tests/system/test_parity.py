@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import WHOLE, BroadcastConfig, CodecConfig, RunConfig
+from sedge_cloud.config import EXACT, WHOLE, BroadcastConfig, CodecConfig, RunConfig
 from sedge_cloud.devices.update_checks import check_update
 from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round
@@ -293,7 +293,7 @@ def test_the_same_order_gives_the_same_bytes(
 @pytest.mark.parametrize(
     ("codec", "broadcast"),
     [
-        (CodecConfig(), BroadcastConfig(ValueCoding.BF16, 0.1)),
+        (EXACT, BroadcastConfig(ValueCoding.BF16, 0.1)),
         (CodecConfig(values=ValueCoding.BF16, fraction=0.1), WHOLE),
         (
             CodecConfig(values=ValueCoding.INT8, fraction=0.5),

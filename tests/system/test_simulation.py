@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tests.cloud.helper import EMPTY_PROGRAM
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import WHOLE, CodecConfig, RunConfig
+from sedge_cloud.config import EXACT, WHOLE, CodecConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
@@ -439,7 +439,7 @@ CONFIGS = {
         num_rounds=4,
         codec=CodecConfig(values=ValueCoding.BF16, fraction=0.3),
     ),
-    "fedavg-dense": RunConfig(strategy="fedavg", num_rounds=3, broadcast=WHOLE),
+    "fedavg-dense": RunConfig(strategy="fedavg", num_rounds=3, broadcast=WHOLE, codec=EXACT),
     "local": RunConfig(strategy="local_only", num_rounds=3),
 }
 QUIET = (0, 0, 0, 0, 0, 0)

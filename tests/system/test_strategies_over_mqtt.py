@@ -19,6 +19,11 @@ from sedge_cloud.strategies import STRATEGIES
 pytestmark = pytest.mark.fleet
 
 MORE = f"""
+[codec]
+values = "fp32"
+fraction = 1
+[patch]
+values = "fp32"
 [broadcast]
 values = "fp32"
 fraction = 1

@@ -2,11 +2,12 @@
 
     python tools/bench/codec.py [--deltas runs/deltas.npz] [--repeats 20]
 
-deltas.py writes the file, and is run first if there is none (some minutes). Every row is one whole coded
+deltas.py writes the file, and is run first if there is none (ten minutes). Every row is one whole coded
 vector, with the size of its payload:
 
     update      a share of a device's change, with the residual of earlier rounds (error feedback)
     broadcast   the same for the global model
+    snapshot    the whole global model after some rounds of broadcasts, as a newcomer fetches it
     patch       the elements in which FedOBP starts a device from its own model, in float32
     selection   the half that FedPURIN's order selects, coded against the device's previous mask
     next patch  new values for these elements, coded against that mask
@@ -27,6 +28,8 @@ from statistics import median
 
 import numpy as np
 
+from sedge_cloud.config import BroadcastConfig
+from sedge_cloud.store.broadcast import first_version, next_version
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.selection import select_elements
 from sedge_export.models import avgcnn
@@ -35,16 +38,18 @@ from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Codec, UpdateSelection
 
-# By default a device sends all of its change; the others are those of demo.toml and compression.toml.
+# Everything, what a device sends by default, and those of compression.toml and thousand.toml.
 UPDATES = (
     Codec(),
+    Codec(ValueCoding.BF16, 0.04),
     Codec(ValueCoding.BF16, 0.12),
     Codec(ValueCoding.INT4, 0.04),
     Codec(ValueCoding.SIGN, 0.05),
     Codec(ValueCoding.BF16, 0.01),
 )
-# Those of demo.toml and thousand.toml.
 BROADCASTS = (Codec(ValueCoding.BF16, 0.12), Codec(ValueCoding.BF16, 0.05))
+# After so many rounds the model is looked at.
+SNAPSHOTS = (10, 40)
 PERSONAL = 0.0005
 SELECTION = UpdateSelection(0.5, gradient="delta")
 # A vector, how its values are coded, and the mask that it is coded against.
@@ -103,6 +108,28 @@ def broadcasts(training: Training, codec: Codec) -> Iterator[Sent]:
     numbers = range(1, training.rounds + 1)
     changes = (training.shared(number + 1) - training.shared(number) for number in numbers)
     return fed_back(changes, codec)
+
+
+def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]:
+    """The size of the whole model in a run that broadcasts the changes of the global model."""
+    broadcast = BroadcastConfig(codec.values, codec.fraction)
+    theta, owed = first_version(training.shared(1), layout, broadcast), None
+    for number in range(1, max(SNAPSHOTS) + 1):
+        change = training.shared(number + 1) - training.shared(number)
+        wanted = (theta + change).astype(np.float32)
+        version = next_version(wanted, theta, owed, broadcast)
+        theta, owed = version.theta, version.owed
+        if number in SNAPSHOTS:
+            whole = SparseVector(theta.size, None, theta)
+            size = len(encode(whole, ValueCoding.FP32, broadcast.compression))
+            yield {
+                "what": "snapshot",
+                "fraction": codec.fraction,
+                "values": codec.values.value,
+                "round": number,
+                "bytes": size,
+                "smaller": round(4 * theta.size / size, 2),
+            }
 
 
 def patches(training: Training, device: int) -> Iterator[Sent]:
@@ -173,7 +200,9 @@ def main() -> None:
     named = avgcnn().named_parameters()
     layout = Layout.of((name, tuple(tensor.shape), Role.PARAMETER) for name, tensor in named)
     training = Training(arguments.deltas)
-    rows: list[Row] = []
+    rows = [row for codec in BROADCASTS for row in snapshots(training, layout, codec)]
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     for what, vectors in all_vectors(training, layout):
         for number, sent in enumerate(vectors, start=1):
             repeats = arguments.repeats if number == training.rounds else 0

@@ -5,7 +5,8 @@
 Runs examples/compression.toml once for each seed and alpha. Each has a folder of FOLDER, with a report that
 plots accuracy against bytes; one that is there already is not run again. The last line is JSON: the cells'
 accuracies in [0, 1], before and after local training, means over the devices and over the worst tenth of
-them, and the bytes of a device and round after its first.
+them, the bytes of a device and round after its first, and which share of dense both ways they are.
+compression_figure.py draws them.
 """
 
 import argparse
@@ -63,6 +64,7 @@ def cells_of(path: Path) -> list[dict[str, object]]:
             "up": row.rates.device.up,
             "down": row.rates.device.down,
             "newcomer_down": row.rates.newcomer.down,
+            "of_dense": row.of_dense,
         }
         for row in rows
     ]

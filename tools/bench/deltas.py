@@ -1,12 +1,12 @@
 """Real deltas for the codec benchmark: models of FedAvg on Fashion-MNIST before and after training.
 
-    python tools/bench/deltas.py [--out runs/deltas.npz] [--rounds 12] [--epochs 5] [--momentum 0]
+    python tools/bench/deltas.py [--out runs/deltas.npz] [--rounds 40] [--epochs 5] [--momentum 0]
 
 Ten devices, 512 images each, split by Dir(.1); avgcnn, SGD with learning rate .01 in batches of 32, one
-thread. The file holds float32 vectors (n,), for devices 0 to 2 in every round:
+thread. The file holds float32 vectors (n,):
 
     global_<round>            what every device starts the round from; one more than there are rounds
-    local_<device>_<round>    what this device ends it with
+    local_<device>_<round>    what this device ends it with: devices 0 to 2, the first rounds only
 
 This training uses no codec, so that its deltas favour none.
 """
@@ -29,7 +29,7 @@ from sedge_protocol.layout import Theta
 
 DEVICES, EXAMPLES, ALPHA = 10, 512, 0.1
 BATCH_SIZE, LEARNING_RATE = 32, 0.01
-KEPT_DEVICES = 3
+KEPT_DEVICES, KEPT_ROUNDS = 3, 12
 DEFAULT_PATH = Path("runs/deltas.npz")
 Share = tuple[Tensor, Tensor]  # images (512, 1, 28, 28) and labels (512,)
 
@@ -52,7 +52,7 @@ def write_deltas(path: Path, rounds: int, epochs: int, momentum: float, seed: in
             _train(model, share, epochs, momentum, rng)
             trained.append(_theta(model))
         kept[f"global_{number}"] = shared
-        for device in range(KEPT_DEVICES):
+        for device in range(KEPT_DEVICES if number <= KEPT_ROUNDS else 0):
             kept[f"local_{device}_{number}"] = trained[device]
         shared = np.stack(trained).mean(0, dtype=np.float64).astype(np.float32)
         _assign(model, shared)
@@ -118,7 +118,7 @@ def main() -> int:
     """Write the file; nothing is printed to be parsed."""
     parser = argparse.ArgumentParser(description="Real deltas for the codec benchmark.")
     parser.add_argument("--out", type=Path, default=DEFAULT_PATH)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -22,11 +22,13 @@ from sedge_protocol.errors import SedgeError
 RESULTS = Path(__file__).parent / "results"
 # Updates a second on one core, by the share of elements that an update keeps.
 TARGET_UPDATES = {0.5: 200, 0.01: 900}
+# Bytes of the whole model for a newcomer.
+TARGET_NEWCOMER = 400_000
 # The time limit for encoding the demo's update.
 TARGET_ENCODE_MS = 10.0
 # The coded vectors (codec.py): the share of the elements and the coding of their values.
 CODED = {
-    ("update", 1.0, "fp32"): "update by default, all of it in fp32",
+    ("update", 1.0, "fp32"): "update of everything in fp32",
     ("update", 0.12, "bf16"): "update of the largest 12 % in bf16, with error feedback",
     ("update", 0.04, "int4"): "update of the largest 4 % in int4, with error feedback",
     ("update", 0.05, "sign"): "update of the largest 5 % in sign, with error feedback",
@@ -38,7 +40,20 @@ CODED = {
     ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
 }
 # What a cell of compression.py has: accuracies, then bytes.
-MEANS = ("before", "before_worst", "after", "after_worst", "up", "down", "newcomer_down")
+MEANS = (
+    "before",
+    "before_worst",
+    "after",
+    "after_worst",
+    "up",
+    "down",
+    "newcomer_down",
+    "of_dense",
+)
+# What the other settings of compression.py are compared with.
+WHOLE = "everything whole"
+# The cells of the README: nothing coded, what is the default, and at most 30 kB.
+README_CELLS = {(0.1, setting) for setting in (WHOLE, "up 4 %, down 5 %", "up 2 %, down 3 %")}
 
 
 @dataclass(frozen=True)
@@ -104,20 +119,33 @@ def compression(path: Path) -> list[Figure]:
     for cell in found["cells"]:
         grouped.setdefault((cell["alpha"], cell["setting"]), []).append(cell)
 
+    def means(cells: list[dict[str, Any]]) -> dict[str, float]:
+        return {key: fmean(cell[key] for cell in cells) for key in MEANS}
+
     def figure(alpha: float, setting: str, cells: list[dict[str, Any]]) -> Figure:
-        mean = {key: fmean(cell[key] for cell in cells) for key in cells[0] if key in MEANS}
+        mean = means(cells)
         accuracies = [f"{percent(mean[key])}" for key in MEANS[:4]]
         seeds = ", ".join(str(cell["seed"]) for cell in cells)
         measured = (
-            f"{size(mean['up'] + mean['down'])} a device and round ({size(mean['up'])} up, "
-            f"{size(mean['down'])} down; newcomer {size(mean['newcomer_down'])}); "
+            f"{size(mean['up'] + mean['down'])} a device and round, {times(1 / mean['of_dense'])} smaller "
+            f"than dense both ways ({size(mean['up'])} up, {size(mean['down'])} down; newcomer "
+            f"{size(mean['newcomer_down'])}); "
             f"{accuracies[0]} before (worst tenth {accuracies[1]}), "
             f"{accuracies[2]} after training (worst tenth {accuracies[3]})"
         )
+        if setting != WHOLE and (alpha, WHOLE) in grouped:
+            whole = means(grouped[alpha, WHOLE])
+            before, after = (100 * (mean[key] - whole[key]) for key in ("before", "after"))
+            measured += f"; against {WHOLE} {before:+.2f} and {after:+.2f} points"
         what = f"{setting}, Dir({alpha:g}), {found['rounds']} rounds, seed {seeds}"
-        return Figure(what, measured, short=True)
+        return Figure(what, measured, short=(alpha, setting) in README_CELLS)
 
     return [figure(*key, cells) for key, cells in grouped.items()]
+
+
+def times(factor: float) -> str:
+    """``1.5 times``, ``186 times``."""
+    return f"{factor:.1f} times" if factor < 10 else f"{factor:.0f} times"
 
 
 def codec(path: Path) -> list[Figure]:
@@ -136,7 +164,21 @@ def codec(path: Path) -> list[Figure]:
             f"coded in {encode_ms:.1f} ms, decoded in {decode_ms:.1f} ms"
         )
         figures.append(Figure(what, measured, met if bound else ()))
-    return figures
+    return [*figures, *snapshots(found)]
+
+
+def snapshots(found: dict[str, Any]) -> list[Figure]:
+    """What a device that joins late fetches."""
+    return [
+        Figure(
+            f"the whole model for a newcomer after {row['round']} rounds of broadcasts of "
+            f"{percent(row['fraction'], 0)} in {row['values']}",
+            f"{size(row['bytes'])}, {row['smaller']:.1f} times smaller than dense float32",
+            ((f"at most {size(TARGET_NEWCOMER)}", row["bytes"] <= TARGET_NEWCOMER),),
+        )
+        for row in found["rows"]
+        if row["what"] == "snapshot"
+    ]
 
 
 def train_step(path: Path) -> list[Figure]:

@@ -12,8 +12,10 @@ from tools.reproduce.released import ReleasedSetting
 from tools.reproduce.setting import Setting
 from tools.reproduce.sized import DROPPED, SizedSetting
 
-from sedge_cloud.config import WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
+from sedge_cloud.config import EXACT, WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
 from sedge_protocol.codec import ValueCoding
+
+_EXACT_PATCHES = PatchConfig(ValueCoding.FP32)
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Cell:
     accounted: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
-    codec: CodecConfig = field(default_factory=CodecConfig)
-    broadcast: BroadcastConfig = WHOLE  # as the papers have it
-    patch: PatchConfig = field(default_factory=PatchConfig)
+    codec: CodecConfig = EXACT  # as the papers have it, and so the next one
+    broadcast: BroadcastConfig = WHOLE
+    patch: PatchConfig = _EXACT_PATCHES
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _coded(options: Mapping[str, Option], best: float | None = None) -> Cell:
     """FedPURIN with few bits a value on the wire, a coding that was found over 20 rounds of split 1."""
     return Cell(
         "coded", "fedpurin", options, best=best, accounted=_BYTES,
-        codec=CodecConfig(values=ValueCoding.INT8),
+        codec=CodecConfig(ValueCoding.INT8, 1.0),
         broadcast=BroadcastConfig(ValueCoding.INT4, fraction=1),
         patch=PatchConfig(values=ValueCoding.INT8),
     )  # fmt: skip

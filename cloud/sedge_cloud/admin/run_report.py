@@ -8,15 +8,18 @@ import msgspec
 
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.status.lines import problem_lines, run_lines
+from sedge_cloud.status.numbers import percent
 from sedge_cloud.status.reader import Reader
 from sedge_cloud.status.records import RoundFacts, RunFacts
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import TrafficRow
+from sedge_cloud.store.rows import RoundRow, TrafficRow
+from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import ConfigError
 
 HEAD = (
     f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} "
-    f"{'up':>9} {'down':>9}  bytes of a device"
+    f"{'up':>9} {'down':>9} {'of dense':>8} {'sent':>10} {'received':>10}  bytes of a device, of its dense "
+    "rounds; on the coordinator's link"
 )
 
 
@@ -28,6 +31,7 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         raise ConfigError("run", name, "the name of a run (see `run list`)")
     if not as_json:
         yield HEAD
+    dense = _dense(store, name)
     closed = {known.round: known for known in run.rounds}
     for row in store.rounds(name):
         known = closed.get(row.round)
@@ -35,12 +39,17 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         if summary and known and as_json:
             yield json.dumps(_fields(store, summary, known))
         elif summary and not as_json:
-            yield from _closed(store, run, summary)
+            yield from _closed(store, run, row, summary, dense)
         elif not row.open and not as_json:
             asked = len(store.orders(name, row.round))
             yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
     if not as_json:
         yield from run_lines(run, facts.at)
+        counted = [
+            f"{event} {count}" for event, count in sorted(facts.coordinator.counters.items())
+        ]
+        if counted:
+            yield f"the coordinator has counted since its start: {', '.join(counted)}"
         if facts.problems:
             yield "what is wrong:"
         yield from problem_lines(facts.problems, facts.at)
@@ -58,44 +67,54 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
             t.device: {"up": t.up, "down": t.down, "whole_model": bool(t.whole)}
             for t in store.traffic(s.run, s.round)
         },
+        "link": {"up": known.link_up, "down": known.link_down},
         "newcomers": sorted(store.newcomers(s.run, s.round)),
         "declines": {order.device: order.declined for order in orders if order.declined},
         "rejects": {u.device: f"{u.rejected}: {u.detail}" for u in store.rejected(s.run, s.round)},
     }
 
 
-def _closed(store: Store, run: RunFacts, s: Summary) -> Iterator[str]:
-    """A round's line, and what is out of the ordinary."""
+def _dense(store: Store, name: str) -> int:
+    """The bytes of a run's model as float32, both ways."""
+    row = next(row for row in store.runs() if row.run == name)
+    return 8 * Run(row, store).manifest.layout.size
+
+
+def _closed(store: Store, run: RunFacts, row: RoundRow, s: Summary, dense: int) -> Iterator[str]:
+    """A round's line, and what is out of the ordinary; ``dense`` is the model's size both ways."""
     new = store.newcomers(s.run, s.round)
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in new]
     yield (
         f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {s.before:>8.4f} {s.after:>8.4f} "
-        f"{s.train_loss:>8.4f} {_means(others)}"
+        f"{s.train_loss:>8.4f} {_means(others, dense)} {row.up:>10} {row.down:>10}"
     )
     came = [row for row in traffic if row.device in new]
     if came:
-        yield f"{f'{len(came)} in their first round':>52} {_means(came)}"
+        yield f"{f'{len(came)} in their first round':>52} {_means(came, dense)}"
     if s.failure:
         yield f"      {run.status}: {s.failure}"
-    if s.whole:
-        yield "      the next model travels whole: the strategy replaces it"
+    if s.replaced:
+        yield "      every element of the next model is sent: the strategy replaces it"
     for device, factor in s.distrusted.items():
         yield f"      {device}: unlike the others, counts {factor:.3g} times"
-    whole = sum(bool(row.whole) for row in others)
+    whole = sum(bool(row.whole) for row in traffic)
     if whole:
         yield f"      fetched the whole model in the place of changes: {whole}"
+    late = [update.device for update in store.late_updates(s.run, s.round, s.round)]
+    if late:
+        yield f"      updates for earlier rounds: {', '.join(late)}"
     declined = (order.declined.partition(":")[0] for order in store.orders(s.run, s.round))
     yield from _reasons("declined", filter(None, declined))
     yield from _reasons("rejected", (row.rejected for row in store.rejected(s.run, s.round)))
 
 
-def _means(rows: Sequence[TrafficRow]) -> str:
-    """Mean bytes of these devices, up and down."""
+def _means(rows: Sequence[TrafficRow], dense: int) -> str:
+    """Mean bytes of these devices, up and down, and the share of ``dense`` that both are."""
     if not rows:
-        return f"{'-':>9} {'-':>9}"
+        return f"{'-':>9} {'-':>9} {'-':>8}"
     up, down = (sum(way) / len(rows) for way in zip(*((r.up, r.down) for r in rows), strict=True))
-    return f"{up:>9.0f} {down:>9.0f}"
+    return f"{up:>9.0f} {down:>9.0f} {percent((up + down) / dense, 2):>8}"
 
 
 def _reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import msgspec
 
 from sedge_cloud.algorithms.width_policy import WidthPolicy
-from sedge_cloud.config import RunConfig
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
@@ -29,7 +28,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     # Every device has zlib, bundles included, and what is not compressed needs no announcement.
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
     frozen = run.manifest.frozen
-    codings = {broadcast.values, patch.values}.difference(COMMON_VALUES)
+    codings = {broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     narrows = isinstance(run.strategy, WidthPolicy)
     words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 
@@ -78,9 +77,8 @@ def needed_features(work: Work, training: Training) -> frozenset[str]:
     return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 
 
-def codec_for(config: RunConfig, hello: Hello | None) -> Codec:
-    """How a device codes its update: as the run says, or the nearest coding that it supports."""
-    codec: Codec = config.codec
+def codec_for(codec: Codec, hello: Hello | None) -> Codec:
+    """How a device codes its update: as the run wants it, or the nearest coding that it supports."""
     if hello is None:
         return codec
     is_known = codec.compression is not Compression.ZSTD or Compression.ZSTD in hello.compressions

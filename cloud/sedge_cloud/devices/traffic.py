@@ -1,15 +1,24 @@
 """The bytes of every device in each round, both ways, as they pass the coordinator.
 
 They are statistics: counted in memory, stored when a round closes, and lost with the process. A frame
-counts as it is, without the few bytes of MQTT around it, and at every device that fetches its blob.
+counts as it is, without the few bytes of MQTT around it, and at every device that fetches its blob; on the
+coordinator's own link it counts once.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
+
+
+class Link(NamedTuple):
+    """Bytes on the coordinator's own link, ``up`` from it and ``down`` to it."""
+
+    up: int
+    down: int
 
 
 class Traffic:
@@ -18,18 +27,21 @@ class Traffic:
     def __init__(self) -> None:
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
+        self._link = Link(0, 0)
         self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(
             dict
         )  # by transfer and device
-        self._opened: dict[str, dict[str, tuple[int, int]]] = {}  # by run and device
+        self._opened: dict[str, tuple[Link, dict[str, tuple[int, int]]]] = {}  # by run; device
         self._whole: dict[str, set[str]] = defaultdict(set)  # by run
 
     def received(self, device: str, payload: bytes) -> None:
         """A device has sent this."""
         self._up[device] += len(payload)
+        self._link = Link(self._link.up, self._link.down + len(payload))
 
     def sent(self, send: Send) -> None:
         """A frame leaves for a device, or for all that fetch its blob."""
+        self._link = Link(self._link.up + len(send.payload), self._link.down)
         *_, kind, name = send.topic.removesuffix("/down").split("/")
         if kind == "device":
             self._down[name] += len(send.payload)
@@ -46,9 +58,11 @@ class Traffic:
         """A device fetches these chunks of a blob."""
         self._missing[transfer].setdefault(device, set()).update(chunks)
 
-    def fell_back(self, run: str, device: str) -> None:
-        """A device fetches the whole model of a run that broadcasts changes."""
+    def fell_back(self, run: str, device: str) -> bool:
+        """A device that had a model fetches the whole one; whether that is new in this round."""
+        is_new = device not in self._whole[run]
         self._whole[run].add(device)
+        return is_new
 
     def disconnected(self) -> None:
         """Nobody is served any more."""
@@ -56,15 +70,19 @@ class Traffic:
 
     def opened(self, run: str, cohort: Iterable[str]) -> None:
         """A round opens."""
-        self._opened[run] = {device: (self._up[device], self._down[device]) for device in cohort}
+        before = {device: (self._up[device], self._down[device]) for device in cohort}
+        self._opened[run] = self._link, before
         self._whole[run].clear()
 
-    def closed(self, run: str, number: int, cohort: Iterable[str]) -> list[TrafficRow]:
-        """A round closes: its bytes; since the coordinator's start, if that was later than its opening."""
+    def closed(self, run: str, number: int, cohort: Iterable[str]) -> tuple[list[TrafficRow], Link]:
+        """A round closes: the bytes of its devices, and those on the coordinator's link meanwhile.
+
+        They count since the coordinator's start, if that was later than the round's opening.
+        """
         self._missing.clear()
-        before = self._opened.pop(run, dict.fromkeys(cohort, (0, 0)))
+        link, before = self._opened.pop(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
         whole = self._whole.pop(run, set[str]())
-        return [
+        rows = [
             TrafficRow(
                 run,
                 number,
@@ -75,3 +93,4 @@ class Traffic:
             )
             for device, (up, down) in before.items()
         ]
+        return rows, Link(self._link.up - link.up, self._link.down - link.down)

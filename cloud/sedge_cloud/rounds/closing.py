@@ -18,6 +18,7 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
 )
 from sedge_cloud.rounds.summary import Summary, summarise
+from sedge_cloud.store.broadcast import needs_every_element
 from sedge_cloud.store.rows import RoundRow, UpdateRow
 from sedge_cloud.store.runs import Run, RunState, RunStore
 from sedge_protocol.errors import ConfigError, StrategyError, Unencodable
@@ -33,17 +34,16 @@ def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summa
     updates = counted_updates(run, run_store.store, row)
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
-    state, distrusted = run.state, dict[str, float]()
+    state, distrusted, replaced = run.state, dict[str, float](), False
     failure = _shortage(run, summary)
     if not failure:
         try:
-            state, distrusted = _aggregate(run, run_store, row, updates)
+            state, distrusted, replaced = _aggregate(run, run_store, row, updates)
         except (StrategyError, Unencodable, ConfigError) as exc:
             failure = f"the next global model cannot be kept: {exc}"
     late = tuple(update.device for update in updates if update.late)
-    whole = state.model != run.state.model and not (state.steps or run.config.broadcast.whole)
     summary = msgspec.structs.replace(
-        summary, failure=failure, distrusted=distrusted, late=late, whole=whole
+        summary, failure=failure, distrusted=distrusted, late=late, replaced=replaced
     )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
@@ -77,17 +77,19 @@ def _move_on(live: LiveRun, state: RunState, status: str) -> None:
 
 def _aggregate(
     run: Run, run_store: RunStore, row: RoundRow, updates: Sequence[UpdateRow]
-) -> tuple[RunState, dict[str, float]]:
-    """The run's state after a round, its blobs stored, and the devices that are distrusted."""
-    state, distrusted = run.state, dict[str, float]()
+) -> tuple[RunState, dict[str, float], bool]:
+    """The run's state after a round, its blobs stored; who is distrusted; ``Summary.replaced``."""
+    state, distrusted, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
         context = run_store.context(run)
         filtered = filter_outliers(
             run_store.updates(run, row.round, context.theta, updates), run.config.robust
         )
         distrusted = filtered.distrusted
-        state = run_store.write_state(run, run.strategy.apply(context, filtered))
-    return msgspec.structs.replace(state, round=row.round), distrusted
+        applied = run.strategy.apply(context, filtered)
+        state = run_store.write_state(run, applied)
+        replaced = needs_every_element(applied, run.config.broadcast)
+    return msgspec.structs.replace(state, round=row.round), distrusted, replaced
 
 
 def _shortage(run: Run, summary: Summary) -> str:

@@ -1,6 +1,8 @@
 """A device's order as it goes on the wire: what it gets in a round, and how it codes its update.
 
-An order made again from the same rows and the same hello is the same.
+An order made again from the same rows and the same hello is the same. A patch travels inside it where it
+fits; a step of the global model never does. It leaves the coordinator once for the whole fleet, and inside
+every order it would save a device 1.7 % of its bytes.
 """
 
 from collections.abc import Sequence
@@ -54,7 +56,9 @@ def make_order(
         work=msgspec.structs.replace(
             work, training=work.training or run.config.training_in(row.round)
         ),
-        codec=codec_for(run.config, hello),
+        codec=codec_for(
+            run.config.codec.completed(run.strategy.codec, run.layout(given.width).size), hello
+        ),
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),
     )

@@ -253,9 +253,9 @@ class _Planner:
         if name == self._run.state.model_hash:
             return b"", b""
         if name not in self._starts:
-            coding = self._run.config.patch
-            values = _held_in(coding.values, start)
-            written = self._run_store.write_model(start.copy(), coding.compression, values)
+            compression = self._run.config.patch.compression
+            values = _held_in(self._run.patch_values, start)
+            written = self._run_store.write_model(start.copy(), compression, values)
             self._starts[name] = written[:2]
         return self._starts[name]
 
@@ -292,13 +292,13 @@ class _Planner:
             is_own
         ):  # uncompressed, the bytes depend on the vector only: the device has the same ones
             return encode(patch, ValueCoding.FP32, Compression.NONE), b""
-        coding = self._run.config.patch
-        values = _held_in(coding.values, patch.values)
+        compression = self._run.config.patch.compression
+        values = _held_in(self._run.patch_values, patch.values)
         mask = b"" if 4 * patch.count <= MAX_INLINE_BYTES else self._mask(client)
         if not mask:
-            return encode(patch, values, coding.compression), b""
+            return encode(patch, values, compression), b""
         context = self._run_store.store.blobs.read(mask)
-        coded = encode(patch, values, coding.compression, context)
+        coded = encode(patch, values, compression, context)
         return coded, mask if mask_needed(coded) else b""
 
 

@@ -299,9 +299,9 @@ class Scheduler:
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"
             yield Note(logging.ERROR, text)
-        if summary.whole:
-            self._counters["whole_models"] += 1
-            text = "the next model travels whole: the strategy replaces it, so a part would be no model"
+        if summary.replaced:
+            self._counters["replaced_models"] += 1
+            text = "every element of the next model is sent: the strategy replaces it"
             yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
         if live.run.status != RUNNING:
             yield RunEnded(live.run.name, live.run.status)

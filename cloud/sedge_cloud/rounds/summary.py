@@ -33,7 +33,8 @@ class Summary(msgspec.Struct, frozen=True):
     its patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
     stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
-    ``whole`` says that the next global model travels whole although the run's broadcast is coded.
+    ``replaced`` says that the strategy replaced the global model, so that every element of the change is
+    sent although the run's broadcast sends a share.
     ``before`` and ``after`` are means of ``metric``.
     """
 
@@ -51,7 +52,7 @@ class Summary(msgspec.Struct, frozen=True):
     failure: str = ""
     distrusted: dict[str, float] = {}
     late: tuple[str, ...] = ()
-    whole: bool = False
+    replaced: bool = False
     metric: Metric = ACCURACY
 
 

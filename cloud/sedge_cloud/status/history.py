@@ -99,6 +99,7 @@ class RunHistory:
         self.created = created
         self.rounds: list[RoundFacts] = []
         self._next = 1  # the number of the first round that has not been read
+        self._seen: set[str] = set()  # the devices with an order in a round that has been read
 
     def read(
         self, store: Store, run: str, times: Times, devices: dict[str, DeviceHistory]
@@ -150,6 +151,9 @@ class RunHistory:
         for found in refusals(run, number, at, declined, rejected, summary.distrusted):
             devices.setdefault(found.subject, DeviceHistory()).judge(found)
         gone = (o.device for o in orders)
+        new = {o.device for o in orders} - self._seen
+        self._seen |= new
+        first = [moved for moved in traffic if moved.device in new]
         before = [part.before for part in summary.devices]
         after = [part.after for part in summary.devices]
         return RoundFacts(
@@ -169,6 +173,13 @@ class RunHistory:
             train_loss=summary.train_loss if before else None,
             up=sum(moved.up for moved in traffic),
             down=sum(moved.down for moved in traffic),
+            newcomer_up=sum(moved.up for moved in first),
+            newcomer_down=sum(moved.down for moved in first),
+            newcomers=len(new),
+            link_up=row.up,
+            link_down=row.down,
+            whole=tuple(moved.device for moved in traffic if moved.whole),
+            late=tuple(u.device for u in store.late_updates(run, number, number)),
             personal=summary.personal,
             declined=declined,
             rejected=rejected,

@@ -29,6 +29,10 @@ def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
         yield f"      {device} declined: {why}"
     for device, why in it.rejected.items():
         yield f"      {device} was rejected: {why}"
+    if it.whole:
+        yield f"      fetched the whole model in the place of changes: {', '.join(it.whole)}"
+    if it.late:
+        yield f"      updates for earlier rounds: {', '.join(it.late)}"
 
 
 def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:

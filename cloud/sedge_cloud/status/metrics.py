@@ -1,7 +1,7 @@
 """The facts as Prometheus metrics. Labels are bounded: codes, states, the last runs; never a device."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -44,8 +44,14 @@ class _Facts:
     def _runs(self) -> Iterator[Metric]:
         runs = self._facts.runs[-MAX_RUNS:]
         closed = CounterMetricFamily("sedge_rounds_closed", "Rounds closed", labels=["run"])
-        moved = CounterMetricFamily("sedge_bytes", "Bytes of all devices in closed rounds",
-                                    labels=["run", "way"])  # fmt: skip
+        moved = CounterMetricFamily(
+            "sedge_bytes",
+            "Bytes in closed rounds: of devices in their first round, of all others, of the coordinator",
+            labels=["run", "of", "way"],
+        )
+        whole = CounterMetricFamily(
+            "sedge_whole_models", "Devices that had a model and fetched a whole one", labels=["run"]
+        )
         running = GaugeMetricFamily("sedge_run_running", "1 while it is running", labels=["run"])
         gauges = [
             GaugeMetricFamily(f"sedge_round_{name}", text, labels=["run"])
@@ -60,8 +66,9 @@ class _Facts:
                                      labels=["run", "moment", "of"])  # fmt: skip
         for run in runs:
             closed.add_metric([run.run], run.closed_rounds)
-            moved.add_metric([run.run, "up"], sum(r.up for r in run.rounds))
-            moved.add_metric([run.run, "down"], sum(r.down for r in run.rounds))
+            for labels, count in _moved(run.rounds).items():
+                moved.add_metric([run.run, *labels], count)
+            whole.add_metric([run.run], sum(len(r.whole) for r in run.rounds))
             running.add_metric([run.run], float(run.status == "running"))
             if run.open is not None and run.open.state == "open":
                 for gauge, value in zip(gauges, self._open(run.open), strict=True):
@@ -71,7 +78,7 @@ class _Facts:
                     share: float | None = getattr(run.rounds[-1], key) if run.rounds else None
                     if share is not None:
                         accuracy.add_metric([run.run, moment, of], share)
-        yield from (closed, moved, running, *gauges, accuracy)
+        yield from (closed, moved, whole, running, *gauges, accuracy)
 
     def _open(self, it: RoundFacts) -> tuple[float, float, float, float]:
         seconds = (self._facts.at - it.opened).total_seconds() if it.opened else 0.0
@@ -81,6 +88,19 @@ class _Facts:
 def exposition(facts: Fleet) -> tuple[bytes, str]:
     """The metrics in Prometheus' text format, and its content type."""
     return generate_latest(_Facts(facts)), CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _moved(rounds: Sequence[RoundFacts]) -> dict[tuple[str, str], int]:
+    """Bytes by whose they are and their way, ``up`` being away from the one they are counted at."""
+    newcomers = sum(r.newcomer_up for r in rounds), sum(r.newcomer_down for r in rounds)
+    return {
+        ("newcomers", "up"): newcomers[0],
+        ("newcomers", "down"): newcomers[1],
+        ("devices", "up"): sum(r.up for r in rounds) - newcomers[0],
+        ("devices", "down"): sum(r.down for r in rounds) - newcomers[1],
+        ("coordinator", "up"): sum(r.link_up for r in rounds),
+        ("coordinator", "down"): sum(r.link_down for r in rounds),
+    }
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -72,6 +72,8 @@ class Waits:
             extended=passed,
             declined={name: why for name, why in declined.items() if name not in here},
             rejected=rejected,
+            whole=tuple(moved.device for moved in store.traffic(row.run, number) if moved.whole),
+            late=tuple(u.device for u in store.late_updates(row.run, number, number)),
             waiting=tuple(
                 self._awaited(order, since, usual)
                 for order in orders

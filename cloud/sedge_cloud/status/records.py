@@ -65,8 +65,12 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     An open round has what it waits for: it closes with ``needed`` updates, or at its ``deadline`` with
     ``least``; ``extended`` says how often that passed with fewer. ``usual_s`` is how long the last rounds
-    took. ``up`` and ``down`` are the bytes of all its devices. ``personal`` counts the personal parameters
-    of the cohort by tensor. ``distrusted`` maps devices to how much their update counted (below 1).
+    took. ``up`` and ``down`` are the bytes of all its devices, of these ``newcomer_up`` and
+    ``newcomer_down`` of ``newcomers``, whose first order in the run this was; ``link_up`` and ``link_down``
+    are what the coordinator sent and received meanwhile. ``whole`` are the devices that had a model and
+    fetched the whole one in the place of changes. ``personal`` counts the personal parameters of the cohort
+    by tensor. ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are
+    those whose updates for earlier rounds came in this one.
     """
 
     run: str
@@ -90,6 +94,13 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     train_loss: float | None = None
     up: int = 0
     down: int = 0
+    newcomer_up: int = 0
+    newcomer_down: int = 0
+    newcomers: int = 0
+    link_up: int = 0
+    link_down: int = 0
+    whole: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
     personal: dict[str, int] = {}
     declined: dict[str, str] = {}
     rejected: dict[str, str] = {}

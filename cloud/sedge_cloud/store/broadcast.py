@@ -26,7 +26,8 @@ import numpy as np
 from sedge_cloud.config import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import hash_of
-from sedge_protocol.codec import SparseVector, decode, encode, top_k
+from sedge_cloud.strategy import State
+from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.codec.grid import nearest_multiples, on_own_grid
 from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Layout, Role, Theta
@@ -57,6 +58,30 @@ def next_version(
         if owed is not None:
             change += owed
     step = encode(chosen(change, broadcast), broadcast.values, broadcast.compression)
+    return _reached(current, change, step)
+
+
+def needs_every_element(state: State, broadcast: BroadcastConfig) -> bool:
+    """Whether ``fraction`` cannot serve a strategy's state: a part of a new vector is no model."""
+    return not state.is_change and not broadcast.sends_all
+
+
+def replacing_version(
+    wanted: Theta, current: Theta, layout: Layout, broadcast: BroadcastConfig
+) -> Version:
+    """The model that the fleet gets when ``wanted`` (n,) replaces ``current`` (n,).
+
+    Every element of the difference is sent, rounded tensor by tensor as the first model is, in bf16. Raises
+    ``Unencodable`` as ``next_version`` does.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        change = wanted - current
+    whole = SparseVector(change.size, None, _on_grid(change, layout))
+    return _reached(current, change, encode(whole, ValueCoding.BF16, broadcast.compression))
+
+
+def _reached(current: Theta, change: Theta, step: bytes) -> Version:
+    """The version that a coded part ``step`` of ``change`` (n,) leads to, and what is left of it."""
     sent = decode(step, change.size)
     theta = current.copy()
     with np.errstate(over="ignore"):
@@ -71,18 +96,23 @@ def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> T
     """The model (n,) that a run begins with: on the grid where its broadcast is, except statistics."""
     if not broadcast.on_grid:
         return theta
-    first = theta.copy()
+    return _on_grid(theta, layout)
+
+
+def _on_grid(theta: Theta, layout: Layout) -> Theta:
+    """A vector (n,) with every tensor but the statistics rounded to a grid of its own."""
+    rounded = theta.copy()
     for tensor in layout.tensors:
         if tensor.role is Role.PARAMETER:
-            first[tensor.slice] = on_own_grid(theta[tensor.slice], LEVELS)
-    return first
+            rounded[tensor.slice] = on_own_grid(theta[tensor.slice], LEVELS)
+    return rounded
 
 
 def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
     """What is sent of a change (n,): its largest elements in magnitude, on the grid if there is one."""
-    if broadcast.fraction >= 1:
+    if broadcast.sends_all:
         return SparseVector(change.size, None, change)
-    k = max(1, round(broadcast.fraction * change.size))
+    k = broadcast.count(change.size)
     return nearest_multiples(change, k, binary=True) if broadcast.on_grid else top_k(change, k)
 
 

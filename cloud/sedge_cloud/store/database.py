@@ -9,6 +9,8 @@ import errno
 import hashlib
 from collections.abc import Sequence
 
+import msgspec
+
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.rows import (
     ClientModelRow,
@@ -243,10 +245,20 @@ class Store(Database):
             return {str(row[0]) for row in self._db.execute(sql, (run, number))}
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round."""
+        """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
         with self._transaction() as db:
             for row in rows:
-                self._insert(db, "traffic", row, "INSERT OR REPLACE")
+                db.execute(
+                    "INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                    " up = excluded.up, down = excluded.down, whole = MAX(whole, excluded.whole)",
+                    msgspec.structs.astuple(row),
+                )
+
+    def save_link(self, run: str, number: int, up: int, down: int) -> None:
+        """Store the bytes on the coordinator's own link while a round was open."""
+        with self._transaction() as db:
+            sql = "UPDATE rounds SET up = ?, down = ? WHERE run = ? AND round = ?"
+            db.execute(sql, (up, down, run, number))
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
         """The devices' bytes in a round, by device."""

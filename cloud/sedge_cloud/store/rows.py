@@ -58,7 +58,8 @@ class RunRow(msgspec.Struct, frozen=True):
 class RoundRow(msgspec.Struct, frozen=True):
     """One round; ``model`` is the blob of its global model, ``summary`` MessagePack once it is closed.
 
-    ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty.
+    ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty. ``up``
+    and ``down`` are the bytes that the coordinator sent and received on its own link while it was open.
     """
 
     run: str
@@ -69,6 +70,8 @@ class RoundRow(msgspec.Struct, frozen=True):
     model_hash: bytes
     summary: bytes | None
     steps: bytes = b""
+    up: int = 0
+    down: int = 0
 
 
 class OrderRow(msgspec.Struct, frozen=True):
@@ -195,7 +198,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 class TrafficRow(msgspec.Struct, frozen=True):
     """A device's bytes in one round, ``up`` from it and ``down`` to it.
 
-    ``whole``: it fetched the whole model although the run broadcasts changes.
+    ``whole``: it fetched the whole model although it had one and the run broadcasts changes.
     """
 
     run: str

@@ -13,7 +13,14 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import KeepConfig, RunConfig
-from sedge_cloud.store.broadcast import next_version, steps_since, summed, worth_sending
+from sedge_cloud.store.broadcast import (
+    needs_every_element,
+    next_version,
+    replacing_version,
+    steps_since,
+    summed,
+    worth_sending,
+)
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.retention import Pruned, prune
@@ -105,6 +112,11 @@ class Run:
         """
         return make_strategy(self.config.strategy, self.config.options)
 
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How patches and start vectors are coded."""
+        return self.config.patch.values or self.strategy.patch_values
+
     def layout(self, width: int) -> Layout:
         """The layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout
@@ -114,9 +126,9 @@ class Run:
 class RoundUpdates:
     """Accepted updates on the global model ``base`` (n,), each decoded when the iteration reaches it.
 
-    They can be iterated more than once. A device counts with at most the examples in its hello, and with one
-    if that says none. A late update counts as the same change, but from ``base``: so neither its
-    change nor what the fleet has learned since is lost.
+    They can be iterated more than once. A device counts with at most the examples in its hello, and with
+    one if that says none. A late update counts as the same change, but from ``base``: so neither its change
+    nor what the fleet has learned since is lost.
     """
 
     run: Run
@@ -176,8 +188,8 @@ class RunStore(Vectors):
 
         Where the broadcast is coded, the next global model is the one that the devices decode
         (broadcast.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
-        the elements is no model, which then travels whole. The result depends on ``run.state`` and
-        ``state`` only. Raises ``Unencodable`` for a model that is not finite.
+        the elements would be no model, and every element of the change is sent. The result depends on
+        ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
         """
         broadcast = run.config.broadcast
         last = msgspec.structs.replace(
@@ -186,7 +198,8 @@ class RunStore(Vectors):
             groups=self.write_groups(state.groups),
         )
         current = self.theta(last.model, run.manifest.layout.size)
-        if broadcast.whole or not (state.is_change or broadcast.fraction >= 1):
+        needs_all = needs_every_element(state, broadcast)
+        if broadcast.whole or (needs_all and broadcast.values is ValueCoding.FP32):
             if state.theta is current:
                 return last
             model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
@@ -194,7 +207,10 @@ class RunStore(Vectors):
                 last, model=model, model_hash=model_hash, owed=b"", steps=()
             )
         owed = self.read_vector(last.owed) if last.owed and state.is_change else None
-        version = next_version(state.theta, current, owed, broadcast)
+        if needs_all:
+            version = replacing_version(state.theta, current, run.manifest.layout, broadcast)
+        else:
+            version = next_version(state.theta, current, owed, broadcast)
         still_owed = self.write_vector(version.owed) if state.is_change else b""
         last = msgspec.structs.replace(last, owed=still_owed)
         model, model_hash, size = self.write_model(version.theta, broadcast.compression)

@@ -25,7 +25,7 @@ CREATE TABLE runs (
 CREATE TABLE rounds (
     run TEXT NOT NULL, round INTEGER NOT NULL, task TEXT NOT NULL, open INTEGER NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, summary BLOB, steps BLOB NOT NULL,
-    PRIMARY KEY (run, round));
+    up INTEGER NOT NULL, down INTEGER NOT NULL, PRIMARY KEY (run, round));
 CREATE TABLE orders (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, patch BLOB NOT NULL,
     work BLOB NOT NULL, arrays BLOB NOT NULL, declined TEXT NOT NULL, context BLOB NOT NULL,

@@ -19,7 +19,9 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError
+from sedge_protocol.wire.messages import Codec
 
 R = TypeVar("R")
 
@@ -43,6 +45,18 @@ class Custom(Strategy, frozen=True):
         """Whether ``inner`` follows coordinate-wise robust rules."""
         with self._step("coordinate_rules"):
             return bool(self.inner.coordinate_rules)
+
+    @property
+    def codec(self) -> Codec:
+        """How ``inner`` lets devices code their updates."""
+        with self._step("codec"):
+            return _expected(self.inner.codec, Codec)
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How ``inner`` lets patches be coded."""
+        with self._step("patch_values"):
+            return _expected(self.inner.patch_values, ValueCoding)
 
     def init(self, context: Context) -> State:
         """The state before the first round."""

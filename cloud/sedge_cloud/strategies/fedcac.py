@@ -33,9 +33,18 @@ from sedge_cloud.algorithms.collaboration import (
     next_groups,
     trained_models,
 )
-from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
-from sedge_protocol.codec import SparseVector
+from sedge_cloud.strategy import (
+    EVERY_ELEMENT,
+    Assignment,
+    ClientModel,
+    Context,
+    State,
+    Strategy,
+    Update,
+)
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.messages import Codec
 
 # In the authors' code a threshold of at most the first is none; then every c above the second is critical.
 _NO_THRESHOLD = 1e-10
@@ -60,6 +69,16 @@ class FedCAC(Strategy, frozen=True):
     def coordinate_rules(self) -> bool:
         """Yes, for G."""
         return True
+
+    @property
+    def codec(self) -> Codec:
+        """Every element: the critical ones are found in the update."""
+        return EVERY_ELEMENT
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: a patch is half of the model."""
+        return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the device's critical elements, G elsewhere, and its own statistics."""

@@ -41,10 +41,18 @@ from sedge_cloud.algorithms.collaboration import (
     places,
     trained_models,
 )
-from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
-from sedge_protocol.codec import SparseVector
+from sedge_cloud.strategy import (
+    EVERY_ELEMENT,
+    Assignment,
+    ClientModel,
+    Context,
+    State,
+    Strategy,
+    Update,
+)
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.wire.messages import UpdateSelection, Work
+from sedge_protocol.wire.messages import Codec, UpdateSelection, Work
 
 Gradient = Literal["last", "delta"]
 Average = Literal["shrunk", "counted", "filled"]
@@ -79,6 +87,16 @@ class FedPURIN(Strategy, frozen=True):
     def coordinate_rules(self) -> bool:
         """Not if only what was sent is averaged."""
         return self.average == "filled"
+
+    @property
+    def codec(self) -> Codec:
+        """The values in int8; which elements are sent, its orders say."""
+        return EVERY_ELEMENT
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: a patch is half of the model."""
+        return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the elements that the device sent last, G elsewhere, and the selection for its update."""

@@ -13,13 +13,19 @@ from typing import ClassVar
 
 from sedge_cloud.algorithms.submodels import Channels, form_of, rolled
 from sedge_cloud.strategies.heterofl import HeteroFL
-from sedge_cloud.strategy import Context
+from sedge_cloud.strategy import EVERY_ELEMENT, Context
+from sedge_protocol.wire.messages import Codec
 
 
 class FedRolex(HeteroFL, frozen=True):
     """The options of FedRolex: those of HeteroFL."""
 
     name: ClassVar[str] = "fedrolex"
+
+    @property
+    def codec(self) -> Codec:
+        """Every element: what an update leaves out belongs to other channels in the next round."""
+        return EVERY_ELEMENT
 
     def channels(self, context: Context, width: int) -> Channels:
         """The channels of a width in this round."""

@@ -25,10 +25,20 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from sedge_cloud.strategy import Arrays, Assignment, ClientModel, Context, State, Strategy, Update
+from sedge_cloud.strategy import (
+    EVERY_ELEMENT,
+    Arrays,
+    Assignment,
+    ClientModel,
+    Context,
+    State,
+    Strategy,
+    Update,
+)
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Codec
 
 # c (n,) in ``Context.arrays``, and a device's last d_i (n,) in ``ClientModel.arrays``.
 VARIATE = "variate"
@@ -44,6 +54,11 @@ class Scaffold(Strategy, frozen=True):
 
     server_lr: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     """The server's step along the mean change; 1 in the paper's experiments."""
+
+    @property
+    def codec(self) -> Codec:
+        """Every element: with the largest 4 % the variates lag, and the model learns far more slowly."""
+        return EVERY_ELEMENT
 
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""

@@ -35,10 +35,11 @@ from sedge_cloud.algorithms.submodels import (
     prefix,
 )
 from sedge_cloud.algorithms.width_policy import WidthPolicy
-from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
+from sedge_cloud.strategy import EVERY_ELEMENT, Assignment, ClientModel, Context, State, Update
+from sedge_protocol.codec import ValueCoding
 from sedge_protocol.importance import importance, positions, select
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.wire.messages import Work
+from sedge_protocol.wire.messages import Codec, Work
 
 Weighting = Literal["examples", "uniform", "width"]
 
@@ -70,6 +71,16 @@ class SubFLOT(WidthPolicy, frozen=True):
     quantile: Annotated[float, Meta(ge=0, le=1)] | None = None
     """q: instead of ``mix``, the start is W_al except for the elements whose (W_i - W_al)^2 is above their
     q-quantile, which stay W_i (as in FedOBP)."""
+
+    @property
+    def codec(self) -> Codec:
+        """Every element: a model of which a part is known cannot be aligned."""
+        return EVERY_ELEMENT
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: every device starts from a model of its own."""
+        return ValueCoding.INT8
 
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` without SciPy."""

@@ -14,7 +14,7 @@ from sedge_protocol.wire.messages import Decline
 
 
 def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
-    """One update of no use, one decline; then a device that comes for the second time and one new."""
+    """One update of no use, one decline; a device that lost its model, and one new."""
     config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8))
     seen = Seen(tmp_path / "cloud", config)
     cloud = seen.cloud
@@ -22,11 +22,13 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     cloud.offer("a", b"x" * 100)
     cloud.say("c", a_hello("c"))
     cloud.answer("b")
-    fetch_model(cloud, "a")
+    fetch_model(cloud, "b", "c")
     cloud.say("c", Decline(RUN, 2, "TrainingDiverged", "NaN"))
     cloud.answer("a", "b")
     seen.record()
     lines = list(run_report(seen.reader, RUN, as_json=False))
+    (counted,) = [line for line in lines if line.startswith("the coordinator has counted")]
+    assert counted.endswith("declined 1, rejected 1, updates 3, whole_models 1")
     lines = lines[: lines.index(next(line for line in lines if " open" in line))]
     assert [line.strip() for line in lines if line.startswith("      ")] == [
         lines[2].strip(), "rejected: malformed 1", lines[5].strip(),
@@ -38,7 +40,9 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     assert one["opened"] <= one["closed"] and one["state"] == "closed"
     assert (one["newcomers"], two["newcomers"]) == (["a", "b"], ["c"])
     assert list(one["rejects"]) == ["a"] and list(two["declines"]) == ["c"]
-    assert [t["whole_model"] for t in two["traffic"].values()] == [True, False, False]
+    assert [t["whole_model"] for t in two["traffic"].values()] == [False, True, False]
+    assert two["link"]["up"] > 0 < two["link"]["down"]
+    assert lines[1].split()[-2:] == [str(one["link"][way]) for way in ("up", "down")]
 
 
 def test_who_waits_before_beginning_is_named_with_the_reason(tmp_path: Path) -> None:

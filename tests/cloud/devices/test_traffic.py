@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, a_hello, fetch_model
 
-from sedge_cloud.devices.traffic import Traffic
+from sedge_cloud.config import BroadcastConfig
+from sedge_cloud.devices.traffic import Link, Traffic
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire import topics
@@ -51,9 +53,10 @@ def test_a_device_gets_what_others_asked_for_until_it_has_its_own() -> None:
     traffic.asked("b", transfer, {0})
     for index in (0, 1, 2, 3):
         traffic.sent(chunk(transfer, index))
-    assert traffic.closed("run", 1, ()) == [
-        TrafficRow("run", 1, "a", 0, 3 * 164, False), TrafficRow("run", 1, "b", 0, 164, False)
-    ]  # fmt: skip
+    assert traffic.closed("run", 1, ()) == (
+        [TrafficRow("run", 1, "a", 0, 3 * 164, False), TrafficRow("run", 1, "b", 0, 164, False)],
+        Link(4 * 164, 0),
+    )
 
 
 def test_nobody_fetches_after_a_cut() -> None:
@@ -63,7 +66,27 @@ def test_nobody_fetches_after_a_cut() -> None:
     traffic.sent(chunk(transfer, 0))
     traffic.received("a", bytes(7))
     # A round that was open when the coordinator started counts from then on.
-    assert traffic.closed("run", 4, ["a"]) == [TrafficRow("run", 4, "a", 7, 0, False)]
+    assert traffic.closed("run", 4, ["a"]) == (
+        [TrafficRow("run", 4, "a", 7, 0, False)],
+        Link(164, 7),
+    )
+
+
+def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_path: Path) -> None:
+    """A device that had one, that is; a newcomer has to."""
+    config = msgspec.structs.replace(CONFIG, num_rounds=3, broadcast=BroadcastConfig())
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "new"))
+    cloud.hello("a", "b")
+    cloud.answer("a", "b")
+    cloud.say("new", a_hello("new"))
+    cloud.answer("a", "b")
+    fetch_model(cloud, "a", "new")
+    assert cloud.core.counters["whole_models"] == 1
+    cloud.restart()
+    cloud.hello("a", "b", "new")
+    cloud.answer("a", "b", "new")
+    rows = cloud.store.traffic(RUN, cloud.summaries()[-1].round)
+    assert {row.device: bool(row.whole) for row in rows} == {"a": True, "b": False, "new": False}
 
 
 def test_a_round_closes_without_its_statistics(

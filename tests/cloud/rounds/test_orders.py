@@ -1,15 +1,17 @@
 """Orders: the same again from the same rows, and a codec that the device knows."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
 
-from sedge_cloud.config import BroadcastConfig, CodecConfig, ScheduleConfig
+from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, ScheduleConfig
 from sedge_cloud.devices.capabilities import codec_for
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.transfer import describe
 
 ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
@@ -30,19 +32,45 @@ ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
 def test_the_compression_of_an_update(
     wanted: Compression, announced: tuple[str, ...], given: Compression
 ) -> None:
-    config = msgspec.structs.replace(CONFIG, codec=CodecConfig(compression=wanted))
-    assert codec_for(config, a_hello(compressions=announced)) == CodecConfig(compression=given)
-    assert codec_for(config, None).compression is wanted
+    codec = Codec(compression=wanted)
+    assert codec_for(codec, a_hello(compressions=announced)) == Codec(compression=given)
+    assert codec_for(codec, None) is codec
 
 
 def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sedge_cloud.devices.capabilities.COMMON_VALUES", (ValueCoding.INT8,))
-    sent = CodecConfig(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
-    config = msgspec.structs.replace(CONFIG, codec=sent)
-    assert codec_for(config, a_hello(codecs=("int4", "bf16"))) == sent
-    assert codec_for(config, a_hello(codecs=("int4",))) == msgspec.structs.replace(
+    sent = Codec(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
+    assert codec_for(sent, a_hello(codecs=("int4", "bf16"))) == sent
+    assert codec_for(sent, a_hello(codecs=("int4",))) == msgspec.structs.replace(
         sent, values=ValueCoding.INT8
     )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "values", "fraction"),
+    [
+        ("fedobp", {}, ValueCoding.BF16, 10_000 / LAYOUT.size),
+        ("fedobp", {"values": ValueCoding.INT4}, ValueCoding.INT4, 10_000 / LAYOUT.size),
+        ("fedobp", {"fraction": 0.04}, ValueCoding.BF16, 0.04),
+        ("fedcac", {}, ValueCoding.INT8, 1.0),
+        ("fedcac", {"fraction": 0.5}, ValueCoding.INT8, 0.5),
+        ("fedrolex", {}, ValueCoding.INT8, 1.0),
+        ("scaffold", {}, ValueCoding.INT8, 1.0),
+    ],
+)
+def test_what_a_run_leaves_out_of_its_codec_follows_from_the_strategy(
+    tmp_path: Path,
+    strategy: str,
+    options: dict[str, Any],
+    values: ValueCoding,
+    fraction: float,
+) -> None:
+    config = RunConfig(strategy=strategy, codec=CodecConfig(**options))
+    cloud = Cloud(tmp_path, config)
+    cloud.hello(codecs=("int4", "correction"))
+    assert cloud.order("a").codec == Codec(values, fraction)
+    patch = cloud.core.runs[RUN].patch_values
+    assert patch is (ValueCoding.INT8 if strategy == "fedcac" else ValueCoding.FP32)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from typing import get_args
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.cloud.helper import FLEET, RUN
+from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
 from tests.cloud.status.seen import Seen
 
-from sedge_cloud.config import BrokerConfig, CloudConfig
+from sedge_cloud.config import BroadcastConfig, BrokerConfig, CloudConfig
 from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.records import Code
 from sedge_cloud.status.server import StatusServer
@@ -125,6 +125,41 @@ def test_what_board_and_alerts_ask_for_is_there(site: Site, name: str) -> None:
     assert len(names) > 3 and names <= known
     for codes in re.findall(r'code=~\\?"([^"\\]*)', asked):
         assert set(codes.split("|")) <= set(get_args(Code))
+
+
+def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
+    """Newcomers apart from devices that come again, a lost model, and the coordinator's own link."""
+    config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig())
+    seen = Seen(tmp_path / "cloud", config, "ab")
+    seen.cloud.hello("a", "b")
+    seen.cloud.answer("a", "b")
+    fetch_model(seen.cloud, "a")
+    seen.cloud.answer("a", "b")
+    facts = seen.facts()
+    one, two = facts.runs[0].rounds
+    assert (one.newcomers, two.newcomers, two.whole) == (2, 0, ("a",))
+    found = {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(exposition(facts)[0].decode())
+        for sample in family.samples
+    }
+    for way in ("up", "down"):
+        rounds = [getattr(known, way) for known in (one, two)]
+        link = sum(getattr(known, f"link_{way}") for known in (one, two))
+        assert [
+            found["sedge_bytes_total", frozenset((of, RUN, way))] for of in ("newcomers", "devices")
+        ] == rounds
+        assert found["sedge_bytes_total", frozenset(("coordinator", RUN, way))] == link > 0
+    assert found["sedge_whole_models_total", frozenset((RUN,))] == 1
+    events = {
+        next(iter(labels)): value
+        for (name, labels), value in found.items()
+        if name == "sedge_events_total"
+    }
+    assert events == seen.cloud.core.counters and events["whole_models"] == 1
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+    said = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    assert all(f"`{event}`" in said for event in events)
 
 
 def test_the_openapi_document_describes_what_is_served(site: Site) -> None:

@@ -156,6 +156,8 @@ def of_transfers(module: Reader) -> Iterator[bool]:
     for case in vectors["patience"]:
         found = cast(list[float], read(module, "patience", case["arrivals"]))
         yield [round(seconds, 9) for seconds in found[1:]] == case["timers"]
+    for case in vectors["halvings"]:
+        yield read(module, "halved", case["connections"]) == case["chunk_bytes"]
     for case in vectors["needs"]:
         yield read(module, "needed", case) == case["fetches"]
     for case in vectors["verdicts"]:

@@ -45,7 +45,8 @@ ABOUT = (
     "WELCOME and after it, null where none is in common. openings: 3.6 and 3.8, frames as kind, "
     "incarnation, seq and what of them: a bad body, or the nonce that the device awaits. memory: 10.2, in "
     "MB, 0 where it is not known; programs are name, backend and memory_bytes. noises: T12. "
-    "further_seeds: T6."
+    "further_seeds: T6. halvings: 7.5, chunk_bytes (16384 at first) after connections on which nothing was "
+    "sent (offered), a chunk was sent, or one arrived."
 )
 Events = list[dict[str, Any]]
 
@@ -382,7 +383,8 @@ def vectors() -> dict[str, object]:
         "bundles": bundles(), "programs": programs(), "versions": versions(),
         "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
-        "memory": choices.memory(), "join_texts": choices.join_texts(), "agreements": choices.agreements(),
+        "memory": choices.memory(), "halvings": choices.halvings(), "join_texts": choices.join_texts(),
+        "agreements": choices.agreements(),
     }  # fmt: skip
 
 

@@ -172,6 +172,12 @@ def of_files(module: Reader) -> Iterator[bool]:
         yield read(module, "joined", case["text"]) == case["says"]
 
 
+def of_programs(module: Reader) -> Iterator[bool]:
+    """Whether each ONNX program is taken or refused as it should be."""
+    for case in VECTORS["spec"]["programs"]:
+        yield (read(module, "program", hexed(case, "program")) is True) == case["accepted"]
+
+
 JUDGES = {
     "slow_decoder": of_coded_vectors,
     "slow_frames": of_frames,
@@ -179,6 +185,7 @@ JUDGES = {
     "slow_training": of_training,
     "slow_transfers": of_transfers,
     "slow_files": of_files,
+    "slow_programs": of_programs,
 }
 
 

@@ -85,6 +85,19 @@ def uploaded(case: Case) -> Iterator[list[Any]]:
         yield sends
 
 
+def halved(connections: list[str]) -> Iterator[int]:
+    """7.5: chunk_bytes after each connection."""
+    size, vain = 16384, 0
+    for what in connections:
+        if what == "arrived":
+            vain = 0
+        elif what == "sent":
+            vain += 1
+        if vain == 2 and size > 4096:
+            size, vain = size // 2, 0
+        yield size
+
+
 def downloaded(case: Case) -> Iterator[list[int] | None]:
     """8.3: the chunks that are asked for at each event."""
     held, asked, state = set(case["held"]), set[int](), "offline"

@@ -156,6 +156,8 @@ def of_transfers(module: Reader) -> Iterator[bool]:
     for case in vectors["patience"]:
         found = cast(list[float], read(module, "patience", case["arrivals"]))
         yield [round(seconds, 9) for seconds in found[1:]] == case["timers"]
+    for case in vectors["halvings"]:
+        yield read(module, "halved", case["connections"]) == case["chunk_bytes"]
     for case in vectors["needs"]:
         yield read(module, "needed", case) == case["fetches"]
     for case in vectors["verdicts"]:
@@ -170,6 +172,12 @@ def of_files(module: Reader) -> Iterator[bool]:
         yield read(module, "joined", case["text"]) == case["says"]
 
 
+def of_programs(module: Reader) -> Iterator[bool]:
+    """Whether each ONNX program is taken or refused as it should be."""
+    for case in VECTORS["spec"]["programs"]:
+        yield (read(module, "program", hexed(case, "program")) is True) == case["accepted"]
+
+
 JUDGES = {
     "slow_decoder": of_coded_vectors,
     "slow_frames": of_frames,
@@ -177,6 +185,7 @@ JUDGES = {
     "slow_training": of_training,
     "slow_transfers": of_transfers,
     "slow_files": of_files,
+    "slow_programs": of_programs,
 }
 
 

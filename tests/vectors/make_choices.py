@@ -28,10 +28,23 @@ from sedge_protocol.wire.frame import Frame, Kind, seal
 from sedge_protocol.wire.messages import Decline, Order, Step, Work
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.transfer import Manifest, Upload, describe, to_bitmap
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 AWAITED = bytes(range(16))
+# A certificate authority whose key is lost.
+AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBdzCCAR2gAwIBAgIUB64iB4U5hPaFAbvPUPGDVgW2gkQwCgYIKoZIzj0EAwIw
+EDEOMAwGA1UEAwwFc2VkZ2UwIBcNMjYxMTI0MTU0OTQ5WhgPMjEyNjEwMzExNTQ5
+NDlaMBAxDjAMBgNVBAMMBXNlZGdlMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE
+HKgIgxwrAVrc61je0lBGHr3jR48SCVNxM3UqhC1IcFgzkb+A8YxxlUDJUnhIvShF
+Td9J/TynQ4XQWDnWN4BPUqNTMFEwHQYDVR0OBBYEFOgJhY+SGWw2jwUOrm+GQnqf
+R879MB8GA1UdIwQYMBaAFOgJhY+SGWw2jwUOrm+GQnqfR879MA8GA1UdEwEB/wQF
+MAMBAf8wCgYIKoZIzj0EAwIDSAAwRQIgLy5m0U9+7TTYQmi9TQZO/26Um/9VP+kg
+UqolH/nkxvMCIQDDEjFLs7iRasudWx6768ilCHzLJJrHcWCuAHWk8zLV8g==
+-----END CERTIFICATE-----
+"""
 
 
 def needs() -> Events:
@@ -210,12 +223,12 @@ def join_texts() -> Events:
     def without(key: str) -> dict[str, str]:
         return {name: value for name, value in said.items() if name != key}
 
-    more = {**said, "ca": "-----BEGIN CERTIFICATE-----\nÄ?>~\n", "url": "mqtts://broker.example"}
+    more = {**said, "ca": AUTHORITY, "url": "mqtts://broker.example"}
     cases: list[tuple[str, str, dict[str, str] | None]] = [
         ("as it is printed", made, said),
         ("white space around it", f" \n{made}\r\n", said),
         ("keys in another order, and one that is unknown",
-         text({"later": 1, **dict(reversed(said.items()))}), said),
+         text({"later": "Ä?>~", **dict(reversed(said.items()))}), said),
         ("a certificate and TLS", text(more), more),
         ("no sedge: before it", made.removeprefix("sedge:"), None),
         ("cut off", made[:-9], None),
@@ -298,6 +311,42 @@ def takes(device: Peer, kind: str, incarnation: int, seq: int, about: str) -> bo
     if taken and kind == "WELCOME" and about == "awaited":
         device.awaited = None
     return taken
+
+
+def halvings() -> Events:
+    """7.5: connections with what happens on each, and chunk_bytes at the next."""
+    cases: dict[str, list[str]] = {
+        "two in vain": ["sent", "sent"],
+        "one in vain": ["sent"],
+        "something arrives between them": ["sent", "arrived", "sent"],
+        "one on which nothing is sent neither counts nor ends the row": ["sent", "offered", "sent"],
+        "nothing is ever sent": ["offered", "offered", "offered"],
+        "two, then two of the smaller": ["sent", "sent", "sent", "sent"],
+        "not below 4096": ["sent"] * 9,
+    }
+    found: Events = []
+    for name, connections in cases.items():
+        upload, sizes = (
+            Upload(describe(bytes(40_000), 16384), np.random.default_rng(0)),
+            list[int](),
+        )
+        upload.connected(0.0)
+        for what in connections:
+            upload.poll(0.0)
+            if what != "offered":
+                upload.receive(upload.number, to_bitmap([], upload.manifest.count), 1, 0.0)
+                upload.poll(0.0)
+            if what == "arrived":
+                upload.receive(0, to_bitmap([0], upload.manifest.count), 1, 0.0)
+            upload.disconnected()
+            upload.connected(0.0)
+            if upload.wants_smaller_chunks:
+                smaller = upload.manifest.chunk_bytes // 2
+                upload = Upload(describe(bytes(40_000), smaller), np.random.default_rng(0))
+                upload.connected(0.0)
+            sizes.append(upload.manifest.chunk_bytes)
+        found.append({"name": name, "connections": connections, "chunk_bytes": sizes})
+    return found
 
 
 def memory() -> Events:

@@ -1,6 +1,6 @@
-"""What spec.json has of whole rounds: jobs of rule T13's model, a line.
+"""What spec.json has of whole rounds: jobs of rule T13's model, a line, and versions of a model.
 
-Everything but the model is the product's own code.
+Everything but the line is the product's own code.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_cloud.store.vectors import hash_of
 from sedge_edge.backends.bundle_trainer import BundleTrainer, LoadedProgram, Signature
 from sedge_edge.rounds.state import AgentState, StateStore
 from sedge_edge.rounds.storage import FolderVectors
@@ -20,7 +21,7 @@ from sedge_edge.training.local_training import phase_seed
 from sedge_edge.training.noise import noise
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.steppers import Arrays
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import messages
@@ -322,3 +323,24 @@ def further_seeds() -> Events:
         {"seed": seed, "training": k, "further": phase_seed(seed, k)}
         for seed, k in ((0, 1), (0, 2), (20261123, 1), (2**63 - 1, 9))
     ]
+
+
+def versions() -> Events:
+    """A base, the step that is added to it, and what that makes."""
+    found: Events = []
+    for base, step in (
+        ([-0.0, -0.0, 0.1, 1e-45, 3.0], {0: 0.0, 2: 0.2, 3: 1e-45, 4: -3.0}),
+        ([-0.0, 0.0, 1.0, 2.0**24], {0: -0.0, 1: -0.0, 2: 2.0**-24, 3: 1.0}),
+    ):
+        theta = np.array(base, np.float32)
+        where, values = np.array(list(step), np.uint32), np.array(list(step.values()), np.float32)
+        whole = len(step) == len(base)
+        vector = SparseVector(theta.size, None if whole else where, values)
+        coded = encode(vector, ValueCoding.FP32, Compression.NONE)
+        before, after = hexed(theta), theta.copy()
+        decode(coded, theta.size).add_to(after)
+        found.append({
+            "base": before, "base_hash": hash_of(theta).hex(), "step": coded.hex(),
+            "model": hexed(after), "model_hash": hash_of(after).hex(),
+        })  # fmt: skip
+    return found

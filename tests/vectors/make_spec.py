@@ -16,11 +16,9 @@ from tests.protocol.wire.test_program import REFUSED, model
 from tests.vectors import make_choices as choices
 from tests.vectors import make_rounds as rounds
 
-from sedge_cloud.store.vectors import hash_of
 from sedge_edge.training.batches import batches, permutations
 from sedge_edge.training.selection import select_elements
-from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
-from sedge_protocol.layout import Theta
+from sedge_protocol.codec import Compression, ValueCoding, decode, encode
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
 from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.protobuf import field
@@ -45,7 +43,8 @@ ABOUT = (
     "WELCOME and after it, null where none is in common. openings: 3.6 and 3.8, frames as kind, "
     "incarnation, seq and what of them: a bad body, or the nonce that the device awaits. memory: 10.2, in "
     "MB, 0 where it is not known; programs are name, backend and memory_bytes. noises: T12. "
-    "further_seeds: T6."
+    "further_seeds: T6. halvings: 7.5, chunk_bytes (16384 at first) after connections on which nothing was "
+    "sent (offered), a chunk was sent, or one arrived."
 )
 Events = list[dict[str, Any]]
 
@@ -77,10 +76,6 @@ def batch_cases() -> Events:
     return found
 
 
-def hexed(theta: Theta) -> str:
-    return theta.astype("<f4").tobytes().hex()
-
-
 def feedback() -> Events:
     rng = np.random.default_rng(1)
     found: Events = []
@@ -92,7 +87,7 @@ def feedback() -> Events:
         codec = Codec(
             values=values, fraction=fraction, threshold=threshold, compression=Compression.NONE
         )
-        owed, rounds = np.zeros(12, np.float32), []
+        owed, played = np.zeros(12, np.float32), Events()
         for _ in range(3):
             change = np.round(rng.normal(0, 0.05, 12), 3).astype(np.float32)
             change[3] = change[7]  # of equal magnitudes the lowest index first
@@ -100,30 +95,11 @@ def feedback() -> Events:
             chosen = select_elements(delta, codec)
             coded = encode(chosen, values, Compression.NONE)
             owed = delta - decode(coded, 12).dense()
-            rounds.append({"change": hexed(change), "coded": coded.hex(), "owed": hexed(owed)})
+            played.append(
+                {"change": rounds.hexed(change), "coded": coded.hex(), "owed": rounds.hexed(owed)}
+            )
         found.append({
-            "values": values, "fraction": fraction, "threshold": threshold, "size": 12, "rounds": rounds,
-        })  # fmt: skip
-    return found
-
-
-def versions() -> Events:
-    """A base, the step that is added to it, and what that makes."""
-    found: Events = []
-    for base, step in (
-        ([-0.0, -0.0, 0.1, 1e-45, 3.0], {0: 0.0, 2: 0.2, 3: 1e-45, 4: -3.0}),
-        ([-0.0, 0.0, 1.0, 2.0**24], {0: -0.0, 1: -0.0, 2: 2.0**-24, 3: 1.0}),
-    ):
-        theta = np.array(base, np.float32)
-        where, values = np.array(list(step), np.uint32), np.array(list(step.values()), np.float32)
-        whole = len(step) == len(base)
-        vector = SparseVector(theta.size, None if whole else where, values)
-        coded = encode(vector, ValueCoding.FP32, Compression.NONE)
-        before, after = hexed(theta), theta.copy()
-        decode(coded, theta.size).add_to(after)
-        found.append({
-            "base": before, "base_hash": hash_of(theta).hex(), "step": coded.hex(),
-            "model": hexed(after), "model_hash": hash_of(after).hex(),
+            "values": values, "fraction": fraction, "threshold": threshold, "size": 12, "rounds": played,
         })  # fmt: skip
     return found
 
@@ -368,9 +344,16 @@ def programs() -> Events:
         if rule not in ("nodes", "fields"):
             change(changed := model())
             found.append((rule, changed, False))
+    for rule, domain, version in (
+        ("a later opset", "", 21),
+        ("another domain's, 20", "ai.onnx.ml", 20),
+    ):
+        (changed := model()).opset_import.add(domain=domain, version=version)
+        found.append((rule, changed, False))
     made = [(rule, one.SerializeToString(deterministic=True), fine) for rule, one, fine in found]
     made.append(("a graph twice", made[0][1] + field(7, b""), False))
     made.append(("cut off", made[0][1][:-1], False))
+    made.append(("cut off in a text", made[0][1] + field(3, b"later")[:-1], False))
     return [{"rule": rule, "program": data.hex(), "accepted": fine} for rule, data, fine in made]
 
 
@@ -379,10 +362,11 @@ def vectors() -> dict[str, object]:
     return {
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
         "replay": replays(), "uploads": uploads(), "downloads": downloads(), "patience": patience(),
-        "bundles": bundles(), "programs": programs(), "versions": versions(),
+        "bundles": bundles(), "programs": programs(), "versions": rounds.versions(),
         "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
-        "memory": choices.memory(), "join_texts": choices.join_texts(), "agreements": choices.agreements(),
+        "memory": choices.memory(), "halvings": choices.halvings(), "join_texts": choices.join_texts(),
+        "agreements": choices.agreements(),
     }  # fmt: skip
 
 

@@ -518,6 +518,29 @@ public class VectorsTest {
     }
 
     @Test
+    public void joinTexts() {
+        all(SPEC, "join_texts", given -> {
+            Map<?, ?> says = (Map<?, ?>) given.get("says");
+            AgentConfig found;
+            try {
+                found = AgentConfig.fromJoinText((String) given.get("text"));
+            } catch (SedgeException.ConfigError refused) {
+                assertEquals(says, null);
+                return;
+            }
+            Map<String, Object> read = new java.util.LinkedHashMap<>();
+            read.put("device", found.device);
+            read.put("fleet", found.fleet);
+            read.put("url", found.url);
+            read.put("secret", Hex.encode(found.secret));
+            if (found.caPem != null) {
+                read.put("ca", found.caPem);
+            }
+            assertEquals(says, read);
+        });
+    }
+
+    @Test
     public void uploads() {
         all(SPEC, "uploads", given -> {
             int chunks = integer(given, "chunks");

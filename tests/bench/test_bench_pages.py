@@ -31,6 +31,16 @@ CODEC = {
         | {"bytes": number * 100_000, "encode_ms": 12.0, "decode_ms": 3.0}
         for what, fraction, values in figures.CODED
         for number in (1, 2)
+    ]
+    + [
+        {
+            "what": "snapshot",
+            "fraction": 0.05,
+            "values": "bf16",
+            "round": 40,
+            "bytes": 500_000,
+            "smaller": 4.0,
+        }
     ],
 }
 FRAMEWORKS = {

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from sedge_cloud import RunConfig, Store, start_run
-from sedge_cloud.config import EXACT, WHOLE, TrainingConfig
+from sedge_cloud.coding import EXACT, WHOLE
+from sedge_cloud.config import TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_edge import (

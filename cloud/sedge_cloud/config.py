@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
+from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.strategies import make_strategy
-from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.broker_url import URLS
 from sedge_protocol.host.mqtt import BrokerSettings
-from sedge_protocol.wire.messages import Codec, Id, Training
+from sedge_protocol.wire.messages import Id, Training
 
 # Prefix of a coordinator's account at the broker; a device's account is its id.
 COORDINATOR = "coordinator-"
@@ -25,12 +25,6 @@ COORDINATOR = "coordinator-"
 _FILES = ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
 # Characters that need no escape in a TOML string, without spaces, which no host name has.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
-
-# So many elements are sent at least where the run does not say which share: of a small model every one, in
-# about the 20 kB that an update of a large one takes.
-FEWEST_ELEMENTS = 10_000
-# The share of the broadcast.
-_BROADCAST = 0.05
 
 # What becomes of an update that arrives after its round: it updates the client model, or counts as well.
 LateUpdates = Literal["remember", "count"]
@@ -41,110 +35,8 @@ class TrainingConfig(Training, frozen=True, forbid_unknown_fields=True):
     """[training]: how each device trains (see messages.Training)."""
 
 
-class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[codec]: how each device codes its update.
-
-    It sends the ``fraction`` of elements that are largest in magnitude, in the precision ``values``. Left
-    out, these two are what the strategy needs (docs/strategies.md): the largest 4 %, at least 10,000
-    elements, in bf16, or every element in int8. Of the elements, only magnitudes of at least ``threshold``
-    are sent. With ``error_feedback``, what was not sent is added to the next round's change; bf16 then
-    sends a ``fraction`` below 1 rounded to multiples (codec/grid.py). A device that does not know
-    ``values`` sends int8, and one without zstd uses zlib.
-    """
-
-    values: ValueCoding | None = None
-    fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
-    threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    compression: Compression = Compression.ZSTD
-    error_feedback: bool = True
-
-    def completed(self, suited: Codec, size: int) -> Codec:
-        """With the values and the fraction of ``suited`` where the file leaves them out.
-
-        ``size`` is the number of elements of the device's model.
-        """
-        return Codec(
-            self.values or suited.values,
-            self.fraction or at_least(suited.fraction, size),
-            self.threshold,
-            self.compression,
-            self.error_feedback,
-        )
-
-
-# A device sends every element of its change, exactly.
-EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
-
-
-def at_least(fraction: float, size: int) -> float:
-    """A share of ``size`` elements, or what makes ``FEWEST_ELEMENTS`` of them if that is more."""
-    return max(fraction, min(1.0, FEWEST_ELEMENTS / max(size, 1)))
-
-
 class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
     """[robust]: how far the coordinator trusts a single device (see robust.Robust)."""
-
-
-class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[broadcast]: how the next global model travels to the devices.
-
-    Each round sends the change: the largest elements in magnitude, a share ``fraction`` of all n (left out:
-    5 %, at least 10,000 elements), in the precision ``values``. The rest is owed to the next rounds. The
-    cloud adopts what the devices decode, so both hold the same model. A new device, or one that has missed
-    too many changes, gets the whole model, exactly. ``compression`` applies to both; zlib, which every
-    device has, makes no more bytes of them than zstd. A device that cannot decompress it, or does not know
-    ``values``, takes no part in the run.
-
-    With bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the whole model
-    takes 5 to 7 bits an element. The first model is rounded to the grid, unless it is another run's
-    (``start --from``), which stays as it is. Off the grid, so also with other ``values``, the whole model
-    takes about 25 bits an element: a newcomer gets five times as much.
-
-    With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. After a round in which a
-    strategy replaces the model (fedcac, fedpurin, subflot) a ``fraction`` below 1 cannot serve: a part of
-    such a vector is no model. Then every element of the change is sent, on the grid, in 5 to 6 bits an
-    element; with fp32 the whole model, exactly.
-    """
-
-    values: ValueCoding = ValueCoding.BF16
-    fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
-    compression: Compression = Compression.ZLIB
-
-    @property
-    def sends_all(self) -> bool:
-        """Whether every round sends every element as it is."""
-        return self.fraction == 1.0
-
-    @property
-    def whole(self) -> bool:
-        """Whether every round sends the model whole and exact."""
-        return self.values is ValueCoding.FP32 and self.sends_all
-
-    @property
-    def on_grid(self) -> bool:
-        """Whether every version of the model is on a grid."""
-        return self.values is ValueCoding.BF16 and not self.sends_all
-
-    def count(self, size: int) -> int:
-        """How many of ``size`` elements a round sends."""
-        return max(1, round((self.fraction or at_least(_BROADCAST, size)) * size))
-
-
-# Every round sends the whole model, exactly.
-WHOLE = BroadcastConfig(values=ValueCoding.FP32, fraction=1.0)
-
-
-class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[patch]: how per-device data (patches, start vectors) is encoded.
-
-    The cloud adopts what the devices decode. A vector with a value that ``values`` cannot hold, such as 1e6
-    in fp16, travels in fp32, which every device knows. Left out, ``values`` are int8 for strategies that
-    send each device much of a model (fedcac, fedpurin, subflot), otherwise fp32. A device that cannot
-    decompress ``compression``, or does not know ``values``, takes no part in the run.
-    """
-
-    values: ValueCoding | None = None
-    compression: Compression = Compression.ZLIB
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

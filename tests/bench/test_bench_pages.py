@@ -31,6 +31,16 @@ CODEC = {
         | {"bytes": number * 100_000, "encode_ms": 12.0, "decode_ms": 3.0}
         for what, fraction, values in figures.CODED
         for number in (1, 2)
+    ]
+    + [
+        {
+            "what": "snapshot",
+            "fraction": 0.05,
+            "values": "bf16",
+            "round": 40,
+            "bytes": 500_000,
+            "smaller": 4.0,
+        }
     ],
 }
 FRAMEWORKS = {
@@ -117,6 +127,7 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
         ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),
         ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),
         ("| broadcast of the largest 5 % in bf16", ["13.3 times", "decoded in 3.0 ms |  |"]),
+        ("| the whole model for a newcomer after 40", ["5 % in bf16", "500 kB", "400 kB: **missed**"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met"]),
         ("| training of examples/demo.toml by other", ["vectorised 0.30, onnx 1.25"]),

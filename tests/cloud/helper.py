@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import EXACT, WHOLE, RunConfig
+from sedge_cloud.coding import EXACT, WHOLE
+from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store

@@ -7,7 +7,8 @@ import pytest
 from tests.cloud.helper import FLEET, LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.admin.run_report import run_report
-from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
+from sedge_cloud.coding import WHOLE, BroadcastConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.status.reader import Reader
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode

@@ -6,13 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.config import (
-    BroadcastConfig,
     BrokerConfig,
     CloudConfig,
-    CodecConfig,
     KeepConfig,
-    PatchConfig,
     RobustConfig,
     RunConfig,
     ScheduleConfig,
@@ -25,7 +23,6 @@ from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyC
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import Codec
 
 SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"
 RUN = 'strategy = "fedobp"\n'
@@ -226,17 +223,6 @@ error_feedback = false
     assert not config.evaluates and config.total_rounds == 20
     assert (config.training.local_epochs, config.training.learning_rate) == (3, 1.0)
     assert (config.codec.values, config.codec.fraction) == (ValueCoding.INT8, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("size", "fraction", "sent"), [(582_026, 0.04, 29_101), (20_000, 0.5, 10_000), (611, 1.0, 611)]
-)
-def test_of_a_small_model_more_is_sent_by_default(size: int, fraction: float, sent: int) -> None:
-    suited = Codec(ValueCoding.BF16, 0.04)
-    assert CodecConfig().completed(suited, size).fraction == fraction
-    assert BroadcastConfig().count(size) == sent
-    assert CodecConfig(fraction=0.04).completed(suited, size) == suited
-    assert BroadcastConfig(fraction=0.05).count(size) == round(0.05 * size)
 
 
 # What a file need not say. Another default would train another model out of the same file.

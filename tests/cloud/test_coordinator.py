@@ -27,7 +27,8 @@ from tests.cloud.helper import (
 )
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
+from sedge_cloud.coding import BroadcastConfig, CodecConfig
+from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import HELLO_REQUEST, REFUSE_EVERY_S
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, random_theta, report_for
 
-from sedge_cloud.config import WHOLE, Option, RobustConfig, RunConfig
+from sedge_cloud.coding import WHOLE
+from sedge_cloud.config import Option, RobustConfig, RunConfig
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Committed, Goodbye

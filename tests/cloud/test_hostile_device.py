@@ -9,7 +9,8 @@ import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, report_for, small_update
 from tests.protocol.absurd import warped, warped_frame
 
-from sedge_cloud.config import BroadcastConfig, RobustConfig, RunConfig
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.messages import Offer, Order

@@ -17,7 +17,8 @@ from rich.console import Console
 from tools.reproduce.play import ROBUST
 from tools.reproduce.released import DEVICES, Released, name, partition
 
-from sedge_cloud.config import EXACT, WHOLE, RunConfig, TrainingConfig
+from sedge_cloud.coding import EXACT, WHOLE
+from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.events import Event, UpdateReceived
 from sedge_emulate.config import EmulationConfig, ModelConfig, StrategyConfig, TrainerConfig
 from sedge_emulate.data.datasets import fashion_mnist

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import EXACT, WHOLE, BroadcastConfig, CodecConfig, RunConfig
+from sedge_cloud.coding import EXACT, WHOLE, BroadcastConfig, CodecConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.devices.update_checks import check_update
 from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tests.cloud.helper import EMPTY_PROGRAM
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import EXACT, WHOLE, CodecConfig, RunConfig
+from sedge_cloud.coding import EXACT, WHOLE, CodecConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store

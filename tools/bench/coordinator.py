@@ -25,7 +25,8 @@ from statistics import median
 import numpy as np
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import WHOLE, CodecConfig, RunConfig
+from sedge_cloud.coding import WHOLE, CodecConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.events import RoundClosed

@@ -27,7 +27,8 @@ import numpy as np
 import torch
 
 from sedge_cloud import RunConfig, Store, start_run
-from sedge_cloud.config import CodecConfig, TrainingConfig
+from sedge_cloud.coding import CodecConfig
+from sedge_cloud.config import TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_edge import Examples, Identity, OpenBundles, StartJob, local_context, open_agent, run_job

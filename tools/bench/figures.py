@@ -29,6 +29,7 @@ TARGET_ENCODE_MS = 10.0
 # The coded vectors (codec.py): the share of the elements and the coding of their values.
 CODED = {
     ("update", 1.0, "fp32"): "update of everything in fp32",
+    ("update", 0.04, "bf16"): "update by default, the largest 4 % in bf16, with error feedback",
     ("update", 0.12, "bf16"): "update of the largest 12 % in bf16, with error feedback",
     ("update", 0.04, "int4"): "update of the largest 4 % in int4, with error feedback",
     ("update", 0.05, "sign"): "update of the largest 5 % in sign, with error feedback",

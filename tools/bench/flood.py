@@ -41,7 +41,8 @@ from tools.bench.coordinator import RUN, make_bundle, synthetic_delta, update_fo
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
-from sedge_cloud.config import WHOLE, RunConfig, load_cloud
+from sedge_cloud.coding import WHOLE
+from sedge_cloud.config import RunConfig, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting

@@ -29,7 +29,8 @@ import numpy as np
 from tools.bench.coordinator import FLEET, RUN, make_bundle, update_for
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import WHOLE, CloudConfig, RunConfig
+from sedge_cloud.coding import WHOLE
+from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed, RoundOpened
 from sedge_cloud.status.live import Recorder

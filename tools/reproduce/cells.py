@@ -12,7 +12,8 @@ from tools.reproduce.released import ReleasedSetting
 from tools.reproduce.setting import Setting
 from tools.reproduce.sized import DROPPED, SizedSetting
 
-from sedge_cloud.config import EXACT, WHOLE, BroadcastConfig, CodecConfig, Option, PatchConfig
+from sedge_cloud.coding import EXACT, WHOLE, BroadcastConfig, CodecConfig, PatchConfig
+from sedge_cloud.config import Option
 from sedge_protocol.codec import ValueCoding
 
 _EXACT_PATCHES = PatchConfig(ValueCoding.FP32)

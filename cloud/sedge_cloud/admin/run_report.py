@@ -18,8 +18,8 @@ from sedge_protocol.errors import ConfigError
 
 HEAD = (
     f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} "
-    f"{'up':>9} {'down':>9} {'of dense':>8} {'sent':>10} {'received':>10}  bytes of a device, of its dense "
-    "rounds; on the coordinator's link"
+    f"{'up':>9} {'down':>9} {'of dense':>8} {'sent':>10} {'received':>10}  bytes of a device, and their "
+    "share of dense both ways; bytes of the coordinator"
 )
 
 

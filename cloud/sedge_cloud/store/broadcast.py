@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sedge_cloud.config import BroadcastConfig
+from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.store.vectors import hash_of
 from sedge_cloud.strategy import State

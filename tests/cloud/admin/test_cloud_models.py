@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, make_bundle, random_theta, update
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import BroadcastConfig, RunConfig
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.layout import Layout, Role, Theta

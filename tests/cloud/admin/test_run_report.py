@@ -8,7 +8,7 @@ from tests.cloud.helper import CONFIG, RUN, a_hello, fetch_model
 from tests.cloud.status.seen import Seen
 
 from sedge_cloud.admin.run_report import run_report
-from sedge_cloud.config import BroadcastConfig, PatchConfig
+from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.wire.messages import Decline
 

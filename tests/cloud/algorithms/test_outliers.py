@@ -12,7 +12,8 @@ from tests.cloud.helper import LAYOUT, Cloud, update
 from sedge_cloud.algorithms import outliers as vetting
 from sedge_cloud.algorithms.outliers import blocks, filter_outliers, lengths, products
 from sedge_cloud.algorithms.robust import Robust
-from sedge_cloud.config import WHOLE, RobustConfig, RunConfig
+from sedge_cloud.coding import WHOLE
+from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import StrategyError

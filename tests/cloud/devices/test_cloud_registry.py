@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_store, secret_of
 
-from sedge_cloud.config import BroadcastConfig, PatchConfig
+from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.devices.registry import HELLO_REQUEST, WARN_EVERY_S, Fleet
 from sedge_cloud.store.rows import DeviceRow

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, a_hello, fetch_model
 
-from sedge_cloud.config import BroadcastConfig
+from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.devices.traffic import Link, Traffic
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import StorageError

@@ -22,7 +22,8 @@ from tests.cloud.helper import (
     update,
 )
 
-from sedge_cloud.config import BroadcastConfig, RobustConfig, RunConfig
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
 
-from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, ScheduleConfig
+from sedge_cloud.coding import BroadcastConfig, CodecConfig
+from sedge_cloud.config import RunConfig, ScheduleConfig
 from sedge_cloud.devices.capabilities import codec_for
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.codec import Compression, ValueCoding

@@ -12,7 +12,8 @@ from tests.cloud import given
 from tests.cloud.given import assigned
 from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for, update
 
-from sedge_cloud.config import PatchConfig, TrainingConfig
+from sedge_cloud.coding import PatchConfig
+from sedge_cloud.config import TrainingConfig
 from sedge_cloud.devices.capabilities import needed_features
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.plans import check_assignment

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
 from tests.cloud.status.seen import Seen
 
-from sedge_cloud.config import BroadcastConfig, BrokerConfig, CloudConfig
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.records import Code
 from sedge_cloud.status.server import StatusServer

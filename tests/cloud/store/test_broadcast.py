@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta, update
 
-from sedge_cloud.config import WHOLE, BroadcastConfig, RunConfig
+from sedge_cloud.coding import WHOLE, BroadcastConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.store.broadcast import (
     first_version,
     next_version,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
 
-from sedge_cloud.config import BroadcastConfig
+from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.store import runs as ledgers
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import ValueCoding

@@ -14,7 +14,8 @@ import pytest
 from tests.emulate.workers.fleet_of_four import InlinePool, make_setup
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.config import BroadcastConfig, CodecConfig, RunConfig, TrainingConfig
+from sedge_cloud.coding import BroadcastConfig, CodecConfig
+from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
 from sedge_cloud.rounds.summary import Summary

@@ -14,12 +14,10 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.config import (
-    BroadcastConfig,
-    CodecConfig,
     LateUpdates,
     Option,
-    PatchConfig,
     RobustConfig,
     RunConfig,
     ScheduleConfig,

@@ -226,13 +226,31 @@ def disk(path: Path) -> list[Figure]:
 def status_page(path: Path) -> list[Figure]:
     """What the status page of a large fleet costs the coordinator, and how long a browser waits for it."""
     row = loaded(path)
-    what = f"the status page of {row['devices']:,} devices, {row['readers']} readers, constant news"
+    what = (
+        f"the status page of {row['devices']:,} devices, {row['readers']} readers, "
+        f"{row['changes_a_minute']:.0f} changes a minute told to each"
+    )
     measured = (
         f"{1000 * row['first_paint_s']:.0f} ms and {size(row['page_bytes'])} to the first paint; "
-        f"{percent(row['recorder_share'])} of the loop's time without a page, "
-        f"{percent(row['loop_share'])} with all readers"
+        f"{percent(row['without_page_share'], 2)} of the coordinator's time without a page, "
+        f"{percent(row['idle_share'], 2)} with one that nobody reads, "
+        f"{percent(row['loop_share'], 2)} with all readers"
     )
     return [Figure(what, measured, (("at most 1 %", row["loop_share"] <= 0.01),))]
+
+
+def seen(path: Path) -> list[Figure]:
+    """How soon each place names a fault, with its reason."""
+    found = loaded(path)
+    target: float = found["target_s"]
+
+    def figure(row: dict[str, Any]) -> Figure:
+        times: dict[str, float] = row["seconds"]
+        told = ", ".join(f"{place} {seconds:.1f} s" for place, seconds in times.items())
+        met = ((f"at most {target:g} s each", max(times.values()) <= target),)
+        return Figure(f"{row['fault']} (`{row['code']}`)", told, met)
+
+    return [figure(row) for row in found["rows"]]
 
 
 def scoring(path: Path) -> list[Figure]:
@@ -334,6 +352,11 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "coordinator": ("Coordinator", "tools/bench/coordinator.py", coordinator),
     "broker": ("Link and broker", "tools/bench/broker.py", broker),
     "status_page": ("Status page", "python -m tools.bench.status_page", status_page),
+    "seen": (
+        "What breaks, and how soon it is named with its reason",
+        "python -m tools.bench.seen",
+        seen,
+    ),
     "flood": ("One device's flood", "python -m tools.bench.flood", flood),
     "training": ("Training many devices on one host", "tools/bench/training.py", training),
     "emulator": ("The emulator beside training", "tools/bench/emulator.py", emulator),

@@ -1,31 +1,39 @@
 """What the status page of a large fleet takes, and what of it the coordinator's loop pays.
 
-    python -m tools.bench.status_page [--devices 1000] [--rounds 20] [--readers 3] [--seconds 5]
+    python -m tools.bench.status_page [--devices 1000] [--rounds 20] [--readers 3] [--seconds 25]
 
-A real coordinator with its recorder and, in the same process as in ``sedge-cloud serve``, a real status
-server. The fleet has closed some rounds of a tenth of its devices and has one open. Then devices say hello
-as fast as the loop can take it, which changes the facts all the time: without a page, with one and nobody
-there, and with readers, in a process of their own, that hold the stream open and fetch the page at every
-change, as browsers do.
+A real coordinator with its recorder and, in the same process as in ``sedge-cloud serve``, all that runs
+beside it. The fleet has closed some rounds of a tenth of its devices and has one open. Then, ``RATE`` times
+a second, a device's hello says that it begins or ceases to wait: the facts are new at every look, which the
+result shows. So it goes without a page (the log of problems reads the facts all the same), with one and
+nobody there, and with readers, in a process of their own, that hold the stream open and fetch the page at
+every change, as browsers do.
 
-The loop's share is the time that the recorder takes in the loop, plus the processor time of the page's
-thread, which may hold the interpreter all of it. First paint is what a browser waits for: the time to the
-last byte of the page, which needs nothing else. The last line is JSON.
+A share is the processor time of the recorder, in the loop, and of the threads beside it, which may hold the
+interpreter all of it, against the time on the clock. First paint is what a browser waits for: the time to
+the last byte of the page, which needs nothing else. The last line is JSON.
 """
 
 import argparse
 import http.client
 import json
+import logging
+import os
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 
+import msgspec
 import numpy as np
+from tests.system.harness import free_port
 from tools.bench.coordinator import FLEET, RUN, make_bundle, update_for
 
 from sedge_cloud.admin.runs import start_run
@@ -33,9 +41,10 @@ from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed, RoundOpened
+from sedge_cloud.status.beside import beside
 from sedge_cloud.status.live import Recorder
-from sedge_cloud.status.server import StatusServer
 from sedge_cloud.status.settings import HttpConfig
+from sedge_cloud.status.snapshot import STALE_S
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.layout import Layout, Role
@@ -49,6 +58,13 @@ from sedge_protocol.wire.transfer import describe
 
 SIZE = 2000
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100)
+WAITS = msgspec.structs.replace(HELLO, waits="31 % battery")
+# Hellos a second: of a thousand devices each has news every fifty seconds, far below its rate limit.
+RATE = 20
+# So many devices wait at a time.
+WAITING = 10
+# The threads that run beside the loop.
+BESIDE = ("status page", "problem log")
 
 
 class Fleet:
@@ -71,6 +87,7 @@ class Fleet:
         self.recorder = Recorder(self.core, self.state)
         self.recorder.link(True)
         self.core.load(time.monotonic())
+        self._news = news(list(self.peers))
 
     def say(self, name: str, message: Hello | Offer, transfer: bytes = bytes(16)) -> None:
         """A device sends a message."""
@@ -97,28 +114,41 @@ class Fleet:
                     pass
 
     def work(self, seconds: float) -> float:
-        """Take hellos for so long; the recorder's time."""
-        end, recorded = time.monotonic() + seconds, 0.0
-        while True:
-            for name in self.peers:
-                self.say(name, HELLO)
-                begun = time.monotonic()
-                self.recorder.poll(begun)
-                recorded += time.monotonic() - begun
-                if begun > end:
-                    return recorded
+        """Take hellos for so long; the share of this time that recorder and threads beside it take."""
+        begun, recorded, beside = time.monotonic(), 0.0, cpu_beside()
+        while time.monotonic() < begun + seconds:
+            name, message = next(self._news)
+            self.say(name, message)
+            at = time.thread_time()
+            self.recorder.poll(time.monotonic())
+            recorded += time.thread_time() - at
+            time.sleep(1 / RATE)
+        return (recorded + cpu_beside() - beside) / (time.monotonic() - begun)
 
 
-def read(port: int, count: int, stop: Event) -> None:
-    """Be some browsers: hold the stream, and fetch the page at every change."""
-    threads = [threading.Thread(target=_browse, args=(port, stop)) for _ in range(count)]
+def cpu_beside() -> float:
+    """Processor time of the threads that run beside the loop so far, in seconds."""
+    threads = [t.ident for t in threading.enumerate() if t.name in BESIDE and t.ident is not None]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in threads)
+
+
+def news(names: Sequence[str]) -> Iterator[tuple[str, Hello]]:
+    """Who says what next, without end: one begins to wait, and one that has done so for a while ceases."""
+    for i in count():
+        yield names[i % len(names)], WAITS
+        yield names[(i - WAITING) % len(names)], HELLO
+
+
+def read(port: int, readers: int, stop: Event, changes: "Synchronized[int]") -> None:
+    """Be some browsers: hold the stream, and fetch the page at every change, which are counted."""
+    threads = [threading.Thread(target=_browse, args=(port, stop, changes)) for _ in range(readers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _browse(port: int, stop: Event) -> None:
+def _browse(port: int, stop: Event, changes: "Synchronized[int]") -> None:
     stream = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with suppress(ConnectionError):  # the server ends first
         stream.request("GET", "/events")
@@ -126,6 +156,8 @@ def _browse(port: int, stop: Event) -> None:
         while not stop.is_set():
             if answer.readline() == b"event: change\n":
                 fetch(port)
+                with changes.get_lock():
+                    changes.value += 1
 
 
 def fetch(port: int) -> tuple[float, int]:
@@ -138,10 +170,31 @@ def fetch(port: int) -> tuple[float, int]:
     return time.monotonic() - begun, size
 
 
-def page_cpu() -> float:
-    """Processor time of the page's thread so far, in seconds."""
-    thread = next(t for t in threading.enumerate() if t.name == "status page")
-    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+def paint(port: int) -> tuple[float, float, int]:
+    """Seconds to the first page ever, to one whose facts are old (the median of five), and its size."""
+    first, size = fetch(port)
+    later: list[float] = []
+    for _ in range(5):
+        time.sleep(STALE_S)  # until the facts are read again
+        later.append(fetch(port)[0])
+    return first, median(later), size
+
+
+def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[float, float]:
+    """The share with readers, and how many changes a minute each of them was told of."""
+    context = get_context("spawn")
+    stop, changes = context.Event(), context.Value("i", 0)
+    process = context.Process(target=read, args=(port, readers, stop, changes))
+    process.start()
+    while changes.value < readers:  # until they have begun
+        fleet.work(1.0)
+    before = changes.value
+    share = fleet.work(seconds)
+    told = (changes.value - before) / readers / seconds * 60
+    stop.set()
+    process.terminate()
+    process.join()
+    return share, told
 
 
 def main() -> int:
@@ -150,53 +203,41 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--readers", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=25.0)
     arguments = parser.parse_args()
     seconds: float = arguments.seconds
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as log:
+        logging.basicConfig(stream=log)  # lines are made, as in the service
         fleet = Fleet(Path(name), arguments.devices)
         for device in fleet.peers:
             fleet.say(device, HELLO)
         for _ in range(arguments.rounds + 1):
             fleet.round()
-        recorded = fleet.work(seconds)
-        listen = HttpConfig("127.0.0.1:0")
-        server = StatusServer(CloudConfig(FLEET, state_dir=str(fleet.state), http=listen))
-        server.start()
-        first, size = fetch(server.port)
-        paints: list[float] = []
-        for _ in range(5):
-            time.sleep(1.1)  # until the facts are read again
-            paints.append(fetch(server.port)[0])
-        before = page_cpu()
-        fleet.work(seconds)
-        idle_cpu = page_cpu() - before
-        context = get_context("spawn")
-        stop = context.Event()
-        readers = context.Process(target=read, args=(server.port, arguments.readers, stop))
-        readers.start()
-        fleet.work(3.0)  # until they have begun
-        before = page_cpu()
-        recorded_watched = fleet.work(seconds)
-        cpu = page_cpu() - before
-        stop.set()
-        server.close()
-        readers.terminate()
-        readers.join()
+        cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
+        with beside(cloud):
+            fleet.work(2 * STALE_S)  # the first reading takes every round
+            unwatched = fleet.work(seconds)
+        port = free_port()
+        page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))
+        with beside(page):
+            first, later, size = paint(port)
+            idle = fleet.work(seconds)
+            share, told = watched(fleet, port, arguments.readers, seconds)
         fleet.store.close()
     found: dict[str, float | int] = {
         "devices": arguments.devices,
         "rounds": arguments.rounds,
         "readers": arguments.readers,
+        "changes_a_minute": round(told, 1),
         "first_paint_s": round(first, 4),
-        "paint_s": round(median(paints), 4),
+        "paint_s": round(later, 4),
         "page_bytes": size,
-        "recorder_share": round(recorded / seconds, 5),
-        "idle_share": round(idle_cpu / seconds, 5),
-        "loop_share": round((recorded_watched + cpu) / seconds, 5),
+        "without_page_share": round(unwatched, 5),
+        "idle_share": round(idle, 5),
+        "loop_share": round(share, 5),
     }
     for key, value in found.items():
-        print(f"{key:<16} {value:>12}")
+        print(f"{key:<20} {value:>12}")
     print(json.dumps({"bench": "status_page", **found}))
     return 0
 

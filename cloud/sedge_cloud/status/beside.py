@@ -7,13 +7,13 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.status.home_assistant import HomeAssistant
 from sedge_cloud.status.notices import Notices
 from sedge_cloud.status.problem_log import ProblemLog
-from sedge_cloud.status.snapshot import Snapshot
+from sedge_cloud.status.snapshot import FRESH_S, Snapshot
 from sedge_cloud.status.watchers import Watcher
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.mqtt import BrokerSettings
 
-# The log names a problem within two looks, a notice tells of one that has lasted for two.
-LOG_S, NOTICE_S = 2.0, 10.0
+# The log names a problem that two readings in a row have, and so does a notice.
+LOG_S, NOTICE_S = FRESH_S, 10.0
 
 
 @contextmanager

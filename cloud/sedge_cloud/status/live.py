@@ -128,13 +128,15 @@ class Recorder:
         found: dict[str, LiveDevice] = {}
         for name, device in self._core.devices.items():
             old = known.get(name, LiveDevice(False))
-            heard = device.heard + offset if device.heard else old.heard
+            # To a tenth: the two clocks' distance varies a little, and that is no news.
+            heard = round(device.heard + offset, 1) if device.heard else old.heard
             # Unknown so far, but heard: it came and went between two looks.
             turned = device.online != old.online or (device.heard and not old.since)
             since = wall if turned else old.since
             at, error = device.error or (0.0, "")
             if error:
-                found[name] = LiveDevice(device.online, since, heard, error, at + offset)
+                at = round(at + offset, 1)
+                found[name] = LiveDevice(device.online, since, heard, error, at)
             else:
                 found[name] = LiveDevice(device.online, since, heard, old.error, old.error_at)
         self._known = found

@@ -23,7 +23,7 @@ NEVER = "has never been heard: is its agent running, with this fleet's name, thi
 # ``since`` is when the recorder noticed (live.py).
 RESOLUTION = timedelta(seconds=2 * MIN_S)
 # A device is slow once half of the round has answered and it has taken so much longer than they trained.
-SLOW_TIMES, SLOW_S = 3.0, 5.0
+SLOW_TIMES, SLOW_S = 3.0, 3.0
 _STATES: Mapping[str, Literal["open", "newcomers"]] = {RUNNING: "open", FINISHED: "newcomers"}
 
 

@@ -75,6 +75,10 @@ class Reader:
     _hellos: dict[str, tuple[bytes | None, Hello | None]] = field(
         default_factory=dict[str, tuple[bytes | None, Hello | None]]
     )
+    # What a device's facts were made of besides its past, and they.
+    _known: dict[str, tuple[object, DeviceFacts]] = field(
+        default_factory=dict[str, tuple[object, DeviceFacts]]
+    )
     _times: Times = field(default_factory=Times)
     _offset: int = 0
     _used: tuple[float, int] = (0.0, 0)
@@ -127,8 +131,12 @@ class Reader:
 
     def _open_row(self, row: RunRow) -> RoundRow | None:
         """Read the newly closed rounds of a run; the one that is open in the store."""
-        kept = self._runs[row.run]
-        return kept.history.read(self.store, row.run, self._times, self._devices)
+        history = self._runs[row.run].history
+        before = len(history.rounds)
+        opened = history.read(self.store, row.run, self._times, self._devices)
+        if len(history.rounds) > before:  # the devices' past has grown
+            self._known.clear()
+        return opened
 
     def _run(
         self,
@@ -216,6 +224,20 @@ class Reader:
         live: Mapping[str, LiveDevice],
     ) -> DeviceFacts:
         now = live.get(row.device, LiveDevice(False))
+        made_of = (row.revoked, hello, coordinator.running, now)
+        kept, facts = self._known.get(row.device, (None, None))
+        if facts is None or made_of != kept:
+            facts = self._new_device(row, hello, coordinator, now)
+            self._known[row.device] = made_of, facts
+        return facts
+
+    def _new_device(
+        self,
+        row: DeviceRow,
+        hello: Hello | None,
+        coordinator: CoordinatorFacts,
+        now: LiveDevice,
+    ) -> DeviceFacts:
         past = self._devices.get(row.device, DeviceHistory())
         state: DeviceState = "online" if now.online else "offline"
         if row.revoked:

@@ -16,7 +16,7 @@ from sedge_cloud.store.database import Store
 # Facts are at least this old before they are read again, however many look,
 FRESH_S = 1.0
 # and so much older that all who look take at most this share of a processor, but never older than this.
-SHARE, STALE_S = 0.005, 5.0
+SHARE, STALE_S = 0.005, 3.0
 
 
 class Snapshot:

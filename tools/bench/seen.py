@@ -1,0 +1,224 @@
+"""Break a real fleet in every way that an operator meets, and time how soon each place names it and why.
+
+    python -m tools.bench.seen
+
+Real processes: Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In one, things break while a
+run goes on; in one, each bad device starts beside five good ones; in one, disks fill up: small file systems
+of their own (tmpfs), which need root. Twelve faults, and the coordinator's own death, which only the
+command line can still tell; the journal has systemd's word for it, and Prometheus its ``up``.
+
+Timed from the moment before the fault (a bad device's from before its agent starts, so with the rounds that
+it takes to show) until each place of watched_fleet.py has the problem with its subject and its reason. The
+last line is JSON; the exit status is 1 when a target is missed. tests/system/test_seen.py does the same
+without the clock.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.system.harness import wait_until
+from tools.bench.watched_fleet import PATIENCE_S, PLACES, Problem, Sighting, Watched
+
+from sedge_export.export import export
+from sedge_export.models import mlp
+
+TARGET_S = 10.0
+# What a full disk has left: journals and the database still fit, and no blob may be written.
+LEFT_BYTES = 2**20
+WRONG_CLOCK = """\
+import sys, time
+time.time = lambda: 1_600_000_000.0
+from sedge_edge.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
+    """Devices die, dawdle and are revoked, the broker dies, and at last the coordinator."""
+    fleet.start_cloud()
+    for seed, name in enumerate(("pi-1", "pi-2", "pi-3", "pi-4")):
+        fleet.add_device(name, seed)
+        fleet.start_agent(name)
+    fleet.going(bundle, devices=4, available=3, quorum=1.0, grace=0)
+
+    fleet.sees(
+        lambda: fleet.kill("pi-2"),
+        Problem("device killed", "device_lost", "pi-2", "is offline"),
+        Problem("round below quorum", "round_below_quorum", "run", "devices are missing"),
+    )
+    fleet.start_agent("pi-2")
+    fleet.heals("device_lost")
+
+    fleet.sees(
+        lambda: fleet.signalled("pi-3", signal.SIGSTOP),
+        Problem("slow device", "device_slow", "pi-3", "is slow: the others trained in"),
+    )
+    fleet.signalled("pi-3", signal.SIGCONT)
+    fleet.heals("device_slow")
+
+    before = fleet.closed()
+    fleet.signalled("pi-4", signal.SIGSTOP)
+    fleet.has("device_slow")
+    fleet.sees(
+        lambda: fleet.cloud("device", "revoke", "pi-4"),
+        Problem("revoked device", "device_revoked", "pi-4", "revoked"),
+    )
+    fleet.kill("pi-4")
+    wait_until(lambda: fleet.closed() > before, PATIENCE_S, "the round goes on without it")
+
+    fleet.sees(
+        lambda: fleet.kill("broker"),
+        Problem("broker down", "broker_down", "coordinator", "has no broker: "),
+    )
+    fleet.start_broker()
+    fleet.heals("broker_down")
+
+    since = time.monotonic()
+    fleet.kill("cloud")
+    silent = "coordinator: is not running"
+    wait_until(
+        lambda: silent in fleet.cloud("run", "show", "run"), PATIENCE_S, "run show tells of it"
+    )
+    seconds = {"run show": round(time.monotonic() - since, 2)}
+    fleet.sightings.append(Sighting("coordinator killed", "coordinator_silent", seconds))
+
+
+def beside_good_devices(fleet: Watched, bundle: Path) -> None:
+    """Devices that are no good from their start."""
+    fleet.start_cloud()
+    good = [f"pi-{i}" for i in range(1, 6)]
+    for seed, name in enumerate([*good, "nan", "evil", "raises", "clock"]):
+        fleet.add_device(name, seed)
+    for name in (*good, "clock"):
+        fleet.start_agent(name)
+    fleet.going(bundle, devices=6, available=5, quorum=0.5, grace=2)
+    home = fleet.folder
+
+    fleet.kill("clock")
+    shutil.rmtree(home / "clock" / "state")
+    fleet.sees(
+        lambda: fleet.start_agent("clock", script=WRONG_CLOCK),
+        Problem("wrong clock", "device_unheard", "clock", "its start at 2020-09-13 12:26:40 UTC"),
+    )
+
+    def elsewhere() -> None:
+        fleet.add_device("elsewhere", 9)
+        config = home / "elsewhere" / "edge.toml"
+        config.write_text(config.read_text().replace('fleet = "test"', 'fleet = "home"'))
+        fleet.start_agent("elsewhere")
+
+    fleet.sees(
+        elsewhere,
+        Problem("wrong fleet name", "device_never", "elsewhere", "with this fleet's name"),
+    )
+
+    with np.load(home / "nan" / "train.npz") as data:
+        np.savez(home / "nan" / "train.npz", x=data["x"] * np.float32(np.nan), y=data["y"])
+    fleet.sees(
+        lambda: fleet.start_agent("nan"), Problem("NaN data", "device_declined", "nan", "NaN")
+    )
+
+    fleet.function("raises", 'raise RuntimeError("the sensor is unplugged")')
+    fleet.sees(
+        lambda: fleet.start_agent("raises"),
+        Problem("declining device", "device_declined", "raises", "the sensor is unplugged"),
+    )
+
+    body = "return [(p - 5).astype('float32') for p in parameters], len(examples.targets), {}"
+    fleet.function("evil", body)
+    fleet.sees(
+        lambda: fleet.start_agent("evil"),
+        Problem("hostile updates", "device_distrusted", "evil", "unlike the others"),
+    )
+
+
+def on_full_disks(fleet: Watched, bundle: Path) -> None:
+    """A device's disk fills up, then the coordinator's."""
+    fleet.own_disk(fleet.folder / "state")
+    fleet.start_cloud()
+    for seed, name in enumerate(("pi-1", "pi-2", "full")):
+        fleet.add_device(name, seed)
+    fleet.own_disk(fleet.folder / "full" / "state")
+    for name in ("pi-1", "pi-2"):
+        fleet.start_agent(name)
+    fleet.going(bundle, devices=2, available=2, quorum=0.5, grace=0)
+
+    fill(fleet.folder / "full" / "state")
+    fleet.sees(
+        lambda: fleet.start_agent("full"),
+        Problem("device without disk", "device_waits", "full", "waits: disk full"),
+    )
+    fleet.kill("full")
+
+    filler = fleet.folder / "state" / "filler"
+    fleet.sees(
+        lambda: fill(fleet.folder / "state"),
+        Problem("coordinator's disk full", "disk_full", "disk", "updates are refused"),
+        Problem("… in its own words", "coordinator_error", "coordinator", "disk full"),
+    )
+    before = fleet.closed()
+    filler.unlink()
+    wait_until(lambda: fleet.closed() > before, 2 * PATIENCE_S, "the run goes on")
+    fleet.heals("disk_full")
+
+
+def fill(folder: Path) -> None:
+    """Leave ``LEFT_BYTES`` free on the small file system of a folder."""
+    disk = os.statvfs(folder)
+    with (folder / "filler").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - LEFT_BYTES)
+
+
+STAGES: tuple[Callable[[Watched, Path], None], ...] = (
+    while_a_run_goes_on,
+    beside_good_devices,
+    on_full_disks,
+)
+
+
+def play(stage: Callable[[Watched, Path], None], folder: Path, bundle: Path) -> list[Sighting]:
+    """One stage with a fleet of its own in a folder; what was seen."""
+    with closing(Watched(folder)) as fleet:
+        stage(fleet, bundle)
+        return fleet.sightings
+
+
+def table(sightings: Iterable[Sighting]) -> str:
+    """Seconds by fault and place."""
+    lines = [f"{'fault':<26} {'code':<20} " + " ".join(f"{place:>9}" for place in PLACES)]
+    for it in sightings:
+        times = (f"{it.seconds[p]:.1f}" if p in it.seconds else "-" for p in PLACES)
+        lines.append(f"{it.fault:<26} {it.code:<20} " + " ".join(f"{t:>9}" for t in times))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Break everything, and print a table and a line of JSON."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    sightings: list[Sighting] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model, rows = mlp(64, 32, 10), torch.randn(16, 1, 8, 8)
+        export(model, rows, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
+        for stage in STAGES:
+            (folder / stage.__name__).mkdir()
+            sightings += play(stage, folder / stage.__name__, folder / "bundle")
+            print(table(sightings), flush=True)
+    rows_found = [asdict(it) for it in sightings]
+    print(json.dumps({"bench": "seen", "target_s": TARGET_S, "rows": rows_found}))
+    return int(any(s > TARGET_S for it in sightings for s in it.seconds.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

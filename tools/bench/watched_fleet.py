@@ -1,0 +1,202 @@
+"""A real fleet that is watched in every place where a problem must be named (seen.py).
+
+page      the text of the status page
+metrics   /metrics: the count of a problem's code has it besides the others of this code
+run show  the output of ``sedge-cloud run show``
+log       the service's standard error as the journal gets it: lines with the priority of a warning or error
+"""
+
+import html
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.system.harness import ENVIRONMENT, RealFleet, free_port, wait_until
+
+PLACES = ("page", "metrics", "run show", "log")
+# How often a place is looked at, which is the resolution: whoever asks the page more often slows it down.
+LOOK_S = 1.0
+# A place that has not named a fault by then never does.
+PATIENCE_S = 60.0
+RUN = """\
+strategy = "fedavg"
+num_rounds = 100000
+min_available_devices = {available}
+quorum = {quorum}
+grace_s = {grace_s}
+[training]
+learning_rate = 0.1
+"""
+FUNCTIONS = """\
+def fit(parameters, examples, settings):
+    {body}
+
+def evaluate(parameters, examples):
+    return 1.0, len(examples.targets), {{"accuracy": 0.5}}
+"""
+DISK_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What must be named: the fault in words, its code and subject, and words of its reason."""
+
+    fault: str
+    code: str
+    subject: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A fault, and the seconds until each place named it; a place that cannot is missing."""
+
+    fault: str
+    code: str
+    seconds: dict[str, float]
+
+
+class Watched(RealFleet):
+    """A fleet with a status page, whose coordinator believes that it writes to the journal."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.sightings: list[Sighting] = []
+        self._http = free_port()
+        self._mounted: list[Path] = []
+        with (folder / "cloud.toml").open("a") as config:
+            config.write(f'\n[http]\nlisten = "127.0.0.1:{self._http}"\n')
+
+    def start_cloud(self) -> None:
+        """Start the coordinator, its standard error a stream of the journal."""
+        log = self.folder / "cloud.log"
+        log.touch()
+        found = log.stat()
+        environment = {**ENVIRONMENT, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        config = str(self.folder / "cloud.toml")
+        words = [sys.executable, "-m", "sedge_cloud", "-c", config, "serve"]
+        self.start("cloud", words, environment)
+
+    def own_disk(self, folder: Path) -> None:
+        """Give a folder a small file system of its own."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        options = f"size={DISK_BYTES},mode=700"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+        self._mounted.append(folder)
+
+    def close(self) -> None:
+        """End every process and give the file systems back."""
+        super().close()
+        for folder in self._mounted:
+            subprocess.run(["umount", folder], check=True)
+
+    def going(
+        self, bundle: Path, devices: int, available: int, quorum: float, grace: float
+    ) -> None:
+        """Start the run, and let a round close."""
+        wait_until(lambda: self._online() == devices, 60, "the devices say hello")
+        text = RUN.format(available=available, quorum=quorum, grace_s=grace)
+        self.start_run(bundle, text)
+        wait_until(lambda: self.closed() > 0, 60, "a round closes")
+
+    def closed(self) -> int:
+        """How many rounds have closed."""
+        found = json.loads(self._ask("/api/runs/run") or "{}")
+        return int(found.get("closed_rounds", 0))
+
+    def function(self, device: str, body: str) -> None:
+        """Let a device train with a function of its own."""
+        home = self.folder / device
+        (home / "own_client.py").write_text(FUNCTIONS.format(body=body))
+        with (home / "edge.toml").open("a") as config:
+            config.write('\n[backend]\nname = "own_client:fit"\n')
+
+    def signalled(self, device: str, number: signal.Signals) -> None:
+        """Send a signal to a device's agent."""
+        os.killpg(self.processes[device].pid, number)
+
+    def sees(self, broken: Callable[[], object], *problems: Problem) -> None:
+        """Break something, and wait until every place names every problem of it."""
+        written = len(self.log("cloud"))
+        since = time.monotonic()
+        broken()
+
+        def seconds(place: str, it: Problem) -> float:
+            looks: dict[str, Callable[[], bool]] = {
+                "page": lambda: names(self._page(), it),
+                "metrics": lambda: self._count(it.code) > self._others(it),
+                "run show": lambda: names(self.cloud("run", "show", "run"), it),
+                "log": lambda: names(warnings(self.log("cloud")[written:]), it),
+            }
+            while not looks[place]():
+                spent = time.monotonic() - since
+                assert spent < PATIENCE_S, f"{place} does not name {it.fault}: {it.words}"
+                time.sleep(LOOK_S)
+            return round(time.monotonic() - since, 2)
+
+        with ThreadPoolExecutor(len(problems) * len(PLACES)) as pool:
+            found = {
+                it: {place: pool.submit(seconds, place, it) for place in PLACES} for it in problems
+            }
+        for it, times in found.items():
+            self.sightings.append(
+                Sighting(it.fault, it.code, {place: t.result() for place, t in times.items()})
+            )
+
+    def heals(self, code: str) -> None:
+        """No problem of this code is left."""
+        wait_until(lambda: self._count(code) == 0, PATIENCE_S, f"{code} heals")
+
+    def has(self, code: str) -> None:
+        """There is a problem of this code."""
+        wait_until(lambda: self._count(code) > 0, PATIENCE_S, f"{code} appears")
+
+    def _online(self) -> int:
+        found = json.loads(self._ask("/api/devices") or "[]")
+        return sum(1 for device in found if device["state"] == "online")
+
+    def _page(self) -> str:
+        """The text of the page, an element a line."""
+        text = re.sub(r"<style>.*?</style>|</?(a|strong)\b[^>]*>", "", self._ask("/"), flags=re.S)
+        return html.unescape(re.sub(r"<[^>]*>", "\n", text))
+
+    def _count(self, code: str) -> float:
+        """How many problems of a code /metrics counts."""
+        found = re.search(rf'sedge_problems{{code="{code}"}} (\S+)', self._ask("/metrics"))
+        return float(found[1]) if found else 0.0
+
+    def _others(self, it: Problem) -> int:
+        """How many other subjects have a problem of the same code."""
+        found = json.loads(self._ask("/api/problems") or "[]")
+        return sum(1 for p in found if p["code"] == it.code and p["subject"] != it.subject)
+
+    def _ask(self, path: str) -> str:
+        """What the status page's server answers; empty while it does not."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._http, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.read().decode() if answer.status == 200 else ""
+        except OSError:
+            return ""
+        finally:
+            connection.close()
+
+
+def names(text: str, it: Problem) -> bool:
+    """Whether a line has the problem's subject and its reason."""
+    return any(it.subject in line and it.words in line for line in text.splitlines())
+
+
+def warnings(log: str) -> str:
+    """The lines that the journal takes for warnings or errors."""
+    return "\n".join(line for line in log.splitlines() if line.startswith(("<3>", "<4>")))

@@ -21,7 +21,7 @@ PACKAGES = ["python3-venv", "ca-certificates"]
 def commands() -> list[str]:
     """The page's commands inside the Debian, after apt-get's."""
     page = (ROOT / "docs" / "android.md").read_text().partition("## The Python agent on a phone")[2]
-    block = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[0].splitlines()
+    block: list[str] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[0].splitlines()
     (apt,) = (line for line in block if line.startswith("apt-get"))
     assert apt.endswith(f"install -y {PACKAGES[0]}")
     return block[block.index(apt) + 1 :]

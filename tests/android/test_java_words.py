@@ -268,7 +268,8 @@ def test_a_broker_that_refuses_is_the_same_line(
 ) -> None:
     monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
     said: list[str] = []
-    asks = reason_in_python, partial(reason_in_java, class_path)
+    java = partial(reason_in_java, class_path)
+    asks: tuple[Callable[[str], str], ...] = reason_in_python, java
     for answer, ask in zip((new, old), asks, strict=True):
         broker = FakeBroker(answer, hangs_up=hangs_up)
         try:

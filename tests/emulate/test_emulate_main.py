@@ -104,7 +104,7 @@ def test_the_result_describes_what_was_run(emulation: Emulation) -> None:
     assert result.link == "mosquitto"
     assert result.command.startswith("sedge-emulate run ")
     assert (result.model.name, result.model.parameters) == ("mlp", 15010)
-    assert result.machine.versions["onnxruntime"]
+    assert result.machine is not None and result.machine.versions["onnxruntime"]
     names = [strategy.name for strategy in result.strategies]
     assert names == ["FedOBP", "nothing personal", "FedAvg", "local only"]
     assert emulation["FedOBP"].options == {"quantile": 0.99}

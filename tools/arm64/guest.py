@@ -63,6 +63,14 @@ def missing(tools: Mapping[str, str]) -> str:
     return f"apt-get install {' '.join(lacking)}" if lacking else ""
 
 
+def cpuinfo(cpu: str) -> Path:
+    """A file to be seen as /proc/cpuinfo: four processors of a kind."""
+    path = FOLDER / f"cpuinfo.{cpu}"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(_CPUINFO.format(number=n, cpu=CPUS[cpu]) for n in range(4)))
+    return path
+
+
 def command(
     cpu: str,
     words: Sequence[str],
@@ -75,10 +83,14 @@ def command(
     ``sites`` are its Python packages; they and ``folders`` have the same paths inside as here. What the
     agent writes must be in one of those: proot 5.1 lets faccessat2 through, so access is asked of the host.
     """
-    cpuinfo = FOLDER / f"cpuinfo.{cpu}"
     root = debian("root", ["python3", "ca-certificates"])
-    cpuinfo.write_text("".join(_CPUINFO.format(number=n, cpu=CPUS[cpu]) for n in range(4)))
-    binds = ["/proc", "/dev", "/sys", f"{cpuinfo}:/proc/cpuinfo", *map(str, {*sites, *folders})]
+    binds = [
+        "/proc",
+        "/dev",
+        "/sys",
+        f"{cpuinfo(cpu)}:/proc/cpuinfo",
+        *map(str, {*sites, *folders}),
+    ]
     proot = ["proot", "-q", "qemu-aarch64-static", "-r", str(root), "-w", working]
     environment = {
         "PATH": os.environ["PATH"],

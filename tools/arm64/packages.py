@@ -66,6 +66,18 @@ def tests() -> Path:
     return _unpacked("tests", key, _TESTS)
 
 
+def downloaded(backend: str) -> Path:
+    """A folder with every wheel that a device needs to install the agent without a network."""
+    ours = wheels()
+
+    def make(folder: Path) -> None:
+        constraints = str(ROOT / "constraints.txt")
+        words = ["--dest", str(folder), "--find-links", str(ours), "-c", constraints]
+        _pip("download", *words, *_TARGET, *_PLATFORMS, f"sedge-fl[{EXTRAS[backend]}]")
+
+    return kept(f"wheels-{backend}", [ours.name.encode()], make)
+
+
 def deb() -> Path:
     """The agent's Debian package."""
     ours = wheels()

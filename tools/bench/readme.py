@@ -36,6 +36,7 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 def demo(result: Result) -> list[str]:
     """The table at the top."""
+    assert result.machine is not None  # which a real run does not know
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     rows = [
         f"`make demo`: {result.split}, {result.model.parameters:,} parameters, "

@@ -47,6 +47,7 @@ from sedge_cloud.status.settings import HttpConfig
 from sedge_cloud.status.snapshot import STALE_S
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import ValueCoding, encode, top_k
+from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
@@ -214,12 +215,13 @@ def main() -> int:
         for _ in range(arguments.rounds + 1):
             fleet.round()
         cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
-        with beside(cloud):
+        nowhere = BrokerSettings("mqtt://127.0.0.1:1", "coordinator")
+        with beside(cloud, nowhere):
             fleet.work(2 * STALE_S)  # the first reading takes every round
             unwatched = fleet.work(seconds)
         port = free_port()
         page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))
-        with beside(page):
+        with beside(page, nowhere):
             first, later, size = paint(port)
             idle = fleet.work(seconds)
             share, told = watched(fleet, port, arguments.readers, seconds)

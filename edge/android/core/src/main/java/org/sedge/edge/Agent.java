@@ -52,6 +52,8 @@ public final class Agent {
     private static final double TEST_FRACTION = 0.2;
     /** After its welcome a device waits so long for an order before it has nothing to do. */
     private static final double SETTLE_S = 5;
+    /** A link that is stuck when it is to be closed is cut; after so long it ends by its own silence. */
+    private static final int WATCHED_S = 120;
 
     private final AgentListener listener;
     private final File stateFolder;
@@ -169,7 +171,7 @@ public final class Agent {
             @Override
             public void run() {
                 try {
-                    while (!ended.await(1, TimeUnit.SECONDS)) {
+                    for (int second = 0; second < WATCHED_S && !ended.await(1, TimeUnit.SECONDS); second++) {
                         link.cutIfStuck();
                     }
                 } catch (InterruptedException error) {

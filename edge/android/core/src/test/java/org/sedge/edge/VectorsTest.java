@@ -295,6 +295,20 @@ public class VectorsTest {
                 Kind.of(integer(one, "kind")), bytes(one, "body"), 1, 1, null, 0).message(), given));
     }
 
+    /** As lists these bytes would take more than the heap of this JVM. */
+    @Test
+    public void whatAKeyHoldsThatNobodyKnowsTakesNoMemory() {
+        byte[] sound = Goodbye.SCHEMA.empty().with(Goodbye.NONCE, new byte[16]).encode();
+        int count = 5_000_000;
+        ByteBuffer body = ByteBuffer.allocate(sound.length + 7 + count);
+        body.put((byte) 0x82).put(sound, 1, sound.length - 1).put((byte) 0xa1).put((byte) 'z');
+        body.put((byte) 0xdd).putInt(count);
+        while (body.hasRemaining()) {
+            body.put((byte) 0x90);
+        }
+        assertEquals(16, Goodbye.SCHEMA.decode(body.array()).get(Goodbye.NONCE).length);
+    }
+
     @Test
     public void updates() {
         all(FRAMES, "updates", given -> {
@@ -392,7 +406,9 @@ public class VectorsTest {
             boolean damaged = ca != null && !((String) ca).contains("END CERTIFICATE"); // which is refused here already
             try {
                 AgentConfig read = AgentConfig.fromJoinText((String) given.get("text"));
-                assertEquals(Arrays.asList(says.get("device"), says.get("fleet"), says.get("url"), says.get("secret"), ca),
+                List<Object> wanted = Arrays.asList(
+                        says.get("device"), says.get("fleet"), says.get("url"), says.get("secret"), ca);
+                assertEquals(wanted,
                         Arrays.asList(read.device, read.fleet, read.url, Hex.encode(read.secret), read.caPem));
             } catch (SedgeException.ConfigError refused) {
                 assertTrue(refused.getMessage(), says == null || damaged);

@@ -26,10 +26,11 @@ public final class JvmExecutorch implements Backend {
 
     private final long maxBytes;
 
-    /** One thread, with the library that the system property {@value #LIBRARY} names, and 3/4 of the machine's memory. */
+    /** One thread, 3/4 of the machine's memory, and the library that the system property {@value #LIBRARY} names. */
     public JvmExecutorch() throws BackendException {
         // As in the Python agent: a program that wants more fails alone.
-        this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1, Machine.memoryMb() * 1_000_000 * 3 / 4);
+        this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1,
+                Machine.memoryMb() * 1_000_000 * 3 / 4);
     }
 
     /**

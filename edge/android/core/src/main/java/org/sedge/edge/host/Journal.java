@@ -28,7 +28,8 @@ public final class Journal implements DurableBytes {
             return null;
         }
         byte[] data = Disk.read(file);
-        if (data.length < HEAD_BYTES || !Arrays.equals(Arrays.copyOf(data, SCHEMA_AT), Arrays.copyOf(MAGIC, SCHEMA_AT))) {
+        boolean ours = Arrays.equals(Arrays.copyOf(data, SCHEMA_AT), Arrays.copyOf(MAGIC, SCHEMA_AT));
+        if (data.length < HEAD_BYTES || !ours) {
             throw damaged(data.length + " bytes that are no journal");
         }
         if (data[SCHEMA_AT] != MAGIC[SCHEMA_AT]) {
@@ -43,8 +44,8 @@ public final class Journal implements DurableBytes {
     }
 
     private StorageError damaged(String what) {
-        return new StorageError("journal " + file + ": damaged, " + what + "; restore the file, or move it away to begin "
-                + "anew without what it held", null);
+        return new StorageError("journal " + file + ": damaged, " + what + "; restore the file, or move it away to "
+                + "begin anew without what it held", null);
     }
 
     @Override

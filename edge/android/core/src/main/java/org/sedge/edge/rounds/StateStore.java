@@ -129,8 +129,8 @@ public final class StateStore {
             }
             if (evicted == null) {
                 save(changed);
-                throw new TooManyRuns(GlobalModel.where(order) + ": found " + names.size() + " other runs, each with one "
-                        + "of the last " + MAX_RUNS + " orders, expected one that seems to be over");
+                throw new TooManyRuns(GlobalModel.where(order) + ": found " + names.size() + " other runs, each with "
+                        + "one of the last " + MAX_RUNS + " orders, expected one that seems to be over");
             }
             changed = changed.with(State.RUNS, without(get(State.RUNS), evicted));
         }

@@ -112,7 +112,7 @@ class Broker:
 def acl_in(text: str) -> str:
     """The ACL file that the configuration's own comment gives."""
     rules = re.findall(r"^#   ((?:user|topic|pattern) .*)$", text, re.MULTILINE)
-    assert len(rules) == 5
+    assert len(rules) == 6
     return "\n".join(rules) + "\n"
 
 

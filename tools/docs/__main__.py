@@ -108,7 +108,7 @@ def _copy(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
         return
-    for suffix in ("*.md", "*.toml", "*.py", "*.conf", "*.java"):
+    for suffix in ("*.md", "*.toml", "*.py", "*.conf", "*.java", "Containerfile"):
         for file in source.rglob(suffix):
             _copy(file, target / file.relative_to(source))
 

@@ -221,7 +221,7 @@ def test_a_revocation_that_is_incomplete_says_what_to_do(tmp_path: Path) -> None
     (tmp_path / "passwords").mkdir()
     site = Site(tmp_path, broker=BrokerConfig(device_password_file=str(tmp_path / "passwords")))
     status, text = site.act("revoke", "c")
-    assert status == 200 and "device c is revoked" in text and "may still let it in" in text
+    assert status == 200 and "Device c is revoked" in text and "may still let it in" in text
     assert "Is a directory" in text and "sudo sedge-cloud device revoke c" in text
     (tmp_path / "passwords").rmdir()
     site.server._cloud = msgspec.structs.replace(

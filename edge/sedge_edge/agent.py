@@ -341,12 +341,12 @@ class Agent:
             return []
         gone: tuple[str, ...] = ()
         try:
-            needed = self.state.needed(self.blobs)
+            needed = self._store.needed(self.blobs)
             if needed != self._collected_for:
                 gone = self._retention.surplus(self.state, lambda state: state.needed(self.blobs))
                 if gone:
                     self._store.delete_runs(gone)
-                    needed = self.state.needed(self.blobs)
+                    needed = self._store.needed(self.blobs)
                 self.blobs.collect(needed, 0.0)
         except StorageError as exc:
             self._collect_after = now + DISK_RETRY_S

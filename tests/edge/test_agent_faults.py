@@ -1,5 +1,6 @@
 """The agent and a bad world: a disk that is full or rots, power cuts, strangers, replays, noise."""
 
+import errno
 import hashlib
 import os
 from dataclasses import replace
@@ -29,6 +30,7 @@ from sedge_edge.agent import MAX_JOB_BACKOFF_S, StartJob
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
+from sedge_protocol.host import disk
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Note, Subscribe
@@ -127,6 +129,35 @@ def test_after_a_full_disk_the_agent_tries_again_in_half_a_minute(
     assert device.agent.poll(device.now) == []
     device.give(device.order())  # the coordinator asks again
     assert ("run", 1) in device.updates
+
+
+def test_a_commit_that_fails_at_its_last_step_keeps_what_it_names(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is renamed, its folder cannot be flushed, and then the power fails."""
+    synced = disk.sync_folder
+
+    def refuses(folder: Path) -> None:
+        if folder == device.folder:
+            raise OSError(errno.EIO, "no")
+        synced(folder)
+
+    device.connect()
+    order = device.order()
+    device.order_at_hand = order
+    device.tell(order)
+    (start,) = only(device.feed(order.bundle, order.model), StartJob)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync_folder", refuses)
+        device.pump(device.work(start.job))
+    assert device.agent.state.outbox == () != device.on_disk().outbox
+    device.now += DISK_RETRY_S
+    device.agent.poll(device.now)  # deletes what nothing needs
+    device.order_at_hand = None
+    device.reboot()
+    device.settle()
+    assert list(device.updates) == [("run", 1)]
+    np.testing.assert_array_equal(device.own(), theta_of(1) + drift(1))
 
 
 def test_no_room_for_a_download_does_not_hold_back_an_update(

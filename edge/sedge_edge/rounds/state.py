@@ -18,7 +18,7 @@ from sedge_edge.rounds.global_model import base_versions, named_blobs, with_held
 from sedge_edge.rounds.storage import DurableValue, ReadableBlobs
 from sedge_edge.training.job import Outcome
 from sedge_edge.training.preparation import Kept
-from sedge_protocol.errors import SedgeError
+from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order, Step
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
@@ -174,15 +174,21 @@ class AgentState(msgspec.Struct, frozen=True):
 
 
 class StateStore:
-    """The state and its journal. A method that raises ``StorageError`` has changed nothing.
+    """The state and its journal. A method that raises ``StorageError`` has changed nothing in memory.
 
-    ``settle`` makes the blobs durable that a commit may name.
+    ``settle`` makes the blobs durable that a commit may name. A commit whose last step failed may be on the
+    disk all the same, and a crash would bring it to life: what it names is needed until another succeeds.
     """
 
     def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:
         self._journal = journal
         self._settle = settle
+        self._uncertain = set[bytes]()
         self.state = journal.load() or AgentState()
+
+    def needed(self, blobs: ReadableBlobs) -> set[bytes]:
+        """The names of all that is needed, by the state in memory or by one that the disk may have."""
+        return self.state.needed(blobs) | self._uncertain
 
     def start(self, clock_s: int, key: bytes) -> None:
         """Begin a new incarnation, above the last, and at least the clock's time if that is plausible.
@@ -309,7 +315,12 @@ class StateStore:
     def _save(self, **changes: object) -> None:
         state = msgspec.structs.replace(self.state, **changes)
         self._settle()
-        self._journal.commit(state)
+        try:
+            self._journal.commit(state)
+        except StorageError:
+            self._uncertain |= state.blobs()
+            raise
+        self._uncertain.clear()
         self.state = state
 
 

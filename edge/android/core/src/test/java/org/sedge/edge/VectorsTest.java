@@ -3,7 +3,6 @@ package org.sedge.edge;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
-import static org.junit.Assume.assumeTrue;
 
 import org.junit.Test;
 import org.sedge.edge.SedgeException.RemoteError;
@@ -85,12 +84,6 @@ public class VectorsTest {
             }
         }
         assertEquals(Collections.emptyList(), failed);
-    }
-
-    /** As {@link #all}; nothing where the vectors are older than the group. */
-    private static void newer(Map<?, ?> file, String group, Case check) {
-        assumeTrue(group, file.containsKey(group));
-        all(file, group, check);
     }
 
     private static void refuses(Case check, Map<?, ?> given) throws Exception {
@@ -348,7 +341,7 @@ public class VectorsTest {
         byte[] awaited = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode();
         byte[] cancel = Cancel.SCHEMA.empty().with(Cancel.RUN, "run").with(Cancel.ROUND, 0L).with(Cancel.REASON, "")
                 .encode();
-        newer(SPEC, "openings", given -> {
+        all(SPEC, "openings", given -> {
             DeviceKeys keys = new DeviceKeys(new byte[32]);
             Peer peer = new Peer("up", keys, 1, 0, VERSIONS);
             peer.awaited = nonce;
@@ -375,7 +368,7 @@ public class VectorsTest {
 
     @Test
     public void agreements() {
-        newer(SPEC, "agreements", given -> {
+        all(SPEC, "agreements", given -> {
             DeviceKeys keys = new DeviceKeys(new byte[32]);
             Peer peer = new Peer("up", keys, 1, 0, longs(given.get("device")));
             speaks(peer, keys, (Long) given.get("first"));
@@ -399,27 +392,9 @@ public class VectorsTest {
     }
 
     @Test
-    public void joinTexts() {
-        newer(SPEC, "join_texts", given -> {
-            Map<?, ?> says = (Map<?, ?>) given.get("says");
-            Object ca = says == null ? null : says.get("ca");
-            boolean damaged = ca != null && !((String) ca).contains("END CERTIFICATE"); // which is refused here already
-            try {
-                AgentConfig read = AgentConfig.fromJoinText((String) given.get("text"));
-                List<Object> wanted = Arrays.asList(
-                        says.get("device"), says.get("fleet"), says.get("url"), says.get("secret"), ca);
-                assertEquals(wanted,
-                        Arrays.asList(read.device, read.fleet, read.url, Hex.encode(read.secret), read.caPem));
-            } catch (SedgeException.ConfigError refused) {
-                assertTrue(refused.getMessage(), says == null || damaged);
-            }
-        });
-    }
-
-    @Test
     public void patience() {
         Manifest manifest = Manifest.describe(new byte[64 * 4096], 4096);
-        newer(SPEC, "patience", given -> {
+        all(SPEC, "patience", given -> {
             Fetch fetch = new Fetch(manifest, new BitSet(), new Random(0));
             fetch.connected(0);
             fetch.poll(0);

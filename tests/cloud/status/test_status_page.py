@@ -7,7 +7,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def served(seen: Seen) -> Iterator[str]:
+def served(seen: Seen) -> Generator[str]:
     """The address of the page of a fleet."""
     cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
     snapshot = Snapshot(cloud)

@@ -167,8 +167,8 @@ def test_strategies_differ_by_what_is_personal(emulation: Emulation) -> None:
     assert none.personal == []
     assert emulation.final_model("nothing-personal") == emulation.final_model("fedavg")
     personal = emulation["FedOBP"].personal
-    # One percent of 15,010 by device: quantile 0.99 leaves 150 above, or 151.
-    assert sum(share.elements for share in personal) == pytest.approx(150.5, abs=1)
+    # One percent of 15,010 by device: quantile 0.99 leaves 151 above, fewer where scores on the grid tie.
+    assert 145 < sum(share.elements for share in personal) <= 151
     assert sum(share.share for share in personal) == pytest.approx(1)
     assert emulation.final_model("fedobp") != emulation.final_model("fedavg")
     assert local.rounds[1].before_mean == local.rounds[0].after_mean

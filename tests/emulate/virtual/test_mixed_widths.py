@@ -26,6 +26,9 @@ widths = [0, 0.5, 0.75]
 backend = "onnx"
 [rounds]
 num_rounds = 2
+[codec]
+values = "fp32"
+fraction = 1
 [training]
 local_epochs = {epochs}
 learning_rate = 0.05

@@ -115,6 +115,16 @@ def test_batches_as_the_page_says(case: dict[str, Any]) -> None:
     assert list(batches(case)) == case["batches"]
 
 
+@pytest.mark.parametrize("case", VECTORS["rates"])
+def test_rates_as_the_page_says(case: dict[str, Any]) -> None:
+    total, warmup, end = case["steps"], case["warmup_steps"], case["end_factor"]
+    for t, rate in enumerate(case["rates"]):
+        expected = case["learning_rate"] * (1 + (end - 1) * t / total)
+        if t < warmup:
+            expected *= (t + 1) / warmup
+        assert rate == pytest.approx(expected, rel=1e-12)
+
+
 def floats(text: str) -> list[float]:
     return list(struct.unpack(f"<{len(text) // 8}f", bytes.fromhex(text)))
 

@@ -29,11 +29,10 @@ ABOUT = (
     "Cases of protocol/WIRE.md and its pages. Bytes are hex, floats are binary32 as 8 hex digits of their "
     "little-endian bytes, one after the other. shuffles: T6, the epochs' permutations. batches: T4. "
     "rates: X18. error_feedback: T9 to T11, round after round: change is trained - start, coded the coded "
-    "vector, owed what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in "
-    "turn. uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
-    "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, ONNX "
-    "models to accept or to refuse. versions: 9.2, a "
-    "base, a step and the model that they make."
+    "vector, owed what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) "
+    "in turn. uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer "
+    "means that time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: "
+    "B13, ONNX models to accept or to refuse. versions: 9.2, a base, a step and the model that they make."
 )
 Events = list[dict[str, Any]]
 

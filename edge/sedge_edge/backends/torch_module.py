@@ -22,6 +22,7 @@ from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
+from sedge_edge.backends.several_inputs import take_apart
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import importable, imported
@@ -39,6 +40,8 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
     """
     torch.set_num_threads(threads)
     module, loss = _built(name, folder)
+    if bundle.manifest.parts:
+        take_apart(module, bundle.manifest.parts)
     model = _Model(bundle, module, _objective(bundle.manifest, loss, name), name)
     functions: dict[str, Callable[..., list[Tensor]]] = {
         "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,

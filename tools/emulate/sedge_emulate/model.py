@@ -14,6 +14,7 @@ from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.objective import Loss, TargetKind
+from sedge_protocol.wire.parts import InputPart, unpack
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +29,8 @@ class ModelSource:
     """Where the model comes from: ``factory``, "module:function" looked up in ``base``, or by its name.
 
     ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` what a named model gives for it.
-    ``config`` says what it is trained for, and ``target`` what a row of y is.
+    ``config`` says what it is trained for, and ``target`` what a row of y is. ``parts`` are the inputs of a
+    ``factory``'s model that takes several.
     """
 
     name: str
@@ -39,6 +41,7 @@ class ModelSource:
     target: TargetKind
     config: ModelConfig
     dtype: str = "float32"
+    parts: tuple[InputPart, ...] = ()
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: Dataset, base: Path) -> "ModelSource":
@@ -49,7 +52,8 @@ class ModelSource:
         if target not in ("none", dataset.target):
             raise ConfigError("model.target", target, f"{dataset.target}, as {dataset.name} has it")
         outputs = math.prod(shape) if target == "none" else dataset.outputs
-        return cls(name, config.factory, base, shape, outputs, target, config, dtype)
+        parts = dataset.parts if config.factory else ()
+        return cls(name, config.factory, base, shape, outputs, target, config, dtype, parts)
 
     @property
     def num_classes(self) -> int:
@@ -94,14 +98,23 @@ class ModelSource:
         """
         import torch
 
+        from sedge_edge.backends.several_inputs import take_apart
         from sedge_export.narrow import narrowed
 
-        torch.manual_seed(seed)
-        module = self._own() if self.factory else self._named()
+        module = self.bare(seed)
+        if self.parts:
+            take_apart(module, self.parts)
         if not dropped:
             return module
         sample = torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
         return narrowed(module, sample, dropped)
+
+    def bare(self, seed: int) -> "nn.Module":
+        """The whole model as the user has it, with all its inputs."""
+        import torch
+
+        torch.manual_seed(seed)
+        return self._own() if self.factory else self._named()
 
     def _named(self) -> "nn.Module":
         from sedge_export.models import avgcnn, mlp, resnet8
@@ -153,9 +166,11 @@ def export_model(
     from sedge_export import export
 
     torch.set_num_threads(1)
+    rows = dataset.inputs[: source.config.batch_size]
+    several = unpack(rows, source.parts)
     export(
-        source.build(seed),
-        torch.from_numpy(dataset.inputs[: source.config.batch_size]),
+        source.bare(seed),
+        {name: torch.from_numpy(part) for name, part in several.items()} or torch.from_numpy(rows),
         batch_size=source.config.batch_size,
         name=source.name.rpartition(":")[2],
         num_classes=source.num_classes,

@@ -15,7 +15,7 @@ channels of every axis to ``folder-0.25``, and so on. Each is verified like any 
 import argparse
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -24,9 +24,17 @@ import torch
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import Rows
-from sedge_export.arguments import export_parser, objective, personal_parser, show_parser
+from sedge_export.arguments import (
+    InputRow,
+    export_parser,
+    inputs,
+    objective,
+    personal_parser,
+    show_parser,
+)
 from sedge_export.export import export
 from sedge_export.personal import export_personal
+from sedge_export.several_inputs import Given, one_input
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest, Program, Verification, load
 from sedge_protocol.wire.objective import LOSSES, Loss
@@ -65,7 +73,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("frozen", _frozen(manifest)),
         ("statistics", ", ".join(layout.statistics) or "none"),
         ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
-        ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
+        ("input", _input(manifest)),
         ("target", _target(manifest)),
         ("loss", _loss_text(manifest.loss)),
         ("metric", f"{manifest.metric.name}, {manifest.metric.better} is better"),
@@ -76,6 +84,12 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _input(manifest: BundleManifest) -> str:
+    whole = f"{manifest.input.dtype} {_shape(manifest.input.shape)}"
+    parts = [f"{part.name} {part.dtype} {_shape(part.shape)}" for part in manifest.parts]
+    return f"{whole}: {', '.join(parts)}" if parts else whole
 
 
 def _target(manifest: BundleManifest) -> str:
@@ -166,7 +180,7 @@ def _export(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[Path,
     torch.manual_seed(options.seed)
     model = _model(options.model)
     loss = _loss(options)
-    sample = _sample(options.sample_shape, options.vocabulary, options.seed)
+    sample = _sample(inputs(parser, options), options.seed)
     folders = {
         dropped: Path(f"{Path(options.out)}-{dropped:g}" if dropped else options.out)
         for dropped in options.widths
@@ -213,9 +227,14 @@ def _personal(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
     if options.int8 != (options.data is not None):
         parser.error("--int8 and --data belong together")
     torch.manual_seed(options.seed)
+    model, sample, parts = one_input(
+        _model(options.model), _sample(inputs(parser, options), options.seed)
+    )
+    if parts and options.int8:
+        parser.error("--int8 is for models of one input")
     made = export_personal(
-        _model(options.model),
-        _sample(options.sample_shape, options.vocabulary, options.seed),
+        model,
+        sample,
         weights=Path(options.weights),
         out=Path(options.out),
         batch_size=options.batch_size,
@@ -238,12 +257,18 @@ def _data(path: str) -> tuple[Tensor, Tensor]:
         raise ConfigError("--data", path, f"{expected} ({exc})") from exc
 
 
-def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
+def _sample(rows: Sequence[InputRow], seed: int) -> Given:
+    """Two random rows of the only input, or of each by name."""
     rng = torch.Generator().manual_seed(seed)
-    size = (2, *shape)
-    if vocabulary:
-        return torch.randint(vocabulary, size, generator=rng)
-    return torch.randn(size, generator=rng)
+    drawn: dict[str, Tensor] = {}
+    for row in rows:
+        size = (2, *row.shape)
+        drawn[row.name] = (
+            torch.randint(row.vocabulary, size, generator=rng)
+            if row.vocabulary
+            else torch.randn(size, generator=rng)
+        )
+    return drawn.get("", drawn)
 
 
 def _model(path: str) -> nn.Module:

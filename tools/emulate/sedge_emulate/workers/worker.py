@@ -283,6 +283,7 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
         device=setup.trainer.device,
         bundle=bundle,
         shuffles=setup.shuffles,
+        parts=manifest.parts,
     )
 
 

@@ -26,6 +26,12 @@ class Several(nn.Module):
         return found
 
 
+def top_two(logits: Tensor, y: Tensor) -> Tensor:
+    """1 for each row in which at most one output is above the label's."""
+    above = logits > logits.gather(1, y[:, None])
+    return (above.sum(1) < 2).float()
+
+
 def build() -> nn.Module:
     """The model, the same at every call."""
     torch.manual_seed(5)
@@ -40,6 +46,11 @@ def arrays(seed: int = 0) -> dict[str, NDArray[np.float32 | np.int64]]:
         "table": rng.standard_normal((ROWS, 2), np.float32),
         "tokens": rng.integers(0, WORDS, (ROWS, 4)),
     }
+
+
+def misshapen() -> tuple[NDArray[np.float32 | np.int64], NDArray[np.int64]]:
+    """Rows that are not the model's."""
+    return arrays()["table"], load()[1]
 
 
 def load() -> tuple[dict[str, NDArray[np.float32 | np.int64]], NDArray[np.int64]]:

@@ -1,5 +1,6 @@
 """Models of several inputs: exported, trained and asked by name, on every backend and in the emulator."""
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.bundle import load as load_bundle
 from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.parts import MAX_INTEGER, InputPart
 
 PARTS = (
@@ -99,12 +101,15 @@ def test_integers_beyond_float32_do_not_export(tmp_path: Path) -> None:
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = several_inputs_model.__name__
     words = [
-        f"{several_inputs_model.__name__}:build", "--batch-size=4", "--num-classes=3", "--name=m",
+        f"{mine}:build", "--batch-size=4", "--num-classes=3", "--name=m",
         f"--out={tmp_path / 'b'}", "--sample-shape=image:1,6,6", "--sample-shape=table:2",
     ]  # fmt: skip
+    words += [f"--data={mine}:load", f"--metric={mine}:top_two:higher"]
     assert export_main([*words, "--sample-shape=tokens:4:9"]) == 0
-    assert load_bundle(tmp_path / "b")[0].manifest.parts == PARTS
+    manifest = load_bundle(tmp_path / "b")[0].manifest
+    assert (manifest.parts, manifest.metric) == (PARTS, Metric(f"{mine}:top_two", "higher"))
     row = "float32 42: image float32 1 x 6 x 6, table float32 2, tokens int64 4"
     assert row in capsys.readouterr().out
     for wrong, said in (
@@ -114,6 +119,16 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ):
         with pytest.raises(SystemExit):
             export_main([*words, f"--sample-shape={wrong}"])
+        assert said in capsys.readouterr().err
+    for wrong, said in (
+        (
+            f"--data={mine}:misshapen",
+            "real_data: x is torch.float32 (24, 2), expected",
+        ),
+        (f"--data={mine}:arrays", "--data: found"),
+        (f"--metric={mine}:top_three:lower", f"--metric: found '{mine}:top_three'"),
+    ):
+        assert export_main([*words, "--sample-shape=tokens:4:9", wrong]) == 2
         assert said in capsys.readouterr().err
 
 
@@ -126,6 +141,7 @@ devices = 2
 [model]
 factory = "mine:build"
 batch_size = 4
+metric = "mine:top_two:higher"
 [data]
 dataset = "mine:load"
 split = "iid"
@@ -137,3 +153,6 @@ backend = "{backend}"
 name = "fedavg"
 """)
     assert main(["run", str(tmp_path / "fleet.toml"), "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert found["metric"]["name"] == "mine:top_two"
+    assert 0 <= found["strategies"][0]["after"]["mean"] <= 1

@@ -13,7 +13,7 @@ from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
-from sedge_protocol.wire.objective import Loss, TargetKind
+from sedge_protocol.wire.objective import Loss, TargetKind, own_metric
 from sedge_protocol.wire.parts import InputPart, unpack
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class ModelSource:
         if ":" not in self.config.loss:
             return None
         return imported(self.config.loss, self.base, "model.loss")
+
+    def own_metric(self) -> "Rows | None":
+        """The user's metric, where the model has one. Raises ``ConfigError`` when it is not there."""
+        metric = own_metric(self.config.metric)
+        return None if metric is None else imported(metric.name, self.base, "model.metric")
 
     @property
     def code(self) -> str:
@@ -164,9 +169,11 @@ def export_model(
     import torch
 
     from sedge_export import export
+    from sedge_export.objective import OwnMetric
 
     torch.set_num_threads(1)
     rows = dataset.inputs[: source.config.batch_size]
+    metric, judged = own_metric(source.config.metric), source.own_metric()
     several = unpack(rows, source.parts)
     export(
         source.bare(seed),
@@ -176,7 +183,7 @@ def export_model(
         num_classes=source.num_classes,
         loss=source.own_loss() or source.loss,
         target=source.target,
-        metric=source.config.metric or None,
+        metric=OwnMetric(metric, judged) if metric and judged else source.config.metric or None,
         folder=folder,
         dropped=dropped,
     )

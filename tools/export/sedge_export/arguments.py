@@ -8,7 +8,7 @@ from sedge_export.export import TOLERANCE
 from sedge_export.personal import LARGEST_LOSS
 from sedge_export.target import TARGETS
 from sedge_protocol.wire.bundle import ONNXRUNTIME
-from sedge_protocol.wire.objective import LOSSES, METRICS, TargetKind
+from sedge_protocol.wire.objective import LOSSES, METRICS, TargetKind, own_metric
 from sedge_protocol.wire.parts import MAX_INTEGER
 
 
@@ -74,6 +74,13 @@ def _backends(text: str) -> tuple[str, ...]:
 def _loss(text: str) -> str:
     if text not in LOSSES and ":" not in text:
         expected = f"module:function, or one of {', '.join(LOSSES)}"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return text
+
+
+def _metric(text: str) -> str:
+    if text not in METRICS and own_metric(text) is None:
+        expected = f"module:function:higher or :lower, or one of {', '.join(sorted(METRICS))}"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
     return text
 
@@ -179,6 +186,10 @@ def export_parser() -> argparse.ArgumentParser:
         help="largest error of a tensor's gradient beyond torch's own (default %(default)s)",
     )
     parser.add_argument(
+        "--data",
+        help="module:function that returns (x, y): programs are verified on its rows as well",
+    )
+    parser.add_argument(
         "--seed", type=_number, default=0, help="seed of the initial values and test batches"
     )
     return parser
@@ -208,10 +219,11 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metric",
-        choices=sorted(METRICS),
-        help="what is reported besides the loss (default: accuracy for labels, label_accuracy"
-        " for bce_with_logits, loss where the input is the target or the loss is your own,"
-        " otherwise mean_absolute_error)",
+        type=_metric,
+        help=f"what is reported besides the loss: {', '.join(sorted(METRICS))}, or"
+        " module:function:higher (or :lower) from outputs and targets to (B,)"
+        " (default: accuracy for labels, label_accuracy for bce_with_logits, loss where the input is the"
+        " target or the loss is your own, otherwise mean_absolute_error)",
     )
 
 

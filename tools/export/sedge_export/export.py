@@ -23,7 +23,7 @@ from sedge_export.network import (
     copied,
     random_numbers,
 )
-from sedge_export.objective import Choice, chosen
+from sedge_export.objective import Choice, OwnMetric, chosen
 from sedge_export.several_inputs import Given, one_input, packed
 from sedge_export.source import place, reason
 from sedge_export.step_memory import with_memory
@@ -64,7 +64,7 @@ def export(
     folder: Path,
     loss: Loss | Rows | None = None,
     target: TensorSpec | TargetKind | None = None,
-    metric: str | None = None,
+    metric: str | OwnMetric | None = None,
     real_data: tuple[Given, Tensor] | None = None,
     tolerance: float = TOLERANCE,
     seed: int = 0,
@@ -80,8 +80,8 @@ def export(
     ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
     cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
     default a label, or numbers like the outputs; with "none" the input is the target. ``metric`` is one
-    of ``objective.METRICS``. ``real_data`` (x, y), any number of rows, is used for verification in addition
-    to random rows. ``dropped`` (0 to below 1) exports a narrower
+    of ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is used for
+    verification in addition to random rows. ``dropped`` (0 to below 1) exports a narrower
     form, without this share of the channels of every axis: its tensors have the names and the order of the
     whole model's, and are slices of them. ``backends`` are the runtimes that get programs, names of
     ``target.TARGETS``. With ``measure`` the memory of a step is measured in each, which takes a second or

@@ -69,6 +69,14 @@ FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before i
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
+    "sedge_protocol.wire.parts": (
+        "tests/export/test_several_inputs.py",
+        "with a model that takes several inputs",
+    ),
+    "sedge_edge.backends.several_inputs": (
+        "tests/export/test_several_inputs.py",
+        "beside the programs of the same model",
+    ),
     "sedge_cloud.admin.authority": (
         "tests/cloud/admin/test_service_files.py",
         "its certificate serves a real broker",

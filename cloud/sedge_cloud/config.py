@@ -44,15 +44,20 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     It grows linearly over the first ``warmup_rounds``, which is the whole from the last of them on, and
     falls from 1 towards ``final`` over the others: along half a cosine (SGDR, arXiv 1608.03983, equation
-    5, without restarts), a straight line, or an exponential.
+    5, without restarts), a straight line, or an exponential. With ``steps`` it does not jump between
+    rounds: within each it moves along a straight line to that of the next one, step by step.
     """
 
     kind: Literal["constant", "cosine", "linear", "exponential"] = "constant"
     warmup_rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     final: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    steps: bool = False
 
     def share(self, number: int, rounds: int) -> float:
-        """The share, above 0, in the training round with this number, from 0, of so many."""
+        """The share, above 0, in the training round with this number, from 0, of so many.
+
+        That of the number ``rounds``, which may be 0, is where the last round's steps lead.
+        """
         if number < self.warmup_rounds:
             return (number + 1) / self.warmup_rounds
         done = (number - self.warmup_rounds) / (rounds - self.warmup_rounds)
@@ -127,8 +132,11 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def training_in(self, number: int) -> Training:
         """How devices train in a round with this number, from 1; in an evaluation as in the next one."""
         done = min(self.training_rounds(number - 1), self.num_rounds - 1)
-        rate = self.training.learning_rate * self.schedule.share(done, self.num_rounds)
-        return msgspec.structs.replace(self.training, learning_rate=rate)
+        share, end = self.schedule.share(done, self.num_rounds), self.training.end_factor
+        if self.schedule.steps:
+            end = self.schedule.share(done + 1, self.num_rounds) / share
+        rate = self.training.learning_rate * share
+        return msgspec.structs.replace(self.training, learning_rate=rate, end_factor=end)
 
     @property
     def evaluates(self) -> bool:
@@ -168,7 +176,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
         _check_optimizer(self.training, where)
-        _check_schedule(self.schedule, self.num_rounds, where)
+        _check_schedule(self.schedule, self.training, self.num_rounds, where)
         if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
             rules = "direction, mean, krum or multi_krum"
             expected = f"{rules}: {self.strategy} has an aggregation of its own"
@@ -197,12 +205,18 @@ def _check_optimizer(training: Training, where: str) -> None:
         raise ConfigError("training.nesterov", True, expected, where)
 
 
-def _check_schedule(schedule: ScheduleConfig, rounds: int, where: str) -> None:
+def _check_schedule(schedule: ScheduleConfig, training: Training, rounds: int, where: str) -> None:
     if schedule.warmup_rounds >= rounds:
         expected = f"fewer than num_rounds = {rounds}"
         raise ConfigError("schedule.warmup_rounds", schedule.warmup_rounds, expected, where)
     if schedule.kind == "exponential" and not schedule.final:
         raise ConfigError("schedule.final", 0.0, "above 0: an exponential never gets there", where)
+    if schedule.steps and schedule.kind == "constant" and not schedule.warmup_rounds:
+        expected = "false: without kind or warmup_rounds all rounds have the same rate"
+        raise ConfigError("schedule.steps", True, expected, where)
+    if schedule.steps and training.end_factor != 1:
+        expected = "1: schedule.steps says where the rate of a round ends"
+        raise ConfigError("training.end_factor", training.end_factor, expected, where)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     predict = commands.add_parser(
         "predict", help="predict with the personal model, without any network"
     )
-    predict.add_argument("inputs", type=Path, help=".npy, or .npz with x")
+    predict.add_argument("inputs", type=Path, help=".npy, or .npz with x or the inputs by name")
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
     predict.set_defaults(call=_predict)

@@ -2,9 +2,10 @@
 
 A source is one of
 
-    a path to an .npz with arrays x (N, ...) and y
+    a path to an .npz with arrays x (N, ...) and y; without x, every other array is an input by its name
     a folder of folders named by label, ``3`` or ``3-cat``, with images in them
-    "module:function", a function without arguments that returns (x, y) or (x, y, group)
+    "module:function", a function without arguments that returns (x, y) or (x, y, group), where x may be
+    a dict of arrays by name
 
 y has labels (N,) or floating-point numbers (N, ...), of which (N,) is a column (N, 1). It may be missing
 (or None) for a model whose input is its target. An array ``group`` (N,), or a third value, says whose each
@@ -32,6 +33,7 @@ from sedge_edge.training.examples import Examples, Inputs, check_inputs, split_r
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.user_code import importable
 from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.parts import InputPart, arranged, pack
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -119,20 +121,22 @@ def converted(x: object, y: object, where: str) -> Examples:
 class _Raw:
     """A source's unconverted x (N, ...) and its targets y (N, ...), if any.
 
-    ``where`` names the source, and ``group`` is what it says of groups, unchecked.
+    ``where`` names the source, and ``group`` is what it says of groups, unchecked. ``parts`` are the arrays
+    that x holds, where the source gives several.
     """
 
     x: NDArray[np.generic]
     y: Inputs | None
     where: str
     group: object = None
+    parts: tuple[InputPart, ...] = ()
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
         """These rows (default: all), converted to the types that programs take."""
         x = _converted(self.x if rows is None else self.x[rows], self.where)
         if self.y is None:
-            return Examples(x, x)
-        return Examples(x, self.y if rows is None else self.y[rows])
+            return Examples(x, x, self.parts)
+        return Examples(x, self.y if rows is None else self.y[rows], self.parts)
 
 
 def _source(source: str, base: Path) -> _Raw:
@@ -152,16 +156,23 @@ def _source(source: str, base: Path) -> _Raw:
 
 def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
     """x as inputs (N, ...) of the model. Raises ``DataError`` when the model cannot take them."""
-    inputs = _converted(_rows(x, where), where)
+    if isinstance(x, Mapping):
+        parts, packed = _packed(cast(Mapping[str, object], x), where)
+        inputs: Inputs = arranged(packed, parts, manifest.parts, where)
+    else:
+        inputs = _converted(_rows(x, where), where)
     check_inputs(inputs, manifest, f"{where}: x")
     return inputs
 
 
 def _raw(x: object, y: object, group: object, where: str) -> _Raw:
     """Check x and y, which are still of any numeric type, with one example per row."""
+    parts: tuple[InputPart, ...] = ()
+    if isinstance(x, Mapping):
+        parts, x = _packed(cast(Mapping[str, object], x), where)
     inputs = _rows(x, where)
     if y is None:
-        return _Raw(inputs, None, where, group)
+        return _Raw(inputs, None, where, group, parts)
     targets = _array(y, where)
     if targets.ndim == 0:
         raise DataError(f"{where}: y is a single value, expected an array (N, ...)")
@@ -175,9 +186,18 @@ def _raw(x: object, y: object, group: object, where: str) -> _Raw:
         targets = targets[:, None]
     floats = targets.dtype.kind == "f"
     with np.errstate(over="ignore"):  # as for x
-        return _Raw(
-            inputs, np.ascontiguousarray(targets, np.float32 if floats else np.int64), where, group
-        )
+        numbers: Inputs = np.ascontiguousarray(targets, np.float32 if floats else np.int64)
+    return _Raw(inputs, numbers, where, group, parts)
+
+
+def _packed(arrays: Mapping[str, object], where: str) -> tuple[tuple[InputPart, ...], Inputs]:
+    """The named inputs, converted, as one row of each example (N, K)."""
+    if not arrays:
+        raise DataError(f"{where}: no inputs, expected x or arrays by name")
+    converted = {
+        name: _converted(_rows(x, where), f"{where}, {name}") for name, x in arrays.items()
+    }
+    return pack(converted, where)
 
 
 def _groups(value: object, rows: int, where: str) -> NDArray[np.generic]:
@@ -222,15 +242,19 @@ def _read_npz(path: Path) -> tuple[object, object, object]:
         # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = cast(Mapping[str, object], archive)
-            if "x" not in arrays:
-                raise DataError(f"{path}: no array x, expected x and y")
-            return arrays["x"], arrays.get("y"), arrays.get("group")
+            x = named_inputs(arrays) if "x" not in arrays else arrays["x"]
+            return x, arrays.get("y"), arrays.get("group")
     except DataError:
         raise
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
     except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
         raise DataError(f"{path}: not an .npz with plain arrays x and y: {exc}") from exc
+
+
+def named_inputs(arrays: Mapping[str, object]) -> dict[str, object]:
+    """The arrays of an .npz without x that are inputs, by name."""
+    return {name: arrays[name] for name in arrays if name not in ("y", "group")}
 
 
 def _call(source: str, base: Path) -> tuple[object, object, object]:

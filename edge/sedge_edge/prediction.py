@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.config import BackendConfig
-from sedge_edge.data import as_inputs
+from sedge_edge.data import as_inputs, named_inputs
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.global_model import held_model, needed_blobs
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
@@ -123,9 +123,11 @@ def predict_file(
         # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
-            inputs = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+            inputs: object = loaded
+            if not isinstance(loaded, np.ndarray):
+                inputs = loaded["x"] if "x" in loaded else named_inputs(loaded)
     except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
-        raise DataError(f"{path}: {exc}, expected .npy, or .npz with x") from exc
+        raise DataError(f"{path}: {exc}, expected .npy, or .npz with x or inputs by name") from exc
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
     code = UserCode(folder, backend.model)
     trainer = open_trainer(model.bundle, backend.name, backend.threads, code)

@@ -10,8 +10,10 @@ journal names never change. A program that may not read that folder asks the age
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,9 @@ from sedge_edge.prediction import PersonalModel, Source, load_model, newest
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest
+
+# Inputs (N, ...); for a model of several, each by its name.
+Given: TypeAlias = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +63,7 @@ class Model:
         self._seen = self._stamp()
         self._load()
 
-    def predict(self, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    def predict(self, inputs: Given) -> NDArray[np.float32]:
         """The outputs (N, C) for inputs (N, ...). Raises ``DataError`` for what the model cannot take."""
         return self._predicted(inputs)[1]
 
@@ -69,14 +74,14 @@ class Model:
             self._refresh()
             return self._model.bundle.manifest
 
-    def classify(self, inputs: NDArray[np.generic]) -> Classified:
+    def classify(self, inputs: Given) -> Classified:
         """The class of each input, and how likely each class is. Raises as ``predict`` does."""
         manifest, outputs = self._predicted(inputs)
         if not manifest.num_classes:
             raise DataError(f"bundle {manifest.name!r}: found outputs that are no classes")
         return Classified(outputs, outputs.argmax(axis=1), _softmax(outputs), manifest.labels)
 
-    def _predicted(self, inputs: NDArray[np.generic]) -> tuple[BundleManifest, NDArray[np.float32]]:
+    def _predicted(self, inputs: Given) -> tuple[BundleManifest, NDArray[np.float32]]:
         with self._lock:
             self._refresh()
             model, trainer = self._model, self._trainer

@@ -235,7 +235,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "broadcast": BroadcastConfig(), "patch": PatchConfig(), "robust": RobustConfig(),
         "training": TrainingConfig(), "schedule": ScheduleConfig(), "codec": CodecConfig(), "earlier": (),
     }),
-    (ScheduleConfig(), {"kind": "constant", "warmup_rounds": 0, "final": 0.0}),
+    (ScheduleConfig(), {"kind": "constant", "warmup_rounds": 0, "final": 0.0, "steps": False}),
     (BroadcastConfig(), {
         "values": ValueCoding.BF16, "fraction": None, "compression": Compression.ZLIB,
     }),
@@ -250,6 +250,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0, "prox": 0.0,
         "last_batch": "pad", "freeze": (), "optimizer": "sgd", "nesterov": False, "beta1": 0.9,
         "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0, "optimizer_state": "reset",
+        "warmup_steps": 0, "end_factor": 1.0,
     }),
     (CodecConfig(), {
         "values": None, "fraction": None, "threshold": 0.0,
@@ -413,6 +414,11 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         (RUN + "[training]\nmomentum = 1", "training.momentum: found 1, expected a number < 1"),
         (RUN + '[training]\nlast_batch = "keep"', "training.last_batch: found 'keep', expected one of"),
         (RUN + "[training]\nlocal_epochs = 0.5", "training.local_epochs: found 0.5, expected a whole"),
+        (RUN + "[schedule]\nsteps = true", "schedule.steps: found True, expected false: without kind"),
+        (
+            RUN + '[schedule]\nkind = "linear"\nsteps = true\n[training]\nend_factor = 0.5',
+            "training.end_factor: found 0.5, expected 1: schedule.steps says",
+        ),
         (RUN + "[codec]\nfraction = 0", "codec.fraction: found 0, expected a number > 0"),
         (RUN + "[codec]\nfractions = 0.5", "codec.fractions: found an unknown key, expected 'fraction"),
         (RUN + '[codec]\ncompression = "lz4"', "codec.compression: found 'lz4', expected one of 'zstd'"),

@@ -117,8 +117,8 @@ def test_the_agent_says_what_the_device_can_do(
 @pytest.mark.parametrize(
     ("says", "lacks"),
     [
-        ("fit.honours = ('freeze', 'optimizer')", set[str]()),
-        ("", {"freeze", "optimizer"}),
+        ("fit.honours = ('freeze', 'optimizer', 'schedule')", set[str]()),
+        ("", {"freeze", "optimizer", "schedule"}),
     ],
 )
 def test_a_device_announces_only_what_its_function_can_do(

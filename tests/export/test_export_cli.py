@@ -184,6 +184,8 @@ def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         {"seed": "-1"},
         {"seed": str(2**63)},
         {"vocabulary": "-1"},
+        {"metric": "mine:f1"},
+        {"metric": "f1:higher"},
         {"out": ""},
     ],
     ids=str,

@@ -138,6 +138,17 @@ def batches(case: Case, epochs: int = 2) -> Iterator[list[Any]]:
 # What is sent, and what is owed.
 
 
+def rates(case: Case) -> Vector:
+    """X18, before it is rounded."""
+    found: Vector = []
+    for t in range(case["steps"]):
+        rate = case["learning_rate"] * (1 + (case["end_factor"] - 1) * t / case["steps"])
+        if t < case["warmup_steps"]:
+            rate *= (t + 1) / case["warmup_steps"]
+        found.append(rate)
+    return found
+
+
 def chosen(delta: Vector, codec: Case) -> dict[int, float]:
     """T10: the elements to send and their values."""
     size = len(delta)

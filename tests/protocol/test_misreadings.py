@@ -109,6 +109,9 @@ def of_training(module: Reader) -> Iterator[bool]:
         yield read(module, "shuffled", case) == case["epochs"]
     for case in vectors["batches"]:
         yield read(module, "batches", case) == case["batches"]
+    for case in vectors["rates"]:
+        rates = cast(list[float] | None, read(module, "rates", case))
+        yield rates is not None and all(map(math.isclose, rates, case["rates"]))
     for case in vectors["error_feedback"]:
         owed = [list(floats(played["owed"])) for played in case["rounds"]]
         yield read(module, "owed_after", case) == owed

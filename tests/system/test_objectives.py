@@ -18,13 +18,17 @@ from sedge_edge.backends.rows import Rows, row_loss
 from sedge_edge.training.examples import Examples, fitting
 from sedge_edge.training.trainer import Trainer
 from sedge_export import export
+from sedge_export.objective import OwnMetric
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, load
 from sedge_protocol.wire.messages import Training
-from sedge_protocol.wire.objective import Loss, TargetKind
+from sedge_protocol.wire.objective import Loss, Metric, TargetKind
 
 BATCH, ROWS = 8, 20
 SMOOTH = Loss("cross_entropy", 0.1, (1.0, 2.0, 0.5))
+
+
+JUDGED = OwnMetric(Metric("objective_models:judged", "lower"), objective_models.judged)
 
 
 def _same(values: Tensor, y: Tensor) -> Tensor:
@@ -41,6 +45,7 @@ class Case:
     metric: Callable[[Tensor, Tensor], Tensor]
     metric_name: str
     factory: str = "model"
+    judged: OwnMetric | None = None
 
 
 CASES = {
@@ -61,6 +66,10 @@ CASES = {
     "own": Case(
         objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
         lambda output, y: ((output - y) ** 4).mean(), "loss", "with_own",
+    ),
+    "own metric": Case(
+        objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
+        lambda output, y: (output - y).abs().amax(1).mean(), JUDGED.metric.name, "with_both", JUDGED,
     ),
 }  # fmt: skip
 
@@ -84,7 +93,7 @@ def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> Non
     manifest = export(
         module, torch.randn(BATCH, FEATURES), batch_size=BATCH, name="m", folder=tmp_path,
         num_classes=OUTPUTS if case.target == "class" else 0, loss=case.loss, target=case.target,
-        backends=(ONNXRUNTIME, EXECUTORCH),
+        backends=(ONNXRUNTIME, EXECUTORCH), metric=case.judged,
     )  # fmt: skip
     assert manifest.metric.name == case.metric_name
     bundle, theta = load(tmp_path)

@@ -142,6 +142,9 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
         messages.PatchChoice(0.25, 2**63 - 1, encode_levels(np.array([0, 2, 1, 2], np.uint8))),
     ):
         yield msgspec.structs.replace(plain, **picks, work=messages.Work(choice=choice))
+    yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
+    moving = messages.Training(5, 0.05, warmup_steps=10, end_factor=0.25)
+    yield msgspec.structs.replace(plain, work=messages.Work(training=moving))
 
 
 def by_hand(

@@ -22,13 +22,13 @@ from sedge_protocol.codec import Compression, ValueCoding, decode, encode
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
 from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.protobuf import field
-from sedge_protocol.wire.training import LastBatch
+from sedge_protocol.wire.training import LastBatch, Training
 from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
 
 ABOUT = (
     "Cases of protocol/WIRE.md and its pages. Bytes are hex, floats are binary32 as 8 hex digits of their "
-    "little-endian bytes, one after the other. shuffles: T6, the epochs' permutations. batches: T4. "
-    "error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
+    "little-endian bytes, one after the other. shuffles: T6, the epochs' permutations. batches: T4. rates: "
+    "X18. error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
     "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
     "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, ONNX "
@@ -74,6 +74,17 @@ def batch_cases() -> Events:
             "uses_batch_statistics": not safe, "batches": rows,
         })  # fmt: skip
     return found
+
+
+def rates() -> Events:
+    return [
+        {
+            "learning_rate": 0.1, "warmup_steps": warmup, "end_factor": end, "steps": steps,
+            "rates": [Training(learning_rate=0.1, warmup_steps=warmup, end_factor=end).rate(t, steps)
+                      for t in range(steps)],
+        }
+        for warmup, end, steps in ((0, 1.0, 2), (4, 1.0, 6), (0, 0.0, 5), (3, 0.25, 8), (9, 2.0, 4))
+    ]  # fmt: skip
 
 
 def feedback() -> Events:
@@ -360,7 +371,8 @@ def programs() -> Events:
 def vectors() -> dict[str, object]:
     """Everything in spec.json."""
     return {
-        "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "error_feedback": feedback(),
+        "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "rates": rates(),
+        "error_feedback": feedback(),
         "replay": replays(), "uploads": uploads(), "downloads": downloads(), "patience": patience(),
         "bundles": bundles(), "programs": programs(), "versions": rounds.versions(),
         "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),

@@ -117,7 +117,8 @@ def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: T
     def step() -> None:
         found = program({"theta": model.theta, **fixed})
         statistics = found.get("statistics")
-        model.advance(Differentiated(found["gradient"], found["loss"], statistics))
+        made = Differentiated(found["gradient"], found["loss"], statistics)
+        model.advance(made, LEARNING_RATE)
 
     return step
 

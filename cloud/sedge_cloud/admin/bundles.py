@@ -32,7 +32,7 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
     last = 0.0
     for number, form in enumerate(narrower, start=2):
         key = f"bundle {number}"
-        for name in ("input", "target", "num_classes", "loss", "metric"):
+        for name in ("input", "parts", "target", "num_classes", "loss", "metric"):
             expected, actual = getattr(whole, name), getattr(form, name)
             if actual != expected:
                 raise ConfigError(key, f"{name} {actual}", f"{expected}, as in the first")

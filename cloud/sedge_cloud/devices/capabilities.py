@@ -62,9 +62,10 @@ def widest(run: Run, hello: Hello) -> int:
 
 
 def needed_features(work: Work, training: Training) -> frozenset[str]:
-    """The features that a device must announce for this work; ``training`` is the run's."""
+    """The features that a device must announce for this work; ``training`` is the round's."""
     trainings = (work.training or training, *work.trainings)
     wanted = {
+        "schedule": any(phase.schedules_steps for phase in trainings),
         "optimizer": not all(phase.plain for phase in trainings),
         "freeze": any(phase.freeze for phase in trainings),
         "phases": bool(work.then),

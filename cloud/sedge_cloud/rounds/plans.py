@@ -72,7 +72,7 @@ def plan_round(
 
 def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
     """What an order needs and the device lacks: features, or memory."""
-    needed = needed_features(work, run.config.training)
+    needed = needed_features(work, run.config.training_in(run.state.round + 1))
     if assignment.correction is not None:
         needed |= {CORRECTION}
     if hello is None:

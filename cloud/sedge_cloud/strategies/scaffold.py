@@ -8,6 +8,8 @@ devices out of N enrolled, and device i that takes K_i steps of rate lr from x t
     x'   = x + server_lr mean_S s_i
     c'   = c + sum_S (c_i' - c_i) / N               = c + sum_S (-c - s_i / (K_i lr)) / N
 
+Where the rate differs from step to step, K_i lr is the sum of the rates.
+
 So only s_i is sent up: the coordinator computes c_i' from it and from the d_i that it keeps for the device.
 A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Down go two
 vectors where FedAvg sends one; d_i differs for each device and travels exactly.
@@ -38,11 +40,13 @@ from sedge_cloud.strategy import (
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.messages import Codec, Training
 
-# c (n,) in ``Context.arrays``, and a device's last d_i (n,) in ``ClientModel.arrays``.
+# c (n,) in ``Context.arrays``.
 VARIATE = "variate"
+# In ``ClientModel.arrays``: a device's last d_i (n,), and the rates of that round as ``_rates`` has them.
 CORRECTION = "correction"
+RATES = "rates"
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -75,9 +79,10 @@ class Scaffold(Strategy, frozen=True):
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model, and d_i = c - c_i unless it is 0."""
         correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))
+        arrays = {RATES: _rates(context.training)}
         if not correction.any():
-            return Assignment()
-        return Assignment(arrays={CORRECTION: correction}, correction=correction)
+            return Assignment(arrays=arrays)
+        return Assignment(arrays={CORRECTION: correction, **arrays}, correction=correction)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The next x and c."""
@@ -87,7 +92,7 @@ class Scaffold(Strategy, frozen=True):
         for update in updates:
             count += 1
             update.add_change(moved, 1.0, context.theta)
-            shifted -= variate + _slope(context, update.delta, update.steps)
+            shifted -= variate + _slope(update.delta, update.steps, _rates(context.training))
         change = self.server_lr * moved / max(count, 1)
         shifted /= max(context.devices, count, 1)
         return context.moved(change, {VARIATE: _float32(variate + shifted)})
@@ -97,15 +102,30 @@ def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
     """c_i after a device's last update, (n,); 0 without an update, ()."""
     if client.trained is None:
         return np.zeros(())
-    slope = _slope(context, client.sent, client.steps)
+    rates = client.arrays.get(RATES, _rates(context.training))
+    slope = _slope(client.sent, client.steps, rates)
     return -_array(client.arrays, CORRECTION) - slope
 
 
-def _slope(context: Context, sent: SparseVector | None, steps: int) -> NDArray[np.float64]:
+def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.float64]:
     """s / (K lr), the negative mean gradient of a device that sent s, (n,); 0 for no s, ()."""
     if sent is None:
         return np.zeros(())
-    return sent.dense() / np.float64(max(steps, 1) * context.training.learning_rate)
+    return sent.dense() / _rate_sum(max(steps, 1), rates)
+
+
+def _rates(training: Training) -> Theta:
+    """What sets the rates of a training's steps, (3,)."""
+    found = training.learning_rate, training.warmup_steps, training.end_factor
+    return np.array(found, np.float32)
+
+
+def _rate_sum(steps: int, rates: Theta) -> np.float64:
+    """The sum of ``Training.rate`` over as many steps as a device reports: in closed form."""
+    rate, warmup, end = rates.astype(np.float64)
+    first = np.arange(min(steps, int(warmup)))
+    missing = (1 - (first + 1) / max(warmup, 1)) * (1 + (end - 1) * first / steps)
+    return np.float64(rate * (steps + (end - 1) * (steps - 1) / 2 - missing.sum()))
 
 
 def _array(arrays: Arrays, name: str) -> NDArray[np.float64]:

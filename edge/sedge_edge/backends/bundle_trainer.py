@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.training.batches import Batch, batches, evaluation_batches
+from sedge_edge.training.batches import Batch, batches, evaluation_batches, step_count
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers import (
@@ -226,6 +226,8 @@ class BundleTrainer:
             stepper.resume(resume)
             earlier = resume.earlier
         pairs = _with_last(self._batches(examples, training, seed))
+        rows, batch_size = len(examples.targets), self._bundle.manifest.batch_size
+        total = step_count(rows, batch_size, training.local_epochs, training.last_batch)
         for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
             where = f"epoch {epoch + 1} of {training.local_epochs}, step"
             losses: list[float] = []
@@ -244,7 +246,8 @@ class BundleTrainer:
                 if numbers := self._bundle.manifest.noise:
                     feeds["noise"] = noise(seed, steps, numbers)
                 with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
-                    step_losses = [float(loss) for loss in stepper.step(feeds, last)]
+                    found = stepper.step(feeds, training.rate(steps, total), last)
+                step_losses = [float(loss) for loss in found]
                 steps += 1
                 losses.append(step_losses[0])
                 if bad := [loss for loss in step_losses if not math.isfinite(loss)]:

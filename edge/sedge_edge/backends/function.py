@@ -17,6 +17,7 @@ cannot be enforced from outside: a function does it only if it says so, as in ``
     prox        pulls every step towards the parameters that it was given (FedProx)
     freeze      leaves the tensors named in settings["freeze"] alone at every step
     optimizer   uses settings["optimizer"] and what belongs to it: weight decay, clipping, ...
+    schedule    uses settings["warmup_steps"] and settings["end_factor"]: the learning rate of each step
 The rest is declined: gradients, corrections, second models.
 """
 
@@ -31,7 +32,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.training.batches import batches
+from sedge_edge.training.batches import step_count
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.steppers import tensor_slices
 from sedge_edge.training.trainer import (
@@ -49,7 +50,7 @@ from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.objective import LOSS
 from sedge_protocol.wire.update import Metrics
 
-HONOURABLE = ("prox", "freeze", "optimizer")
+HONOURABLE = ("prox", "freeze", "optimizer", "schedule")
 # Of the abilities that a hello announces, those that no function has.
 NEVER = frozenset({"own_model", "select", "scoring", "correction"})
 
@@ -98,6 +99,7 @@ class FunctionTrainer:
             "prox towards another model": training.prox > 0 and pulled_elsewhere,
             "freeze": bool(training.freeze) and "freeze" not in self._honours,
             "optimizer": not training.plain and "optimizer" not in self._honours,
+            "schedule": training.schedules_steps and "schedule" not in self._honours,
             "the last batch's gradient": gradient,
             "correction": correction is not None,
         }
@@ -250,10 +252,8 @@ class FunctionTrainer:
 
     def _steps(self, examples: Examples, training: Training) -> int:
         """As many as the settings ask for; what the function really did it does not say."""
-        manifest, count = self._manifest, len(examples.targets)
-        safe = not manifest.uses_batch_statistics
-        epoch = batches(count, manifest.batch_size, 1, training.last_batch, 0, safe)
-        return training.local_epochs * sum(1 for _ in epoch)
+        count = len(examples.targets), self._manifest.batch_size
+        return step_count(*count, training.local_epochs, training.last_batch)
 
 
 def _array(name: str, value: object) -> NDArray[np.generic]:

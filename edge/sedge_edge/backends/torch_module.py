@@ -1,7 +1,8 @@
 """Programs of the backend ``torch``: the user's own module in the place of the bundle's programs.
 
 ``backend.model`` names a function without arguments. It returns the module that was exported, or the module
-and its loss: from outputs (B, C, ...) and targets to one number per row, (B,), by default the bundle's.
+and its loss, or module, loss and metric: from outputs (B, C, ...) and targets to one number per row, (B,),
+by default the bundle's.
 autograd gives the gradient; the optimizer is the agent's own, as with every backend. It runs on the CUDA
 device where there is one, otherwise on the CPU.
 """
@@ -22,6 +23,7 @@ from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
+from sedge_edge.backends.several_inputs import take_apart
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import importable, imported
@@ -38,8 +40,10 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
     Raises ``ConfigError`` for code that fails, and for a module whose tensors are not the bundle's.
     """
     torch.set_num_threads(threads)
-    module, loss = _built(name, folder)
-    model = _Model(bundle, module, _objective(bundle.manifest, loss, name), name)
+    module, loss, metric = _built(name, folder)
+    if bundle.manifest.parts:
+        take_apart(module, bundle.manifest.parts)
+    model = _Model(bundle, module, _objective(bundle.manifest, loss, metric, name), name)
     functions: dict[str, Callable[..., list[Tensor]]] = {
         "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,
     }  # fmt: skip
@@ -113,10 +117,10 @@ def _views(layout: Layout) -> Callable[[Tensor], dict[str, Tensor]]:
     return lambda vector: {t.name: vector[t.slice].view(t.shape) for t in layout.tensors}
 
 
-def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None]:
-    """The module, and its loss if there is one, from the user's function."""
+def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None, Rows | None]:
+    """The module, and its loss and metric if there are any, from the user's function."""
     function = imported(name, folder, KEY)
-    expected = "a torch.nn.Module, or a tuple (module, loss)"
+    expected = "a torch.nn.Module, or a tuple (module, loss) or (module, loss, metric)"
     try:
         with importable(folder):
             built: object = function()
@@ -124,22 +128,27 @@ def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None]:
         raise ConfigError(name, f"{type(exc).__name__}: {exc}", expected) from exc
     match built:
         case nn.Module():
-            return built, None
+            return built, None, None
         case (nn.Module() as module, loss) if callable(loss):
-            return module, cast(Rows, loss)
+            return module, cast(Rows, loss), None
+        case (nn.Module() as module, loss, metric) if callable(loss) and callable(metric):
+            return module, cast(Rows, loss), cast(Rows, metric)
         case _:
             raise ConfigError(name, type(built).__name__, expected)
 
 
-def _objective(manifest: BundleManifest, own: Rows | None, name: str) -> Objective:
-    """The user's own loss or else the bundle's, and the bundle's metric. Raises ``ConfigError``."""
+def _objective(
+    manifest: BundleManifest, own: Rows | None, own_metric: Rows | None, name: str
+) -> Objective:
+    """The user's own loss and metric or else the bundle's. Raises ``ConfigError``."""
     loss = own or row_loss(manifest.loss)
     if loss is None:
         expected = f"a tuple (module, loss): the bundle's loss is {manifest.loss.name}"
         raise ConfigError(name, "a torch.nn.Module alone", expected)
-    metric = row_metric(manifest.metric, loss)
+    metric = row_metric(manifest.metric, loss) or own_metric
     if metric is None:
-        raise ConfigError(KEY, name, f"a backend that knows the metric {manifest.metric.name}")
+        expected = f"a tuple (module, loss, metric): the bundle's metric is {manifest.metric.name}"
+        raise ConfigError(name, "no metric", expected)
     return Objective(loss, metric)
 
 

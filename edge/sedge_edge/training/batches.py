@@ -72,6 +72,13 @@ def batches(
                 yield Batch(epoch, filled, np.ones(batch_size, np.float32))
 
 
+def step_count(num_examples: int, batch_size: int, epochs: int, last_batch: LastBatch) -> int:
+    """The number of batches of a training over whole epochs."""
+    whole, rest = divmod(num_examples, batch_size)
+    dropped = last_batch == "drop" and whole > 0
+    return epochs * (whole + (rest > 0 and not dropped))
+
+
 def evaluation_batches(num_examples: int, batch_size: int) -> Iterator[Batch]:
     """Every example once, in order; the last batch is padded, which does not affect evaluation."""
     _require_examples(num_examples)

@@ -1,6 +1,6 @@
 """A device's examples: checked against the model, and split reproducibly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
+from sedge_protocol.wire.parts import InputPart, arranged
 
 Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
@@ -16,11 +17,13 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 class Examples:
     """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,), or anything (N, ...).
 
-    Where the inputs are the targets, both are the same array.
+    Where the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
+    ``inputs`` (N, K) holds, where the user gave several by name.
     """
 
     inputs: Inputs
     targets: Inputs
+    parts: tuple[InputPart, ...] = ()
 
 
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
@@ -29,10 +32,14 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     Raises ``DataError`` unless the model can be trained and evaluated on them.
     """
     if manifest.target is None:
-        examples = Examples(examples.inputs, examples.inputs)
+        examples = replace(examples, targets=examples.inputs)
     elif examples.targets is examples.inputs:
         raise DataError(f"there is no y, the model expects {manifest.target.dtype} targets")
     inputs, targets = examples.inputs, examples.targets
+    if examples.parts:
+        inputs = arranged(inputs, examples.parts, manifest.parts, "the data")
+        targets = inputs if targets is examples.inputs else targets
+        examples = Examples(inputs, targets, manifest.parts)
     if len(inputs) != len(targets):
         raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected the same number")
     check_inputs(inputs, manifest, "x")
@@ -61,7 +68,7 @@ def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> E
     """Copies of these rows."""
     inputs = examples.inputs[rows]
     own = examples.targets is not examples.inputs
-    return Examples(inputs, examples.targets[rows] if own else inputs)
+    return Examples(inputs, examples.targets[rows] if own else inputs, examples.parts)
 
 
 def split_rows(

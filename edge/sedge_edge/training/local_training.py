@@ -37,7 +37,7 @@ from sedge_protocol.wire.update import Metrics
 # What an order may ask for beyond one training, as ``Hello.codecs`` announces it.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "correction",
-    "optimizer",
+    "optimizer", "schedule",
 )  # fmt: skip
 
 

@@ -11,17 +11,23 @@ the same bits on every backend. ``xp`` is numpy or torch, which share these few 
               theta <- theta - rate / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
     adamw     theta <- theta (1 - rate weight_decay), then as adam without decay
 
+The rate of each step is the caller's: one number, or (..., 1) for models side by side.
+
 Sources: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2; torch.optim for the order
 of the operations and for Nesterov's form. State begins at 0 with every training.
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
+
+# A step's learning rate, or those of models side by side, (..., 1).
+Rate: TypeAlias = float | NDArray[np.float64]
 
 # torch.nn.utils.clip_grad_norm_ adds this to the norm.
 _CLIP_EPSILON = 1e-6
@@ -33,7 +39,7 @@ class Optimizer(Protocol):
     steps: int
     vectors: tuple[Theta, ...]
 
-    def step(self, theta: Theta, gradient: Theta) -> None:
+    def step(self, theta: Theta, gradient: Theta, rate: Rate) -> None:
         """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
         ...
 
@@ -47,7 +53,7 @@ def clip(gradient: Theta, norm: float, xp: Any = np) -> None:
     """Scale each gradient (..., n) in place to an L2 norm of at most ``norm``."""
     squares = xp.sum(xp.multiply(gradient, gradient), axis=-1, keepdims=True, dtype=xp.float64)
     factor = xp.clip(norm / (xp.sqrt(squares) + _CLIP_EPSILON), None, 1.0)
-    gradient *= xp.asarray(factor, dtype=xp.float32)
+    gradient *= _float32(factor, xp)
 
 
 class Sgd:
@@ -58,7 +64,7 @@ class Sgd:
         self.steps = 0
         self.vectors: tuple[Theta, ...] = (xp.zeros_like(theta),)  # the velocity
 
-    def step(self, theta: Theta, gradient: Theta) -> None:
+    def step(self, theta: Theta, gradient: Theta, rate: Rate) -> None:
         """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
         training, xp, (velocity,) = self._training, self._xp, self.vectors
         self.steps += 1
@@ -70,9 +76,9 @@ class Sgd:
         velocity += gradient
         if training.nesterov:
             gradient += training.momentum * velocity
-            xp.multiply(gradient, training.learning_rate, out=gradient)
+            xp.multiply(gradient, _float32(rate, xp), out=gradient)
         else:
-            xp.multiply(velocity, training.learning_rate, out=gradient)
+            xp.multiply(velocity, _float32(rate, xp), out=gradient)
         theta -= gradient
 
 
@@ -84,15 +90,15 @@ class Adam:
         self.steps = 0
         self.vectors: tuple[Theta, ...] = (xp.zeros_like(theta), xp.zeros_like(theta))
 
-    def step(self, theta: Theta, gradient: Theta) -> None:
+    def step(self, theta: Theta, gradient: Theta, rate: Rate) -> None:
         """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
         training, xp, (mean, square) = self._training, self._xp, self.vectors
-        rate, beta1, beta2 = training.learning_rate, training.beta1, training.beta2
+        beta1, beta2 = training.beta1, training.beta2
         self.steps += 1
         if training.clip_norm:
             clip(gradient, training.clip_norm, xp)
         if training.weight_decay and training.optimizer == "adamw":
-            theta *= 1 - rate * training.weight_decay
+            theta *= _float32(1 - rate * training.weight_decay, xp)
         elif training.weight_decay:
             gradient += training.weight_decay * theta
         mean += (1 - beta1) * (gradient - mean)
@@ -104,5 +110,9 @@ class Adam:
         gradient /= math.sqrt(1 - beta2**self.steps)
         gradient += training.epsilon
         xp.divide(mean, gradient, out=gradient)
-        gradient *= rate / (1 - beta1**self.steps)
+        gradient *= _float32(rate / (1 - beta1**self.steps), xp)
         theta -= gradient
+
+
+def _float32(factor: Rate, xp: Any) -> Any:
+    return xp.asarray(factor, dtype=xp.float32)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.training.optimizers import optimizer
+from sedge_edge.training.optimizers import Rate, optimizer
 from sedge_edge.training.trainer import Moments, TrainingState
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
@@ -61,7 +61,7 @@ class Stepper(Protocol):
 
     mix: float
 
-    def step(self, batch: Any, last: bool) -> list[Any]:
+    def step(self, batch: Any, rate: float, last: bool) -> list[Any]:
         """One step on a batch. Returns the losses, the reported one first, as the backend gives them."""
         ...
 
@@ -119,7 +119,7 @@ class Model:
         for tensors in self._frozen:
             gradient[..., tensors] = 0
 
-    def advance(self, found: Differentiated) -> None:
+    def advance(self, found: Differentiated, rate: Rate) -> None:
         """One step along a gradient at theta."""
         gradient = found.gradient
         if self._training.prox:
@@ -128,7 +128,7 @@ class Model:
             gradient += self._correction
         for tensors in self._fixed:
             gradient[..., tensors] = 0
-        self._optimizer.step(self.theta, gradient)
+        self._optimizer.step(self.theta, gradient, rate)
         self.settle(found.statistics)
 
     def settle(self, statistics: Theta | None) -> None:
@@ -164,13 +164,13 @@ class PlainStepper:
         self._differentiate = differentiate
         self._wants_gradient = wants_gradient
 
-    def step(self, batch: Any, last: bool) -> list[Any]:
+    def step(self, batch: Any, rate: float, last: bool) -> list[Any]:
         """One step on a batch. Returns the loss."""
         found = self._differentiate(self.model.theta, batch, last)
         if last and self._wants_gradient:
             self.gradient = 1 * found.gradient  # a copy in any array library
             self.model.clear(self.gradient)
-        self.model.advance(found)
+        self.model.advance(found, rate)
         return [found.loss]
 
     def models(self) -> list[Theta]:
@@ -199,21 +199,20 @@ class MixtureStepper:
         self.mix = mix
         self._differentiate, self._xp = differentiate, xp
         self._adapts = adaptive
-        self._rate = training.learning_rate
 
-    def step(self, batch: Any, last: bool) -> list[Any]:
+    def step(self, batch: Any, rate: float, last: bool) -> list[Any]:
         """One step of both on a batch. Returns the sent model's loss and the mixture's."""
         mixed = (1 - self.mix) * self.sent.theta
         mixed += self.mix * self.own.theta
         found = self._differentiate(mixed, batch, False)
         self.own.clear(found.gradient)
-        mix = self._next_mix(found.gradient)
+        mix = self._next_mix(found.gradient, rate)
         gradient = found.gradient
         gradient *= self.mix
-        self.own.advance(found)
+        self.own.advance(found, rate)
         self.mix = mix
         sent = self._differentiate(self.sent.theta, batch, last)
-        self.sent.advance(sent)
+        self.sent.advance(sent, rate)
         return [sent.loss, found.loss]
 
     def models(self) -> list[Theta]:
@@ -231,7 +230,7 @@ class MixtureStepper:
         self.own.resume(state.steps, state.vectors[half:])
         self.mix, self._adapts = state.mix, self._adapts and not state.steps
 
-    def _next_mix(self, gradient: Theta) -> float:
+    def _next_mix(self, gradient: Theta, rate: float) -> float:
         """The mix after this step, given the mixture's gradient (n,)."""
         if not self._adapts:
             return self.mix
@@ -239,4 +238,4 @@ class MixtureStepper:
         products = self.own.theta - self.sent.theta
         products *= gradient
         derivative = float(self._xp.sum(products, dtype=self._xp.float64))
-        return min(max(self.mix - self._rate * derivative, 0.0), 1.0)
+        return min(max(self.mix - rate * derivative, 0.0), 1.0)

@@ -142,9 +142,10 @@ class Trainer(Protocol):
             sent <- as in ``train``, bit for bit
             mix  <- clip(mix - learning_rate <own - sent, grad f(m)>, 0, 1)
 
-        The last line applies only when ``adaptive``, and only at the first step of a training, once a
-        round, as in the authors' code; that step itself still uses the old mix. Only sent has the prox
-        term. The statistics of own are those of m's step. Raises what ``train`` raises.
+        with the rate of the step. The last line applies only when ``adaptive``, and only at the first
+        step of a training, once a round, as in the authors' code; that step itself still uses the old
+        mix. Only sent has the prox term. The statistics of own are those of m's step. Raises what ``train``
+        raises.
         """
         ...
 

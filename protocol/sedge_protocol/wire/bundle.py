@@ -24,6 +24,7 @@ from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.objective import ACCURACY, Loss, Metric
+from sedge_protocol.wire.parts import InputPart
 from sedge_protocol.wire.program import check_program
 from sedge_protocol.wire.transfer import Manifest, describe
 
@@ -121,7 +122,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
     is None where every tensor is in ``layout``. ``verification`` is None without programs.
     ``noise`` counts the random numbers that a step takes. Without a ``target`` the input is the target.
-    ``labels`` are the classes' names, for people: one for each, or none.
+    ``labels`` are the classes' names, for people: one for each, or none. ``parts`` are the inputs of a
+    model that has several, in the order in which a row of ``input`` holds them; otherwise none.
     """
 
     format: int
@@ -141,6 +143,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     loss: Loss = Loss()
     metric: Metric = ACCURACY
     labels: tuple[str, ...] = ()
+    parts: tuple[InputPart, ...] = ()
 
     @property
     def row_target(self) -> TensorSpec:
@@ -233,6 +236,9 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
     if manifest.labels and len(manifest.labels) != manifest.num_classes:
         expected = f"{manifest.num_classes}, one for each class, or none"
         raise CodecError(f"{where}: {len(manifest.labels)} labels, expected {expected}")
+    size = sum(part.size for part in manifest.parts)
+    if manifest.parts and manifest.input != TensorSpec("float32", (size,)):
+        raise CodecError(f"{where}: parts of {size} numbers in an input of {manifest.input}")
     for program in manifest.programs:
         if Path(program.file).name != program.file:
             raise CodecError(f"{where}: program file {program.file!r} holds a path")

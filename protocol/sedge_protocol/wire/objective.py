@@ -13,6 +13,7 @@ from msgspec import Meta
 TargetKind: TypeAlias = Literal["class", "float", "none"]
 TARGETS = ("class", "float", "none")
 LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")
+MAX_METRIC_CHARS = 64
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -29,9 +30,12 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A metric by name, and what is better. A ``share`` lies in [0, 1] and is shown in per cent."""
+    """A metric by name, one of ``METRICS`` or "module:function" of the user's, and what is better.
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    A ``share`` lies in [0, 1] and is shown in per cent.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_METRIC_CHARS)]
     better: Literal["higher", "lower"] = "higher"
     share: bool = False
 
@@ -50,6 +54,14 @@ LABEL_ACCURACY = Metric("label_accuracy", share=True)
 ABSOLUTE_ERROR = Metric("mean_absolute_error", "lower")
 LOSS = Metric("loss", "lower")
 METRICS = {metric.name: metric for metric in (ACCURACY, LABEL_ACCURACY, ABSOLUTE_ERROR, LOSS)}
+
+
+def own_metric(text: str) -> Metric | None:
+    """The user's metric in "module:function:higher", or with ":lower"; None for anything else."""
+    name, _, better = text.rpartition(":")
+    if ":" not in name or len(name) > MAX_METRIC_CHARS or better not in ("higher", "lower"):
+        return None
+    return Metric(name, "higher" if better == "higher" else "lower")
 
 
 def default_target(num_classes: int) -> TargetKind:

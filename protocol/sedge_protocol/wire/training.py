@@ -23,6 +23,9 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     instead. ``clip_norm`` > 0 limits the L2 norm of each step's gradient. The optimizer's state begins at 0
     or, with ``keep``, where the device's last such training of the run ended: that of an order's first
     training, without a mixture. A device that has lost it starts anew.
+
+    The learning rate grows linearly over the first ``warmup_steps`` of every training, and moves along a
+    straight line over all its steps, from ``learning_rate`` towards ``end_factor`` times that.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -39,6 +42,8 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.0
     clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     optimizer_state: Literal["reset", "keep"] = "reset"
+    warmup_steps: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    end_factor: Annotated[float, Meta(ge=0, le=1000)] = 1.0
 
     @property
     def keeps_state(self) -> bool:
@@ -46,7 +51,17 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.optimizer_state == "keep"
 
     @property
+    def schedules_steps(self) -> bool:
+        """Whether the learning rate differs from step to step."""
+        return self.warmup_steps > 0 or self.end_factor != 1
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, from 0, of so many."""
+        warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
+
+    @property
     def plain(self) -> bool:
-        """Whether every device can do its steps: SGD with momentum and nothing more."""
+        """Whether every device has its optimizer: SGD with momentum and nothing more."""
         extras = self.nesterov, self.weight_decay, self.clip_norm, self.keeps_state
         return self.optimizer == "sgd" and not any(extras)

@@ -83,6 +83,7 @@ def test_what_a_run_leaves_out_of_its_codec_follows_from_the_strategy(
         (ScheduleConfig("exponential", final=0.0625), (1.0, 0.5, 0.25, 0.125)),
         (ScheduleConfig("cosine"), (1.0, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5)),
         (ScheduleConfig("cosine", warmup_rounds=2, final=0.1), (0.5, 1.0, 1.0, 0.55)),
+        (ScheduleConfig("linear", warmup_rounds=2, steps=True), (0.5, 1.0, 1.0, 0.5)),
     ],
 )
 def test_the_learning_rate_of_a_round(
@@ -92,18 +93,26 @@ def test_the_learning_rate_of_a_round(
         CONFIG, num_rounds=4, evaluate=True, evaluate_every=2, schedule=schedule
     )
     cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud.hello(codecs=("schedule",))
     rates: list[float] = []
+    ends: list[float] = []
     while cloud.core.open:
         order = cloud.order("a")
         assert order.work.training is not None
         if order.task == "train":
             rates.append(order.work.training.learning_rate)
+            ends.append(order.work.training.end_factor * rates[-1])
             context = RunStore(cloud.store).context(Run(cloud.run_row(), cloud.store))
             assert context.training.learning_rate == rates[-1]  # what a strategy builds phases from
         cloud.answer("a", "b")
     expected = [config.training.learning_rate * share for share in shares]
     assert rates == pytest.approx(expected, rel=1e-12)
+    if (
+        schedule.steps
+    ):  # each round's steps lead to where the next one begins, the last one's to final
+        assert ends == pytest.approx([*expected[1:], 0.0], rel=1e-12)
+    else:
+        assert ends == rates
 
 
 def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:

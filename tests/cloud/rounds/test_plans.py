@@ -89,6 +89,8 @@ LONGS: Any = np.zeros(3, np.int64)
         (Work(select=UpdateSelection(), remember=True), "remember select"),
         (Work(scoring=DeviceScoring(quantile=0.5)), "scoring"),
         (Work(choice=PatchChoice(0.1)), "choice"),
+        (Work(own_model=OwnModel(training=Training(warmup_steps=2))), "own_model schedule"),
+        (Work(then=(Training(end_factor=0.5),)), "phases schedule"),
     ],
 )
 def test_what_a_device_must_be_able_to_do(work: Work, needed: str) -> None:

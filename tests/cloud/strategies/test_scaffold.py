@@ -33,6 +33,30 @@ def test_other_optimizers_are_refused(training: Training, message: str) -> None:
         Scaffold().init(context_of(LAYOUT, THETA, training=training))
 
 
+@pytest.mark.parametrize("steps", [1, 3, 9])
+@pytest.mark.parametrize("schedule", [(0, 1.0), (0, 0.25), (4, 1.0), (4, 3.0)])
+def test_the_rates_of_a_round_are_out_of_the_variates(
+    steps: int, schedule: tuple[int, float]
+) -> None:
+    """A device with one gradient everywhere: c_i is that gradient, and c is a device's share of it.
+
+    The round after has another rate, which is no concern of the one before.
+    """
+    warmup, end = schedule
+    training = Training(learning_rate=0.5, warmup_steps=warmup, end_factor=end)
+    before = context_of(LAYOUT, THETA, training=training, devices=4)
+    way = sum(training.rate(step, steps) for step in range(steps))
+    gradient, assigned = np.array([2.0, -1.0, 0.0]), Scaffold().plan(before, ClientModel())
+    sent = dense(*(-way * gradient))
+    state = Scaffold().apply(before, [Update("a", 1, THETA, delta=sent, steps=steps)])
+    np.testing.assert_allclose(state.arrays[VARIATE], gradient / 4, rtol=1e-6)
+    later = context_of(LAYOUT, THETA, training=Training(learning_rate=0.1), devices=4)
+    client = ClientModel(THETA, 1, assigned.arrays, "a", sent, steps=steps)
+    found = Scaffold().plan(follow(later, state), client).correction
+    assert found is not None
+    np.testing.assert_allclose(found, gradient / 4 - gradient, rtol=1e-6)
+
+
 def test_what_a_device_says_ends_no_run() -> None:
     """No steps, and the largest change there is: what it is given to add is finite, and so is c."""
     wild = Update("a", 1, THETA, delta=dense(3e38, -3e38, 0), steps=0)

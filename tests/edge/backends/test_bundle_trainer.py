@@ -177,7 +177,7 @@ def test_stopping_at_each_step(trainer: Trainer) -> None:
 
 RECIPES = {
     "sgd": Training(3, 0.1, momentum=0.9, nesterov=True, prox=0.1, weight_decay=0.01),
-    "adam": Training(3, 0.05, optimizer="adam", clip_norm=1.0),
+    "adam": Training(3, 0.05, optimizer="adam", clip_norm=1.0, warmup_steps=4, end_factor=0.1),
     "adamw": Training(3, 0.05, optimizer="adamw", weight_decay=0.1),
 }
 

@@ -103,11 +103,12 @@ def test_frozen_tensors_follow_the_parameters(client: Client) -> None:
     np.testing.assert_array_equal(found[: F * C], start()[: F * C] + 5)
 
 
-NO = "cannot do it; of prox, freeze, optimizer, it honours none of them$"
+NO = "cannot do it; of prox, freeze, optimizer, schedule, it honours none of them$"
 CALLS: dict[str, tuple[Training, dict[str, Any]]] = {
     "prox": (Training(prox=0.1), {}),
     "freeze": (Training(freeze=("W",)), {}),
     "optimizer": (Training(optimizer="adam"), {}),
+    "schedule": (Training(warmup_steps=2), {}),
     "the last batch's gradient": (Training(), {"gradient": True}),
     "correction": (Training(), {"correction": np.zeros(N, np.float32)}),
 }
@@ -137,7 +138,7 @@ def test_a_function_does_what_it_says_that_it_honours(client: Client, tmp_path: 
         trainer.train(start(), examples(4), Training(optimizer="adam"), 0, never)
     (tmp_path / "says.py").write_text(says)
     never_does = {"own_model", "select", "scoring", "correction"}
-    assert impossible_features("says:fit", tmp_path) == {*never_does, "optimizer"}
+    assert impossible_features("says:fit", tmp_path) == {*never_does, "optimizer", "schedule"}
     assert usable_backends("says:fit") == ("function",)
     assert "function" not in usable_backends("auto")
     assert impossible_features("auto", tmp_path) == set()

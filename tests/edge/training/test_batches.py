@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_edge.training.batches import Batch, batches, evaluation_batches, permutations
+from sedge_edge.training.batches import (
+    Batch,
+    batches,
+    evaluation_batches,
+    permutations,
+    step_count,
+)
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.training import LastBatch
 
@@ -31,6 +37,7 @@ def by_epoch(found: list[Batch], epochs: int) -> list[list[Batch]]:
 def test_every_epoch_covers_the_examples(mode: LastBatch, num_examples: int, safe: bool) -> None:
     size, epochs = 4, 3
     found = list(batches(num_examples, size, epochs, mode, 9, safe))
+    assert len(found) == step_count(num_examples, size, epochs, mode)
     for batch in found:
         assert batch.indices.shape == batch.weights.shape == (size,)
         assert batch.indices.dtype == np.int64

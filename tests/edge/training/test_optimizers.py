@@ -42,7 +42,7 @@ def gradients() -> list[Theta]:
 @pytest.mark.parametrize("clip_norm", [0.0, 2.0])
 def test_steps_are_those_of_torch(pair: int, clip_norm: float) -> None:
     training, make = PAIRS[pair]
-    training = structs.replace(training, learning_rate=RATE, clip_norm=clip_norm)
+    training = structs.replace(training, clip_norm=clip_norm)
     start = np.random.default_rng(1).normal(size=N).astype(np.float32)
     theta, parameter = start.copy(), torch.tensor(start, requires_grad=True)
     mine, torchs = optimizer(training, theta), make([parameter])
@@ -51,7 +51,7 @@ def test_steps_are_those_of_torch(pair: int, clip_norm: float) -> None:
         if clip_norm:
             torch.nn.utils.clip_grad_norm_([parameter], clip_norm)
         torchs.step()
-        mine.step(theta, gradient)
+        mine.step(theta, gradient, RATE)
         np.testing.assert_allclose(theta, parameter.detach().numpy(), rtol=2e-6, atol=1e-6)
     assert theta.dtype == np.float32
 
@@ -64,8 +64,8 @@ def test_numpy_and_torch_take_the_same_steps(training: Training) -> None:
     tensor = torch.from_numpy(theta.copy())
     numpys, torchs = optimizer(training, theta), optimizer(training, tensor, torch)  # type: ignore[arg-type]
     for gradient in gradients():
-        torchs.step(tensor, torch.from_numpy(gradient.copy()))  # type: ignore[arg-type]
-        numpys.step(theta, gradient)
+        torchs.step(tensor, torch.from_numpy(gradient.copy()), RATE)  # type: ignore[arg-type]
+        numpys.step(theta, gradient, RATE)
     np.testing.assert_allclose(tensor.numpy(), theta, rtol=1e-6, atol=1e-7)
 
 

@@ -26,6 +26,7 @@ LAYOUT = Layout.of(
 N = LAYOUT.size
 WEIGHT, BIAS, MEAN, SCALE = (t.slice for t in LAYOUT.tensors)
 STEPS = 5
+RATE = 0.1
 Vector = NDArray[np.float64]
 
 
@@ -80,17 +81,17 @@ def exact(array: NDArray[np.float32 | np.int64]) -> Vector:
 
 
 TRAININGS = [
-    Training(learning_rate=0.1),
-    Training(learning_rate=0.1, momentum=0.8),
-    Training(learning_rate=0.1, prox=0.4),
-    Training(learning_rate=0.1, momentum=0.8, prox=0.4),
+    Training(),
+    Training(momentum=0.8),
+    Training(prox=0.4),
+    Training(momentum=0.8, prox=0.4),
 ]
 FREEZES: list[tuple[str, ...]] = [(), ("weight",), ("mean", "bias"), tuple(LAYOUT.by_name)]
 
 
 def run(plain: PlainStepper | MixtureStepper) -> list[list[float]]:
     found = batches()
-    return [plain.step(batch, batch is found[-1]) for batch in found]
+    return [plain.step(batch, RATE, batch is found[-1]) for batch in found]
 
 
 @pytest.mark.parametrize("training", TRAININGS)
@@ -116,7 +117,7 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
         statistic = moved(theta, exact(batch["x"]))
         velocity = training.momentum * velocity + gradient + steady
         velocity += training.prox * (theta - towards)
-        theta = theta - training.learning_rate * velocity
+        theta = theta - RATE * velocity
         theta[MEAN] = statistic
         theta = np.where(still, start, theta)
     np.testing.assert_allclose(plain.model.theta, theta, rtol=0, atol=3e-6)
@@ -142,32 +143,30 @@ def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_what_is_not_trained_is_not_decayed(optimizer: OptimizerName) -> None:
     """Statistics are the program's, frozen tensors keep every bit, whatever the optimizer."""
-    heavy = Training(
-        learning_rate=0.1, freeze=("bias",), optimizer=optimizer, weight_decay=0.5, prox=0.3
-    )
+    heavy = Training(freeze=("bias",), optimizer=optimizer, weight_decay=0.5, prox=0.3)
     model = Model(LAYOUT, theta_of(1), heavy, theta_of(2), theta_of(3))
     plain = PlainStepper(Program(), model)
     expected = exact(theta_of(1))[MEAN]
     for batch in batches():
         expected = 0.5 * expected + 0.5 * exact(batch["x"]).mean(axis=0)
-        plain.step(batch, False)
+        plain.step(batch, RATE, False)
     np.testing.assert_allclose(model.theta[MEAN], expected, rtol=1e-5)
     assert model.theta[BIAS].tobytes() == theta_of(1)[BIAS].tobytes()
     assert (model.theta[WEIGHT] != theta_of(1)[WEIGHT]).all()
 
 
 def test_clipping_does_not_count_what_is_frozen() -> None:
-    clipped = Training(learning_rate=0.1, clip_norm=0.01, freeze=("weight",))
+    clipped = Training(clip_norm=0.01, freeze=("weight",))
     model = Model(LAYOUT, theta_of(1), clipped)
-    model.advance(Program()(model.theta, batches()[0], False))
+    model.advance(Program()(model.theta, batches()[0], False), RATE)
     others = LAYOUT.mask(("bias", "scale"))
     change = exact(model.theta)[others] - exact(theta_of(1))[others]
-    assert np.linalg.norm(change) == pytest.approx(0.1 * 0.01, rel=1e-3)
+    assert np.linalg.norm(change) == pytest.approx(RATE * 0.01, rel=1e-3)
 
 
 def test_models_side_by_side_are_those_alone() -> None:
     """Leading axes are models: bit for bit what each would be by itself."""
-    clipped = Training(learning_rate=0.1, momentum=0.5, prox=0.2, clip_norm=0.5)
+    clipped = Training(momentum=0.5, prox=0.2, clip_norm=0.5)
     both = np.stack([theta_of(1), theta_of(2)])
     together = Model(LAYOUT, both, clipped)
     alone = [Model(LAYOUT, theta, clipped) for theta in both]
@@ -175,9 +174,9 @@ def test_models_side_by_side_are_those_alone() -> None:
         found = [Program()(model.theta, batch, False) for model in alone]
         statistics = [one.statistics for one in found if one.statistics is not None]
         gradients = np.stack([one.gradient for one in found])
-        together.advance(Differentiated(gradients, None, np.stack(statistics)))
+        together.advance(Differentiated(gradients, None, np.stack(statistics)), RATE)
         for model, one in zip(alone, found, strict=True):
-            model.advance(one)
+            model.advance(one, RATE)
     for row, model in zip(together.theta, alone, strict=True):
         assert row.tobytes() == model.theta.tobytes()
 
@@ -205,13 +204,13 @@ def test_a_mixture_is_algorithm_1(
         assert found[1] == pytest.approx(loss, rel=1e-5)
         before = own
         own_velocity = training.momentum * own_velocity + alpha * slope
-        own = own - training.learning_rate * own_velocity
+        own = own - RATE * own_velocity
         own[MEAN] = moved(mixture, x)
         own = np.where(still, first_own, own)
         if adaptive and step == 0:
-            alpha -= training.learning_rate * float((before - sent) @ slope)
+            alpha -= RATE * float((before - sent) @ slope)
             alpha = min(1.0, max(0.0, alpha))
-        assert alone.step(batch, step == STEPS - 1) == found[:1]
+        assert alone.step(batch, RATE, step == STEPS - 1) == found[:1]
     assert both.sent.theta.tobytes() == alone.model.theta.tobytes()
     np.testing.assert_allclose(both.own.theta, own, rtol=0, atol=3e-6)
     assert both.own.theta[still].tobytes() == first_own[still].tobytes()
@@ -223,8 +222,7 @@ def test_a_mixture_is_algorithm_1(
 def test_the_mix_stays_between_0_and_1() -> None:
     """It goes to the better of two models, though one step would lead far beyond."""
     good, bad = theta_of(1), 100 * theta_of(2)
-    fast = Training(learning_rate=10.0)
     for sent, own, wanted in ((good, bad, 0.0), (bad, good, 1.0)):
-        both = MixtureStepper(Program(), LAYOUT, sent, own, 0.5, True, fast)
-        both.step(batches()[0], True)
+        both = MixtureStepper(Program(), LAYOUT, sent, own, 0.5, True, Training())
+        both.step(batches()[0], 10.0, True)
         assert both.mix == wanted

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_edge.training.batches import Batch
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
@@ -25,7 +26,9 @@ from sedge_protocol.wire.messages import Training
 BATCH = 8
 CLASSES = 5
 PLAIN = Training(learning_rate=0.05)
-PULLED = Training(local_epochs=2, learning_rate=0.02, momentum=0.7, prox=0.3)
+PULLED = Training(
+    local_epochs=2, learning_rate=0.02, momentum=0.7, prox=0.3, warmup_steps=2, end_factor=0.5
+)
 
 
 def mlp() -> nn.Module:
@@ -103,9 +106,7 @@ class Torch:
         self.model = copy.deepcopy(of.module).train()
         self.held = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         self._of, self._layout, self._training = of, of.network.layout, training
-        self._optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=training.learning_rate, momentum=training.momentum
-        )
+        self._optimizer = torch.optim.SGD(self.model.parameters(), momentum=training.momentum)
         self.theta = theta
         self._frozen = {name: self.held[name].detach().clone() for name in training.freeze}
 
@@ -136,8 +137,9 @@ class Torch:
             }
         )
 
-    def step(self, gradient: Theta, anchor: Theta) -> None:
+    def step(self, gradient: Theta, anchor: Theta, rate: float) -> None:
         """Along the gradient (n,) and the pull towards the anchor (n,)."""
+        self._optimizer.param_groups[0]["lr"] = rate
         pulls, views = self._layout.views(anchor), self._layout.views(gradient)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
@@ -159,11 +161,29 @@ def with_gradient(of: Problem, task: Task) -> tuple[Theta, Theta]:
     """theta (n,) after the task, and the last batch's gradient (n,)."""
     model = Torch(of, task.theta, task.training)
     gradient = task.theta
-    for batch in of.batches(task):
+    for batch, rate in with_rates(of, task):
         gradient = model.gradient(task.examples, batch.indices[batch.weights > 0])
         added = gradient if task.correction is None else gradient + task.correction
-        model.step(added, task.theta if task.anchor is None else task.anchor)
+        model.step(added, task.theta if task.anchor is None else task.anchor, rate)
     return model.theta, gradient
+
+
+def with_rates(of: Problem, task: Task | MixedTask) -> list[tuple[Batch, float]]:
+    """Every batch with its learning rate, by torch's own schedules."""
+    training, found = task.training, list(of.batches(task))
+    sgd = torch.optim.SGD([torch.zeros(1)], lr=training.learning_rate)
+    warmup, linear = training.warmup_steps or 1, torch.optim.lr_scheduler.LinearLR
+    schedules = [
+        linear(sgd, 1 / warmup, total_iters=warmup - 1),
+        linear(sgd, 1.0, training.end_factor, total_iters=len(found)),
+    ]
+    rates: list[float] = []
+    for _ in found:
+        rates.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        for schedule in schedules:
+            schedule.step()
+    return list(zip(found, rates, strict=True))
 
 
 def mixed_in_torch(of: Problem, task: MixedTask) -> tuple[Theta, Theta, float]:
@@ -173,17 +193,17 @@ def mixed_in_torch(of: Problem, task: MixedTask) -> tuple[Theta, Theta, float]:
     mixture, mix = Torch(of, task.sent, structs.replace(bare, freeze=())), task.mix
     moving = of.network.layout.mask(set(of.network.layout.statistics) - {*task.training.freeze})
     still = of.network.layout.mask(task.training.freeze)
-    for step, batch in enumerate(of.batches(task)):
+    for step, (batch, rate) in enumerate(with_rates(of, task)):
         rows = batch.indices[batch.weights > 0]
         mixture.theta = (mix * own.theta + (1 - mix) * sent.theta).astype(np.float32)
         slope = mixture.gradient(task.examples, rows)
         slope[still] = 0
         toward = float(np.dot((own.theta - sent.theta).astype(np.float64), slope))
-        own.step((mix * slope).astype(np.float32), own.theta)
+        own.step((mix * slope).astype(np.float32), own.theta, rate)
         own.theta = np.where(moving, mixture.theta, own.theta)
-        sent.step(sent.gradient(task.examples, rows), task.sent)
+        sent.step(sent.gradient(task.examples, rows), task.sent, rate)
         if task.adaptive and step == 0:
-            mix = min(1.0, max(0.0, mix - task.training.learning_rate * toward))
+            mix = min(1.0, max(0.0, mix - rate * toward))
     return sent.theta, own.theta, mix
 
 
@@ -290,7 +310,7 @@ def check_gradient(trainer: FleetTrainer, of: Problem, error: float) -> None:
 def check_mixed(trainer: FleetTrainer, of: Problem, error: float) -> None:
     """Two models side by side: the sent one as alone, bit for bit; own and mix as in torch."""
     for training, adaptive in (
-        (PLAIN, True),
+        (structs.replace(PLAIN, warmup_steps=3), True),
         (structs.replace(PULLED, freeze=frozen(of, 1)), False),
     ):
         tasks = [

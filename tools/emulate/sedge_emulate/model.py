@@ -13,7 +13,8 @@ from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
-from sedge_protocol.wire.objective import Loss, TargetKind
+from sedge_protocol.wire.objective import Loss, TargetKind, own_metric
+from sedge_protocol.wire.parts import InputPart, unpack
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +29,8 @@ class ModelSource:
     """Where the model comes from: ``factory``, "module:function" looked up in ``base``, or by its name.
 
     ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` what a named model gives for it.
-    ``config`` says what it is trained for, and ``target`` what a row of y is.
+    ``config`` says what it is trained for, and ``target`` what a row of y is. ``parts`` are the inputs of a
+    ``factory``'s model that takes several.
     """
 
     name: str
@@ -39,6 +41,7 @@ class ModelSource:
     target: TargetKind
     config: ModelConfig
     dtype: str = "float32"
+    parts: tuple[InputPart, ...] = ()
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: Dataset, base: Path) -> "ModelSource":
@@ -49,7 +52,8 @@ class ModelSource:
         if target not in ("none", dataset.target):
             raise ConfigError("model.target", target, f"{dataset.target}, as {dataset.name} has it")
         outputs = math.prod(shape) if target == "none" else dataset.outputs
-        return cls(name, config.factory, base, shape, outputs, target, config, dtype)
+        parts = dataset.parts if config.factory else ()
+        return cls(name, config.factory, base, shape, outputs, target, config, dtype, parts)
 
     @property
     def num_classes(self) -> int:
@@ -70,6 +74,11 @@ class ModelSource:
         if ":" not in self.config.loss:
             return None
         return imported(self.config.loss, self.base, "model.loss")
+
+    def own_metric(self) -> "Rows | None":
+        """The user's metric, where the model has one. Raises ``ConfigError`` when it is not there."""
+        metric = own_metric(self.config.metric)
+        return None if metric is None else imported(metric.name, self.base, "model.metric")
 
     @property
     def code(self) -> str:
@@ -94,14 +103,23 @@ class ModelSource:
         """
         import torch
 
+        from sedge_edge.backends.several_inputs import take_apart
         from sedge_export.narrow import narrowed
 
-        torch.manual_seed(seed)
-        module = self._own() if self.factory else self._named()
+        module = self.bare(seed)
+        if self.parts:
+            take_apart(module, self.parts)
         if not dropped:
             return module
         sample = torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
         return narrowed(module, sample, dropped)
+
+    def bare(self, seed: int) -> "nn.Module":
+        """The whole model as the user has it, with all its inputs."""
+        import torch
+
+        torch.manual_seed(seed)
+        return self._own() if self.factory else self._named()
 
     def _named(self) -> "nn.Module":
         from sedge_export.models import avgcnn, mlp, resnet8
@@ -151,17 +169,21 @@ def export_model(
     import torch
 
     from sedge_export import export
+    from sedge_export.objective import OwnMetric
 
     torch.set_num_threads(1)
+    rows = dataset.inputs[: source.config.batch_size]
+    metric, judged = own_metric(source.config.metric), source.own_metric()
+    several = unpack(rows, source.parts)
     export(
-        source.build(seed),
-        torch.from_numpy(dataset.inputs[: source.config.batch_size]),
+        source.bare(seed),
+        {name: torch.from_numpy(part) for name, part in several.items()} or torch.from_numpy(rows),
         batch_size=source.config.batch_size,
         name=source.name.rpartition(":")[2],
         num_classes=source.num_classes,
         loss=source.own_loss() or source.loss,
         target=source.target,
-        metric=source.config.metric or None,
+        metric=OwnMetric(metric, judged) if metric and judged else source.config.metric or None,
         folder=folder,
         dropped=dropped,
     )

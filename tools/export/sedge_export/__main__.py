@@ -2,7 +2,7 @@
 
     sedge-export package.module:function --sample-shape 1,28,28 --batch-size 32 --num-classes 10 \\
         --name avgcnn --out folder [--widths 0,0.25,0.5,0.75] [--backend onnxruntime,executorch] \\
-        [--loss cross_entropy] [--target class] [--metric accuracy]
+        [--loss cross_entropy] [--target class] [--metric accuracy] [--data package.module:function]
     sedge-export show folder
     sedge-export personal package.module:function --weights pi-1.npz --sample-shape 1,28,28 \\
         --out model.onnx|model.pte [--int8 --data package.module:function]
@@ -15,7 +15,7 @@ channels of every axis to ``folder-0.25``, and so on. Each is verified like any 
 import argparse
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -24,12 +24,21 @@ import torch
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import Rows
-from sedge_export.arguments import export_parser, objective, personal_parser, show_parser
+from sedge_export.arguments import (
+    InputRow,
+    export_parser,
+    inputs,
+    objective,
+    personal_parser,
+    show_parser,
+)
 from sedge_export.export import export
+from sedge_export.objective import OwnMetric
 from sedge_export.personal import export_personal
+from sedge_export.several_inputs import Given, one_input
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest, Program, Verification, load
-from sedge_protocol.wire.objective import LOSSES, Loss
+from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
 
 QUARTERS = (0.25, 0.5, 0.75)
 SHOWN = 4  # tensors of an axis that ``show`` names
@@ -65,7 +74,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("frozen", _frozen(manifest)),
         ("statistics", ", ".join(layout.statistics) or "none"),
         ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
-        ("input", f"{manifest.input.dtype} {_shape(manifest.input.shape)}"),
+        ("input", _input(manifest)),
         ("target", _target(manifest)),
         ("loss", _loss_text(manifest.loss)),
         ("metric", f"{manifest.metric.name}, {manifest.metric.better} is better"),
@@ -76,6 +85,12 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _input(manifest: BundleManifest) -> str:
+    whole = f"{manifest.input.dtype} {_shape(manifest.input.shape)}"
+    parts = [f"{part.name} {part.dtype} {_shape(part.shape)}" for part in manifest.parts]
+    return f"{whole}: {', '.join(parts)}" if parts else whole
 
 
 def _target(manifest: BundleManifest) -> str:
@@ -165,8 +180,9 @@ def _export(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[Path,
     num_classes, target = objective(parser, options)
     torch.manual_seed(options.seed)
     model = _model(options.model)
-    loss = _loss(options)
-    sample = _sample(options.sample_shape, options.vocabulary, options.seed)
+    loss, metric = _loss(options), _metric(options)
+    data = _data(options.data) if options.data else None
+    sample = _sample(inputs(parser, options), options.seed)
     folders = {
         dropped: Path(f"{Path(options.out)}-{dropped:g}" if dropped else options.out)
         for dropped in options.widths
@@ -180,7 +196,8 @@ def _export(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[Path,
             num_classes=num_classes,
             loss=loss,
             target=target,
-            metric=options.metric,
+            metric=metric,
+            real_data=data,
             folder=folder,
             tolerance=options.tolerance,
             seed=options.seed,
@@ -208,18 +225,32 @@ def _loss(options: argparse.Namespace) -> Loss | Rows | None:
     return cast(Rows, _found("--loss", name, "module:function"))
 
 
+def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
+    """The metric that is asked for; None for the usual one."""
+    named: str | None = options.metric
+    own = own_metric(named) if named else None
+    if own is None:
+        return named
+    return OwnMetric(own, cast(Rows, _found("--metric", own.name, "module:function:higher")))
+
+
 def _personal(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
     options = parser.parse_args(arguments)
     if options.int8 != (options.data is not None):
         parser.error("--int8 and --data belong together")
     torch.manual_seed(options.seed)
+    model, sample, parts = one_input(
+        _model(options.model), _sample(inputs(parser, options), options.seed)
+    )
+    if parts and options.int8:
+        parser.error("--int8 is for models of one input")
     made = export_personal(
-        _model(options.model),
-        _sample(options.sample_shape, options.vocabulary, options.seed),
+        model,
+        sample,
         weights=Path(options.weights),
         out=Path(options.out),
         batch_size=options.batch_size,
-        data=_data(options.data) if options.int8 else None,
+        data=cast(tuple[Tensor, Tensor], _data(options.data)) if options.int8 else None,
         largest_loss=options.largest_loss,
     )
     size = f"{made.path}: {made.size:,} bytes for {made.runtime}"
@@ -228,22 +259,34 @@ def _personal(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
     return f"{size}\nlargest difference from torch {made.error:.1e} of the largest logit"
 
 
-def _data(path: str) -> tuple[Tensor, Tensor]:
+def _data(path: str) -> tuple[Given, Tensor]:
+    """The user's rows; x is a dict by name where a model has several inputs."""
     expected = "module:function that returns (x, y) and takes no arguments"
     value = _called("--data", path, expected)
     try:
         x, y = cast(tuple[object, object], value)
-        return torch.as_tensor(x), torch.as_tensor(y)
+        if isinstance(x, Mapping):
+            several = cast(Mapping[str, object], x)
+            given: Given = {name: torch.as_tensor(rows) for name, rows in several.items()}
+        else:
+            given = torch.as_tensor(x)
+        return given, torch.as_tensor(y)
     except Exception as exc:  # whatever the user's code returned
         raise ConfigError("--data", path, f"{expected} ({exc})") from exc
 
 
-def _sample(shape: tuple[int, ...], vocabulary: int, seed: int) -> Tensor:
+def _sample(rows: Sequence[InputRow], seed: int) -> Given:
+    """Two random rows of the only input, or of each by name."""
     rng = torch.Generator().manual_seed(seed)
-    size = (2, *shape)
-    if vocabulary:
-        return torch.randint(vocabulary, size, generator=rng)
-    return torch.randn(size, generator=rng)
+    drawn: dict[str, Tensor] = {}
+    for row in rows:
+        size = (2, *row.shape)
+        drawn[row.name] = (
+            torch.randint(row.vocabulary, size, generator=rng)
+            if row.vocabulary
+            else torch.randn(size, generator=rng)
+        )
+    return drawn.get("", drawn)
 
 
 def _model(path: str) -> nn.Module:

@@ -2,13 +2,14 @@
 
 import argparse
 import math
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
 from sedge_export.export import TOLERANCE
 from sedge_export.personal import LARGEST_LOSS
 from sedge_export.target import TARGETS
 from sedge_protocol.wire.bundle import ONNXRUNTIME
-from sedge_protocol.wire.objective import LOSSES, METRICS, TargetKind
+from sedge_protocol.wire.objective import LOSSES, METRICS, TargetKind, own_metric
+from sedge_protocol.wire.parts import MAX_INTEGER
 
 
 def _row_shape(text: str) -> tuple[int, ...]:
@@ -20,6 +21,36 @@ def _row_shape(text: str) -> tuple[int, ...]:
         expected = "whole numbers from 1 with commas between, such as 1,28,28"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
     return extents
+
+
+class InputRow(NamedTuple):
+    """One row of an input: the name, empty for the only one; the shape; of integers what they are below."""
+
+    name: str
+    shape: tuple[int, ...]
+    vocabulary: int
+
+
+def _input_row(text: str) -> InputRow:
+    if ":" not in text:
+        return InputRow("", _row_shape(text), 0)
+    name, shape, *below = text.split(":")
+    try:
+        if not name.isidentifier() or len(below) > 1:
+            raise ValueError
+        return InputRow(name, _row_shape(shape), _positive_integer(*below) if below else 0)
+    except ValueError:
+        expected = (
+            f"NAME:SHAPE, or NAME:SHAPE:VOCABULARY with at most {MAX_INTEGER}, as tokens:20:9000"
+        )
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
+
+
+def _positive_integer(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_INTEGER:
+        raise ValueError(text)
+    return number
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -43,6 +74,13 @@ def _backends(text: str) -> tuple[str, ...]:
 def _loss(text: str) -> str:
     if text not in LOSSES and ":" not in text:
         expected = f"module:function, or one of {', '.join(LOSSES)}"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return text
+
+
+def _metric(text: str) -> str:
+    if text not in METRICS and own_metric(text) is None:
+        expected = f"module:function:higher or :lower, or one of {', '.join(sorted(METRICS))}"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
     return text
 
@@ -101,6 +139,21 @@ def objective(
     return options.num_classes or 0, cast(TargetKind | None, options.target)
 
 
+def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[InputRow, ...]:
+    """The rows of the model's inputs; ends with an error for what does not go together."""
+    rows = cast(list[InputRow], options.sample_shape)
+    names = [row.name for row in rows]
+    if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
+        parser.error("--sample-shape: of several inputs each needs a name of its own")
+    if options.vocabulary and names != [""]:
+        parser.error(
+            "--vocabulary is that of one input without a name: write NAME:SHAPE:VOCABULARY"
+        )
+    if names == [""]:
+        rows = [rows[0]._replace(vocabulary=options.vocabulary)]
+    return tuple(rows)
+
+
 def export_parser() -> argparse.ArgumentParser:
     """Of ``sedge-export MODULE:FUNCTION``."""
     parser = argparse.ArgumentParser(
@@ -133,6 +186,10 @@ def export_parser() -> argparse.ArgumentParser:
         help="largest error of a tensor's gradient beyond torch's own (default %(default)s)",
     )
     parser.add_argument(
+        "--data",
+        help="module:function that returns (x, y): programs are verified on its rows as well",
+    )
+    parser.add_argument(
         "--seed", type=_number, default=0, help="seed of the initial values and test batches"
     )
     return parser
@@ -162,22 +219,28 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metric",
-        choices=sorted(METRICS),
-        help="what is reported besides the loss (default: accuracy for labels, label_accuracy"
-        " for bce_with_logits, loss where the input is the target or the loss is your own,"
-        " otherwise mean_absolute_error)",
+        type=_metric,
+        help=f"what is reported besides the loss: {', '.join(sorted(METRICS))}, or"
+        " module:function:higher (or :lower) from outputs and targets to (B,)"
+        " (default: accuracy for labels, label_accuracy for bce_with_logits, loss where the input is the"
+        " target or the loss is your own, otherwise mean_absolute_error)",
     )
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--sample-shape", type=_row_shape, required=True, help="shape of one input row: 1,28,28"
+        "--sample-shape",
+        type=_input_row,
+        action="append",
+        required=True,
+        help="shape of one input row: 1,28,28. Of several inputs one for each, with the name that forward"
+        " has for it: image:1,28,28; and for integers what they are below: tokens:20:9000",
     )
     parser.add_argument(
         "--vocabulary",
         type=_number,
         default=0,
-        help="inputs are int64 below this (default: float32)",
+        help="inputs are int64 below this (default: float32); of one input without a name",
     )
 
 

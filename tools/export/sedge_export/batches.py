@@ -1,11 +1,13 @@
 """The batches that programs are verified on: random rows like the sample's, or the user's own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Generator, Tensor
 
 from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.parts import InputPart, columns
 
 DRAWN_BATCHES = 4  # of random rows
 
@@ -33,23 +35,24 @@ class Batch:
 
 
 def random_samples(
-    sample: Tensor, target: TensorSpec | None, num_classes: int, batch_size: int, rng: Generator
-) -> Samples:
+    sample: Tensor, target: TensorSpec | None, num_classes: int, batch_size: int, rng: Generator,
+    parts: Sequence[InputPart] = (),
+) -> Samples:  # fmt: skip
     """Random rows whose values are drawn from the sample's, so that indices stay valid.
 
     Every other row is constant in one half: real images are full of equal neighbours, and these are what a
     wrong max pooling gets wrong. A constant float sample is replaced by normally distributed values.
-    Without a target y is x.
+    Without a target y is x. Each of ``parts`` is drawn by itself.
     """
     count = DRAWN_BATCHES * batch_size
-    shape = (count, *sample.shape[1:])
-    pool = sample.reshape(-1)
-    if pool.is_floating_point() and bool((pool == pool[0]).all()):
-        x = torch.randn(shape, generator=rng)
+    if parts:
+        drawn = [
+            _drawn(sample[:, places].reshape(-1, *part.shape), part.dtype == "int64", count, rng)
+            for part, places in columns(parts)
+        ]
+        x = torch.cat([rows.reshape(count, -1) for rows in drawn], 1)
     else:
-        x = pool[torch.randint(pool.numel(), shape, generator=rng)]
-    if x.ndim > 1:
-        x[::2, ..., : x.shape[-1] // 2] = pool[0]
+        x = _drawn(sample, not sample.is_floating_point(), count, rng)
     if target is None:
         y = x
     elif num_classes:
@@ -57,6 +60,19 @@ def random_samples(
     else:
         y = torch.randn((count, *target.shape), generator=rng)
     return Samples(x, y)
+
+
+def _drawn(sample: Tensor, integers: bool, count: int, rng: Generator) -> Tensor:
+    """Random rows (count, ...) of one input."""
+    shape = (count, *sample.shape[1:])
+    pool = sample.reshape(-1)
+    if not integers and bool((pool == pool[0]).all()):
+        x = torch.randn(shape, generator=rng)
+    else:
+        x = pool[torch.randint(pool.numel(), shape, generator=rng)]
+    if x.ndim > 1:
+        x[::2, ..., : x.shape[-1] // 2] = pool[0]
+    return x
 
 
 def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:

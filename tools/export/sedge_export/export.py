@@ -23,7 +23,8 @@ from sedge_export.network import (
     copied,
     random_numbers,
 )
-from sedge_export.objective import Choice, chosen
+from sedge_export.objective import Choice, OwnMetric, chosen
+from sedge_export.several_inputs import Given, one_input, packed
 from sedge_export.source import place, reason
 from sedge_export.step_memory import with_memory
 from sedge_export.survey import survey
@@ -48,13 +49,14 @@ from sedge_protocol.wire.bundle import (
     save,
 )
 from sedge_protocol.wire.objective import Loss, TargetKind
+from sedge_protocol.wire.parts import InputPart
 
 TOLERANCE = 1e-5
 
 
 def export(
     model: nn.Module,
-    sample_input: Tensor,
+    sample_input: Given,
     *,
     batch_size: int,
     name: str,
@@ -62,8 +64,8 @@ def export(
     folder: Path,
     loss: Loss | Rows | None = None,
     target: TensorSpec | TargetKind | None = None,
-    metric: str | None = None,
-    real_data: tuple[Tensor, Tensor] | None = None,
+    metric: str | OwnMetric | None = None,
+    real_data: tuple[Given, Tensor] | None = None,
     tolerance: float = TOLERANCE,
     seed: int = 0,
     dropped: float = 0.0,
@@ -73,12 +75,13 @@ def export(
 ) -> BundleManifest:
     """Write the model's bundle. Returns its manifest.
 
-    ``sample_input`` (B, ...) sets type and shape of a row. ``loss`` is one of
+    ``sample_input`` (B, ...) sets type and shape of a row; a dict of tensors by name is for a model whose
+    ``forward`` takes them by these names, and ``real_data``'s x then is one too. ``loss`` is one of
     ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
     cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
     default a label, or numbers like the outputs; with "none" the input is the target. ``metric`` is one
-    of ``objective.METRICS``. ``real_data`` (x, y), any number of rows, is used for verification in addition
-    to random rows. ``dropped`` (0 to below 1) exports a narrower
+    of ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is used for
+    verification in addition to random rows. ``dropped`` (0 to below 1) exports a narrower
     form, without this share of the channels of every axis: its tensors have the names and the order of the
     whole model's, and are slices of them. ``backends`` are the runtimes that get programs, names of
     ``target.TARGETS``. With ``measure`` the memory of a step is measured in each, which takes a second or
@@ -90,14 +93,17 @@ def export(
     _check_backends(backends)
     if labels and len(labels) != num_classes:
         raise ExportError(f"{len(labels)} labels, expected {num_classes}, one for each class")
-    x = _sample_batch(sample_input, batch_size)
     with _one_reason():
+        model, sample, parts = one_input(model, sample_input)
+        x = _sample_batch(sample, batch_size)
         choice = chosen(num_classes, target, loss, metric)
         form = _form(model, x, choice.rows, num_classes, dropped)
         row = target if isinstance(target, TensorSpec) else _row_target(choice, form, x)
         rng = torch.Generator().manual_seed(seed)
-        samples = random_samples(x, row, num_classes, batch_size, rng)
-        sources = [samples] if real_data is None else [samples, _real(real_data, x, samples.y)]
+        samples = random_samples(x, row, num_classes, batch_size, rng, parts)
+        sources = [samples]
+        if real_data is not None:
+            sources.append(_real(real_data, parts, x, samples.y))
         graphs = _traced(form, x, samples.y[:batch_size])
         lowered: dict[str, dict[str, File]] = {}
         measured: list[Verification] = []
@@ -113,7 +119,7 @@ def export(
     bundle = _bundle(form, lowered, _worst(measured), name, x, row, num_classes, choice, costs)
     if sum(map(len, bundle.files.values())) > MAX_BUNDLE_BYTES:
         raise ExportError(f"bundle {name!r}: programs hold more than {MAX_BUNDLE_BYTES} bytes")
-    named = msgspec.structs.replace(bundle.manifest, labels=tuple(labels))
+    named = msgspec.structs.replace(bundle.manifest, labels=tuple(labels), parts=parts)
     bundle = msgspec.structs.replace(bundle, manifest=named)
     if measure:
         bundle = with_memory(bundle, form.network.theta)
@@ -172,14 +178,23 @@ def _sample_batch(given: object, batch_size: int) -> Tensor:
     return sample[torch.arange(batch_size) % len(sample)]
 
 
-def _real(data: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Samples:
-    for label, found, like in (("x", data[0], x), ("y", data[1], y)):
+def _real(data: tuple[Given, Tensor], parts: Sequence[InputPart], x: Tensor, y: Tensor) -> Samples:
+    given, targets = data
+    if not isinstance(given, Tensor):
+        missing = [part.name for part in parts if part.name not in given]
+        if missing or not parts:
+            names = ", ".join(part.name for part in parts) or "one tensor"
+            raise ExportError(f"real_data: x has {', '.join(given)}, expected {names}")
+        found_parts, given = packed({part.name: given[part.name] for part in parts}, "real_data")
+        if found_parts != tuple(parts):
+            raise ExportError(f"real_data: x has {found_parts}, expected {tuple(parts)}")
+    for label, found, like in (("x", given, x), ("y", targets, y)):
         if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or not len(found):
             raise ExportError(
                 f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
                 f" expected {like.dtype} (N, {', '.join(map(str, like.shape[1:]))})"
             )
-    return Samples(data[0].detach().cpu(), data[1].detach().cpu())
+    return Samples(given.detach().cpu(), targets.detach().cpu())
 
 
 @dataclass(frozen=True)

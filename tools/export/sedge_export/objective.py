@@ -18,6 +18,13 @@ from sedge_protocol.wire.objective import (
 )
 
 
+class OwnMetric(NamedTuple):
+    """A metric of the user's: by name, and as a function of outputs and targets."""
+
+    metric: Metric
+    rows: Rows
+
+
 class Choice(NamedTuple):
     """What a bundle is trained for: by name, for its manifest, and as functions."""
 
@@ -31,33 +38,40 @@ def chosen(
     num_classes: int,
     target: TensorSpec | TargetKind | None,
     loss: Loss | Rows | None,
-    metric: str | None,
+    metric: str | OwnMetric | None,
 ) -> Choice:
     """The choice, with defaults for what is None. Raises ``ExportError`` for what does not go together."""
     kind = target if isinstance(target, str) else default_target(num_classes)
     named = loss if isinstance(loss, Loss) else default_loss(kind) if loss is None else _named(loss)
-    if metric is not None and metric not in METRICS:
+    if isinstance(metric, str) and metric not in METRICS:
         raise ExportError(f"metric: {metric!r}, expected one of {', '.join(METRICS)}")
-    found = default_metric(kind, named) if metric is None else METRICS[metric]
+    own = None
+    if isinstance(metric, OwnMetric):
+        found, own = metric
+    else:
+        found = METRICS[metric] if metric else default_metric(kind, named)
     if wrong := contradiction(kind, num_classes, named, found):
         raise ExportError(wrong)
-    return Choice(
-        kind, named, found, _functions(named, found, None if isinstance(loss, Loss) else loss)
-    )
+    rows = None if isinstance(loss, Loss) else loss
+    return Choice(kind, named, found, _functions(named, found, rows, own))
 
 
-def objective_of(manifest: BundleManifest, own: Rows | None) -> Objective:
-    """A bundle's loss and metric; ``own`` is the user's loss, where the bundle names one."""
-    return _functions(manifest.loss, manifest.metric, own)
+def objective_of(
+    manifest: BundleManifest, own_loss: Rows | None, own_metric: Rows | None
+) -> Objective:
+    """A bundle's loss and metric, with the user's own where the bundle names them."""
+    return _functions(manifest.loss, manifest.metric, own_loss, own_metric)
 
 
-def _functions(loss: Loss, metric: Metric, own: Rows | None) -> Objective:
-    rows = own or row_loss(loss)
+def _functions(
+    loss: Loss, metric: Metric, own_loss: Rows | None, own_metric: Rows | None
+) -> Objective:
+    rows = own_loss or row_loss(loss)
     if rows is None:
         raise ExportError(
             f"loss: {loss.name!r}, expected one of {', '.join(LOSSES)}, or a function"
         )
-    judged = row_metric(metric, rows)
+    judged = own_metric or row_metric(metric, rows)
     if judged is None:
         raise ExportError(f"metric: {metric.name!r}, expected one of {', '.join(METRICS)}")
     return Objective(rows, judged)

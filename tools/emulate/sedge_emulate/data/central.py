@@ -8,6 +8,7 @@ from numpy.random import Generator
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.split import Indices, proportional
 from sedge_protocol.errors import DataError
+from sedge_protocol.wire.parts import arranged
 
 
 def hold_out(
@@ -29,8 +30,9 @@ def hold_out(
 
 
 def _followed_by(dataset: Dataset, other: Dataset) -> Dataset:
+    inputs = arranged(other.inputs, other.parts, dataset.parts, other.name)
     for name, found, wanted in (
-        ("x", other.inputs, dataset.inputs),
+        ("x", inputs, dataset.inputs),
         ("y", other.targets, dataset.targets),
     ):
         if (found.dtype, found.shape[1:]) != (wanted.dtype, wanted.shape[1:]):
@@ -44,6 +46,6 @@ def _followed_by(dataset: Dataset, other: Dataset) -> Dataset:
         )
     return replace(
         dataset,
-        inputs=np.concatenate([dataset.inputs, other.inputs]),
+        inputs=np.concatenate([dataset.inputs, inputs]),
         targets=np.concatenate([dataset.targets, other.targets]),
     )

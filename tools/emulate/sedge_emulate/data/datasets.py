@@ -31,6 +31,7 @@ from sedge_edge.training.examples import Examples, Inputs, require_finite
 from sedge_emulate.data.pfllib import is_pfllib, joined, read_pfllib
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import TargetKind
+from sedge_protocol.wire.parts import InputPart
 
 DATA_VARIABLE = "SEDGE_DATA"
 FILES = (
@@ -55,7 +56,8 @@ class Dataset:
 
     These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing. ``groups`` (N,),
     numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for testing, where the
-    source says it. ``sha256`` stands for all that a split is made of (see shares.py).
+    source says it. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, where the source gives
+    several. ``sha256`` stands for all that a split is made of (see shares.py).
     """
 
     name: str
@@ -65,6 +67,7 @@ class Dataset:
     groups: NDArray[np.int64] | None = None
     tests: NDArray[np.bool_] | None = None
     sha256: str = ""
+    parts: tuple[InputPart, ...] = ()
 
     def __post_init__(self) -> None:
         numbers = self.targets.dtype == np.float32
@@ -132,7 +135,7 @@ def _own(name: str, base: Path) -> Dataset:
         found = _labelled(name, joined([*train, *test]))
         return replace(found, groups=clients, tests=tests)
     own, group = load_grouped(name, base)
-    found = _labelled(name, own)
+    found = replace(_labelled(name, own), parts=own.parts)
     if group is None:
         return found
     return replace(found, groups=np.unique(group, return_inverse=True)[1].astype(np.int64))

@@ -105,14 +105,16 @@ class AutogradTrainer:
 
     def _steps(self, task: Task | MixedTask, stepper: Stepper) -> tuple[Record, list[list[float]]]:
         """All steps of a training. Returns the losses of each of its models."""
-        record, losses = Record(task.training), list[Tensor]()
+        training, losses = task.training, list[Tensor]()
+        record = Record(training)
         batches = list(self._problem.batches(task))
         for batch in batches:
             rows = batch.indices[batch.weights > 0]
             x, y = self._resident.rows(task.examples, rows)
             numbers = torch.from_numpy(noise(task.seed, len(losses), self._problem.noise))
             drawn = x, y, numbers.to(self._device)
-            losses.append(torch.stack(stepper.step(drawn, batch is batches[-1])))
+            rate = training.rate(len(losses), len(batches))
+            losses.append(torch.stack(stepper.step(drawn, rate, batch is batches[-1])))
             record.add(batch)
         return record, torch.stack(losses).t().tolist()
 

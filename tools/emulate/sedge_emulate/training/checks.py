@@ -33,6 +33,7 @@ from sedge_export.network import Network, copied
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.parts import columns
 from sedge_protocol.wire.update import Metrics
 
 # |difference| / |change| of a tensor, both L2, that any trainer may have. Summation orders differ by 1e-6
@@ -225,6 +226,9 @@ def drawn(problem: Problem, rows: int, rng: np.random.Generator) -> Inputs:
         return rng.integers(0, 2, shape)
     x = rng.standard_normal(shape, np.float32)
     x[::2, ..., : x.shape[-1] // 2] = -0.5
+    for part, places in columns(problem.parts):
+        if part.dtype == "int64":
+            x[:, places] = rng.integers(0, 2, (rows, part.size))
     return x
 
 

@@ -25,6 +25,7 @@ from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import Bundle, TensorSpec
+from sedge_protocol.wire.parts import InputPart
 
 AUTO = "auto"
 NAMES = ("autograd", "vectorised", "onnx")
@@ -42,20 +43,22 @@ def open_trainer(
     device: str = "cpu",
     bundle: Bundle | None = None,
     shuffles: Permutations = permutations,
+    parts: tuple[InputPart, ...] = (),
 ) -> FleetTrainer:
     """A trainer that has passed its checks: the named one, or the rule's.
 
-    ``input`` and ``target`` are a row's types and shapes; ``bundle`` the model's programs, for "onnx". The
-    number of threads is torch's present one; several processes of one thread are faster than one process of
-    several. Raises ``ConfigError`` for a name, device or precision that is none or cannot train this model,
-    ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
+    ``input`` and ``target`` are a row's types and shapes, ``parts`` the inputs in it, if there are several;
+    ``bundle`` the model's programs, for "onnx". The number of threads is torch's present one; several
+    processes of one thread are faster than one process of several. Raises ``ConfigError`` for a name,
+    device or precision that is none or cannot train this model, ``Wrong`` when the trainer fails its
+    checks, ``ExportError`` for a model that no device can train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
     where = _device(device)
     if precision != "fp32" and where.type == "cpu":
         raise ConfigError("trainer.precision", precision, "fp32 on a CPU")
-    problem = Problem(module, objective, batch_size, input, target, shuffles)
+    problem = Problem(module, objective, batch_size, input, target, shuffles, parts)
     programs = bundle is not None and shuffles is permutations
     chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
     try:

@@ -12,6 +12,7 @@ from sedge_edge.training.batches import Batch, Permutations, batches, permutatio
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_export.network import Network, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.parts import InputPart
 
 LABELS = TensorSpec("int64", ())
 
@@ -20,7 +21,8 @@ LABELS = TensorSpec("int64", ())
 class Problem:
     """A model for rows of the shape and type of ``input``, trained in batches of ``batch_size``.
 
-    ``target`` is a row of y, None where that is the input.
+    ``target`` is a row of y, None where that is the input; ``parts`` is what an input holds, where it is
+    several.
     """
 
     module: nn.Module
@@ -29,6 +31,7 @@ class Problem:
     input: TensorSpec
     target: TensorSpec | None = LABELS
     shuffles: Permutations = permutations
+    parts: tuple[InputPart, ...] = ()
 
     @cached_property
     def network(self) -> Network:

@@ -20,6 +20,7 @@ from sedge_edge.backends.repeat import repeatable
 from sedge_edge.backends.rows import Objective, Rows
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
+from sedge_edge.training.optimizers import Rate
 from sedge_edge.training.steppers import Differentiated, Model
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
@@ -36,6 +37,7 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
 from sedge_export.network import BATCH_NORMS, Network, copied
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
 # Devices at once at most: on a CPU more only spill its cache.
@@ -132,9 +134,15 @@ class VectorisedTrainer:
                 if tasks[0].gradient and block.ending(step):
                     gradient = 1 * found.gradient
                     model.clear(gradient)
-                model.advance(found)
+                model.advance(found, self._rates(recipe, block.steps, step))
             ends.add(cast(Tensor, model.theta), found.loss, cast(Tensor | None, gradient))
         return ends
+
+    def _rates(self, recipe: Training, counts: Sequence[int], step: int) -> Rate:
+        """The learning rate of a step at each place, (width, 1); of places that have ended, their last."""
+        counts = [*counts, *[counts[0]] * (self.width - len(counts))]
+        rates = [[recipe.rate(min(step, count), count)] for count in counts]
+        return cast(Rate, torch.from_numpy(np.array(rates)).to(self._device))
 
     def _noise(self, tasks: Sequence[Task], step: int) -> list[Tensor]:
         """The random numbers (width, K) of a step, if it takes any; none for empty places."""

@@ -274,7 +274,7 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
     place_frozen(module, bundle)
     return open_trainer(
         module,
-        objective_of(manifest, setup.model.own_loss()),
+        objective_of(manifest, setup.model.own_loss(), setup.model.own_metric()),
         manifest.batch_size,
         manifest.input,
         manifest.target,
@@ -283,6 +283,7 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
         device=setup.trainer.device,
         bundle=bundle,
         shuffles=setup.shuffles,
+        parts=manifest.parts,
     )
 
 

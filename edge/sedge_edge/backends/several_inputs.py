@@ -1,0 +1,30 @@
+"""A torch module of several named inputs, called with one packed row (``sedge_protocol.wire.parts``).
+
+Its tensors keep their names: the module stays what it is, and a hook in front of its forward pass takes the
+rows apart.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sedge_protocol.wire.parts import InputPart
+
+
+def take_apart(module: nn.Module, parts: Sequence[InputPart]) -> None:
+    """From now on the module takes x (B, K), and its ``forward`` the parts by their names."""
+    module.register_forward_pre_hook(partial(_apart, tuple(parts)), with_kwargs=True)
+
+
+def _apart(
+    parts: tuple[InputPart, ...], _module: nn.Module, inputs: tuple[Tensor], _named: Any
+) -> tuple[tuple[()], dict[str, Tensor]]:
+    pieces = torch.split(inputs[0], [part.size for part in parts], dim=1)
+    found: dict[str, Tensor] = {}
+    for part, piece in zip(parts, pieces, strict=True):
+        shaped = piece.reshape(len(piece), *part.shape)
+        found[part.name] = shaped.to(torch.int64) if part.dtype == "int64" else shaped
+    return (), found

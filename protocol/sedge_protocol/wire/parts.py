@@ -1,0 +1,87 @@
+"""Several named inputs of a model as one float32 row: a program takes one input, whatever its model takes.
+
+The parts lie one after the other, each in C order. Integers travel as float32, which is exact up to 2^24 in
+magnitude; larger ones are refused.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import DataError
+
+# Rows of one input (N, ...), or packed ones (N, K).
+Rows: TypeAlias = NDArray[np.float32 | np.int64]
+# float32 holds every integer up to this magnitude.
+MAX_INTEGER = 2**24
+
+
+class InputPart(msgspec.Struct, frozen=True):
+    """One input: its name, and the element type (numpy's name) and shape of one row of it."""
+
+    name: str
+    dtype: Literal["float32", "int64"]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its numbers in a row."""
+        return math.prod(self.shape)
+
+
+def columns(parts: Sequence[InputPart]) -> Iterator[tuple[InputPart, slice]]:
+    """Each part with its places in a row."""
+    start = 0
+    for part in parts:
+        yield part, slice(start, start + part.size)
+        start += part.size
+
+
+def pack(
+    arrays: Mapping[str, Rows], where: str
+) -> tuple[tuple[InputPart, ...], NDArray[np.float32]]:
+    """The parts (N, ...) in their order, and all as rows (N, K). Raises ``DataError``, naming the array."""
+    count, parts = len(next(iter(arrays.values()))), list[InputPart]()
+    for name, array in arrays.items():
+        if len(array) != count:
+            raise DataError(f"{where}: {name} has {len(array)} rows, expected {count} as the first")
+        integers = array.dtype.kind == "i"
+        if integers and np.abs(array).max(initial=0) > MAX_INTEGER:
+            largest = np.abs(array).max()
+            raise DataError(f"{where}: {name} holds {largest}, expected at most {MAX_INTEGER}")
+        parts.append(InputPart(name, "int64" if integers else "float32", array.shape[1:]))
+    flat = [
+        array.reshape(count, part.size) for array, part in zip(arrays.values(), parts, strict=True)
+    ]
+    return tuple(parts), np.concatenate(flat, axis=1, dtype=np.float32, casting="same_kind")
+
+
+def unpack(rows: Rows, parts: Sequence[InputPart]) -> dict[str, Rows]:
+    """The parts (N, ...) of rows (N, K) by name."""
+    return {
+        part.name: rows[:, places].reshape(-1, *part.shape).astype(part.dtype)
+        for part, places in columns(parts)
+    }
+
+
+def arranged(
+    rows: Rows, found: Sequence[InputPart], wanted: Sequence[InputPart], where: str
+) -> Rows:
+    """Rows (N, K) of some parts in the order in which a model takes them. Raises ``DataError``."""
+    if tuple(found) == tuple(wanted):
+        return rows
+    held = {part.name: part for part in found}
+    for part in wanted:
+        if held.get(part.name) != part:
+            raise DataError(f"{where}: found {_words(found)}, the model takes {_words(wanted)}")
+    given = unpack(rows, found)
+    return pack({part.name: given[part.name] for part in wanted}, where)[1]
+
+
+def _words(parts: Sequence[InputPart]) -> str:
+    named = (f"{part.name} {part.dtype} {part.shape}" for part in parts)
+    return ", ".join(named) or "one input without a name"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sedge_export import export
 from sedge_export.loop import LOOP
 from sedge_export.trace import trace
+from sedge_protocol.errors import ExportError
 from sedge_protocol.wire.bundle import BundleManifest
 
 torch.set_num_threads(1)
@@ -81,6 +82,12 @@ def test_projected_states_are_not_a_loop() -> None:
 
     graph = trace(outputs, [torch.randn(2, BATCH, INPUTS)])
     assert not graph.graph.find_nodes(op="call_function", target=LOOP)
+
+
+def test_a_sequence_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sedge_export.lowering.loops.MAX_STEPS", 5)
+    with pytest.raises(ExportError, match="6 steps of gru, expected at most 5"):
+        exported(6, tmp_path)
 
 
 class Last(nn.Module):

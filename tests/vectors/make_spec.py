@@ -31,9 +31,8 @@ ABOUT = (
     "error_feedback: T9 to T11, round after round: change is trained - start, coded the coded vector, owed "
     "what is kept after it. replay: 3.6, the verdicts on control frames (incarnation, seq) in turn. "
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
-    "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, ONNX "
-    "models to accept or to refuse. versions: 9.2, a "
-    "base, a step and the model that they make."
+    "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, B15, "
+    "ONNX models to accept or to refuse. versions: 9.2, a base, a step and the model that they make."
 )
 Events = list[dict[str, Any]]
 

@@ -10,6 +10,8 @@ from sedge_export.graph import BOOL, Graph, Value
 from sedge_export.loop import LOOP, traced_step
 from sedge_export.lowering.table import lowers
 from sedge_export.lowering.to_onnx import lowered
+from sedge_protocol.errors import ExportError
+from sedge_protocol.wire.scan import MAX_STEPS
 
 
 @lowers(LOOP)
@@ -22,6 +24,8 @@ def scan(
     The last sequence is a constant that no step uses: it says how many there are (rule B15).
     """
     count = sequences[0].shape[0]
+    if count > MAX_STEPS:
+        raise ExportError(f"{count} steps of {step}, expected at most {MAX_STEPS}")
     shapes = [*(each.shape for each in states), *(each.shape[1:] for each in sequences)]
     traced = traced_step(step, len(states), shapes, [each.shape for each in constants])
     body = Graph(graph)

@@ -128,6 +128,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "sedge_export.step_memory": ("tests/export/test_export_cli.py", "the figures it prints"),
     "sedge_export.arguments": ("tests/export/test_export_cli.py", "the command"),
+    "sedge_protocol.wire.scan": (
+        "tests/protocol/wire/test_program.py",
+        "with the program around it",
+    ),
     "sedge_protocol.wire.effects": ("tests/edge/test_runtime.py", "records without a line of code"),
     "sedge_protocol.host.onnx_runtime": (
         "tests/edge/backends/test_onnx_runtime.py",

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from sedge_export.executorch import convolution, normalization, pooling
+from sedge_export.executorch.loops import short_loop
 from sedge_export.executorch.pointwise import empty, gelu, threshold_backward
 from sedge_export.executorch.products import addmm, mm, vector_norm
 from sedge_export.executorch.table import RULES
+from sedge_export.loop import LOOP
 from sedge_protocol.errors import ExportError
 
 torch.set_num_threads(1)
@@ -188,6 +190,15 @@ def test_products() -> None:
     same([addmm(bias, x, y, 2, 0.5)], [aten.addmm(bias, x, y, beta=2, alpha=0.5)])
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops(reverse: bool) -> None:
+    a, first, weights = random(5, 2, 3), random(2, 3, seed=1), random(3, 3, seed=2)
+    arguments = ("rnn_tanh", [first], [a], [weights], reverse)
+    same(short_loop(*arguments), LOOP(*arguments))
+    with pytest.raises(ExportError, match=r"33 steps of rnn_tanh, expected at most 32: .*onnxrun"):
+        short_loop("rnn_tanh", [first], [random(33, 2, 3)], [weights], reverse)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize(("dim", "keep"), [(None, False), ([1], True)])
 def test_vector_norm(order: int, dim: list[int] | None, keep: bool) -> None:
@@ -232,6 +243,6 @@ def test_every_rule_has_a_test_here() -> None:
         aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
         aten.threshold_backward.default, aten.gelu.default, aten.linalg_vector_norm.default,
         aten.empty_permuted.default,
-        aten.view.default, aten._unsafe_view.default,
+        aten.view.default, aten._unsafe_view.default, LOOP,
     }  # fmt: skip
     assert set(RULES) == tested

@@ -202,6 +202,13 @@ REPLACED: dict[str, tuple[Function, nn.Module]] = {
     "own function": (own_function, conv()),
     "own batch norm": (lambda a, x: a(x), nn.Sequential(conv(), Doubled(4))),
 }  # fmt: skip
+
+
+def begun(x: Tensor, count: int) -> Tensor:
+    """First states (count, B, 5) that depend on x (B, T, 8)."""
+    return torch.stack([x[:, 0, at : at + 5] for at in range(count)])
+
+
 SEQUENCES = [
     nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
     nn.TransformerEncoderLayer(
@@ -209,6 +216,18 @@ SEQUENCES = [
     ),
     Lambda(lambda a, x: a(x)[0][:, -1], nn.GRU(8, 5, batch_first=True)),
     Lambda(lambda a, x: a(x)[0], nn.LSTM(8, 5, batch_first=True)),
+    Lambda(lambda a, x: a(x)[0], nn.RNN(8, 5, 2, bias=False, batch_first=True, bidirectional=True)),
+    Lambda(
+        lambda a, x: a(x.transpose(0, 1), begun(x, 4))[1].transpose(0, 1),
+        nn.GRU(8, 5, 2, bidirectional=True),
+    ),
+    Lambda(
+        lambda a, x: torch.cat(list(a(x.transpose(0, 1), (begun(x, 2), begun(x, 2).tanh()))[1]), 2)[
+            0
+        ],
+        nn.LSTM(8, 5, bidirectional=True, bias=False),
+    ),
+    Lambda(lambda a, x: a(x)[0], nn.RNN(8, 5, nonlinearity="relu", batch_first=True)),
 ]
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "convolutions of a few channels": lambda: convolutions(3),

@@ -1,4 +1,4 @@
-"""A second reader of ONNX programs, written from B13: every field by its table, and the limits."""
+"""A second reader of ONNX programs, from B13 and B15: every field by its table, limits, and loops."""
 
 import math
 import re
@@ -18,7 +18,8 @@ OPSET: Table = {1: "text", 2: "number"}
 GRAPH: Table = {1: "node*", 2: "text", 5: "tensor*", 11: "value*", 12: "value*"}
 NODE: Table = {1: "text*", 2: "text*", 3: "text", 4: "text", 5: "attribute*", 7: "text"}
 ATTRIBUTE: Table = {
-    1: "text", 2: "f", 3: "number", 4: "text", 5: "tensor", 7: "f*", 8: "number*", 20: "number",
+    1: "text", 2: "f", 3: "number", 4: "text", 5: "tensor", 6: "graph", 7: "f*", 8: "number*",
+    20: "number",
 }  # fmt: skip
 TENSOR: Table = {1: "number*", 2: "number", 4: "text", 5: "text", 7: "text", 8: "text", 9: "text"}
 VALUE: Table = {1: "text", 2: "type"}
@@ -26,6 +27,19 @@ TYPE: Table = {1: "tensor_type"}
 TENSOR_TYPE: Table = {1: "number", 2: "shape"}
 SHAPE: Table = {1: "dim*"}
 DIM: Table = {1: "number"}
+
+
+OF_A_SCAN = {b"body", b"num_scan_inputs", b"scan_input_directions", b"scan_output_directions"}
+
+
+class Names:
+    """What a graph defines, its constants' extents, and its nodes: operator, inputs, attributes."""
+
+    def __init__(self) -> None:
+        self.defined: list[bytes] = []
+        self.inputs = 0
+        self.extents: dict[bytes, list[int]] = {}
+        self.nodes: list[tuple[bytes, list[bytes], list[dict[int, int | bytes]]]] = []
 
 
 class Broken(Exception):
@@ -90,37 +104,75 @@ def program(data: bytes) -> bool:
     return True
 
 
-def graph(data: bytes) -> None:
+def graph(data: bytes, around: Names | None = None) -> None:
+    here = Names()
     constants = nodes = 0
     for number, value in fields(data, GRAPH):
         if number == 1:
             nodes += 1
-            constants += node(inside(value))
+            constants += node(inside(value), here)
         elif number == 5:
-            constants += tensor(inside(value))
+            constants += tensor(inside(value), here)
         elif number in (11, 12):
-            declared(inside(value))
+            name = declared(inside(value))
+            if number == 11:
+                here.inputs += 1
+                here.defined.append(name)
     must(nodes <= 25_000 and constants <= 64 * 2**20, "limits")
+    if around is not None:
+        must(not any(kind == b"Scan" for kind, _, _ in here.nodes), "a Scan within a Scan")
+        must(len(here.defined) == len(set(here.defined)), "a name defined twice")
+        must(not set(here.defined) & set(around.defined), "a name defined again")
+        known = {b"", *here.defined, *around.defined}
+        must(all(known >= set(read) for _, read, _ in here.nodes), "a name from nowhere")
+        must(here.inputs == len(around.nodes[-1][1]), "the body's inputs")
+        return
+    for kind, read, attributes in here.nodes:
+        if kind == b"Scan":
+            loop(read, attributes, here)
 
 
-def node(data: bytes) -> int:
+def loop(read: list[bytes], attributes: list[dict[int, int | bytes]], here: Names) -> None:
+    """B15."""
+    held = {inside(one.get(1, b"")): one for one in attributes}
+    must(len(held) == len(attributes) and set(held) <= OF_A_SCAN, "a Scan's attributes")
+    must(all(6 not in one for name, one in held.items() if name != b"body"), "a graph elsewhere")
+    last = read[-1] if read else b""
+    must(here.defined.count(last) == 1 and bool(here.extents.get(last)), "a Scan's end")
+    must(1 <= here.extents[last][0] <= 16384, "a Scan's steps")
+    sequences = held.get(b"num_scan_inputs", {}).get(3, 0)
+    must(isinstance(sequences, int) and 1 <= sequences <= len(read), "a sequence")
+    outer = Names()
+    outer.defined, outer.nodes = here.defined, [(b"Scan", read, attributes)]
+    graph(inside(held[b"body"][6]), outer)
+
+
+def node(data: bytes, here: Names) -> int:
     """The bytes of a node's constants."""
     constants, operator, domain = 0, b"", b""
+    read, attributes = list[bytes](), list[dict[int, int | bytes]]()
     for number, value in fields(data, NODE):
-        if number == 4:
+        if number == 1:
+            read.append(inside(value))
+        elif number == 2 and value:
+            here.defined.append(inside(value))
+        elif number == 4:
             operator = inside(value)
         elif number == 7:
             domain = inside(value)
         elif number == 5:
-            held = one(inside(value), ATTRIBUTE)
+            held = dict(fields(inside(value), ATTRIBUTE))
+            attributes.append(held)
             constants += tensor(inside(held[5])) if 5 in held else 0
     must(operator.decode() in OPERATORS and domain == b"", "operator")
+    must(operator == b"Scan" or all(6 not in one for one in attributes), "a subgraph")
+    here.nodes.append((operator, read, attributes))
     return constants
 
 
-def tensor(data: bytes) -> int:
+def tensor(data: bytes, here: Names | None = None) -> int:
     """The bytes of a constant, by its dims and its type."""
-    dims, kind = list[int](), 0
+    dims, kind, name = list[int](), 0, b""
     for number, value in fields(data, TENSOR):
         if number == 1 and isinstance(value, int):
             dims.append(value)
@@ -131,13 +183,18 @@ def tensor(data: bytes) -> int:
                 dims.append(extent)
         elif number == 2 and isinstance(value, int):
             kind = value
+        elif number == 8:
+            name = inside(value)
+    if here is not None:
+        here.defined.append(name)
+        here.extents[name] = dims
     must(kind in BYTES, "element type")
     must(len(dims) <= 16, "rank")
     return math.prod(dims) * BYTES[kind]
 
 
-def declared(data: bytes) -> None:
-    """An input or output has a fixed shape."""
+def declared(data: bytes) -> bytes:
+    """The name of an input or output, which has a fixed shape."""
     value = one(data, VALUE)
     found = one(inside(one(inside(value[2]), TYPE)[1]), TENSOR_TYPE)
     must(found.get(1) in BYTES, "element type")
@@ -145,3 +202,4 @@ def declared(data: bytes) -> None:
     must(None not in dims, "a fixed shape")
     must(len(dims) <= 16, "rank")
     must(math.prod(dim for dim in dims if isinstance(dim, int)) <= 2**28, "elements")
+    return inside(value.get(1, b""))

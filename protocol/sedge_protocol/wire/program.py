@@ -3,7 +3,8 @@
 A bundle is untrusted input, and an ONNX file can do more than compute. A tensor may name a file or an
 address to be read in its place, metadata may set options of the runtime, an operator may come from a
 library, and a loop need not end. So this module lists every field that is allowed and refuses all others.
-No listed field holds a graph, so nothing nests any deeper.
+A graph within the graph is allowed in one place, as the body of a Scan. It holds no other Scan, and a
+constant of the program says how often it runs.
 
 The size of intermediate results is not checked here, because only the operators determine it. The device
 limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing limits the time
@@ -17,11 +18,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT, Field, fields, numbers
+from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT, Field, fields, numbers, text
+from sedge_protocol.wire.scan import SCAN, Names, Node, body_of, check_body
 
 # Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on.
 OPSET = 20
-# Every operator that the exporter writes. All are ONNX's own; none has a subgraph or reaches outside.
+# Every operator that the exporter writes. All are ONNX's own; none reaches outside, and one has a body.
 OPERATORS = frozenset(
     [
         "Abs",
@@ -78,6 +80,7 @@ OPERATORS = frozenset(
         "Relu",
         "Reshape",
         "Round",
+        "Scan",
         "ScatterElements",
         "ScatterND",
         "Sigmoid",
@@ -157,11 +160,12 @@ _ATTRIBUTE = _Message(
         3: ("i", _INTEGER),
         4: ("s", _STRING),
         5: ("t", _STRING),
+        6: ("g", _STRING),
         7: ("floats*", _FLOATS),
         8: ("ints*", _INTEGERS),
         20: ("type", _INTEGER),
     },
-    {6: "g", 10: "tensors", 11: "graphs", 22: "sparse_tensor", 23: "sparse_tensors"},
+    {10: "tensors", 11: "graphs", 22: "sparse_tensor", 23: "sparse_tensors"},
 )
 _TENSOR = _Message(
     {
@@ -206,43 +210,74 @@ class _Check:
 
     def _opset(self, data: memoryview, where: str) -> None:
         held = self._held(_OPSET_ID, data, where)
-        domain, version = _text(held["domain"].data), held["version"].value
+        domain, version = text(held["domain"].data), held["version"].value
         if domain or version != OPSET:
             raise CodecError(f"{where}: {domain!r} {version}, expected '' {OPSET}")
 
     def _graph(self, data: memoryview, where: str) -> None:
-        checks = {
-            "node": self._node,
-            "initializer": self._constant,
-            "input": self._declared,
-            "output": self._declared,
-        }
-        for name, field, place in self._read(_GRAPH, data, where):
-            if name in checks:
-                checks[name](field.data, place)
+        graph = self._named(data, where)
+        for node in graph.nodes:
+            if node.operator == SCAN:
+                body = self._named(body_of(node, graph), f"{node.where}.body")
+                check_body(body, node, graph)
 
-    def _node(self, data: memoryview, where: str) -> None:
+    def _named(self, data: memoryview, where: str) -> Names:
+        """A graph, without the bodies of its nodes."""
+        graph = Names()
+        for name, field, place in self._read(_GRAPH, data, where):
+            if name == "node":
+                graph.nodes.append(self._node(field.data, place))
+                graph.defined.update(filter(None, graph.nodes[-1].outputs))
+            elif name == "initializer":
+                label, extents = self._constant(field.data, place)
+                graph.constants[label] = extents
+                graph.defined[label] += 1
+            elif name == "input":
+                graph.inputs.append(self._declared(field.data, place))
+                graph.defined[graph.inputs[-1]] += 1
+            elif name == "output":
+                self._declared(field.data, place)
+        return graph
+
+    def _node(self, data: memoryview, where: str) -> Node:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise CodecError(f"{where}: expected at most {MAX_NODES} nodes")
         operator = domain = ""
+        inputs: list[bytes] = []
+        outputs: list[bytes] = []
+        attributes: list[dict[str, Field]] = []
         for name, field, place in self._read(_NODE, data, where):
             if name == "op_type":
-                operator = _text(field.data)
+                operator = text(field.data)
             elif name == "domain":
-                domain = _text(field.data)
+                domain = text(field.data)
+            elif name == "input":
+                inputs.append(bytes(field.data))
+            elif name == "output":
+                outputs.append(bytes(field.data))
             elif name == "attribute":
-                self._attribute(field.data, place)
+                attributes.append(self._attribute(field.data, place))
         if domain or operator not in OPERATORS:
             found = f"{domain}.{operator}" if domain else operator
             raise CodecError(f"{where}: operator {found!r} is not one that programs may use")
+        for index, attribute in enumerate(attributes):
+            if "g" in attribute and operator != SCAN:
+                raise CodecError(f"{where}.attribute[{index}]: g is not allowed in a program")
+        return Node(where, operator, inputs, outputs, attributes)
 
-    def _attribute(self, data: memoryview, where: str) -> None:
+    def _attribute(self, data: memoryview, where: str) -> dict[str, Field]:
+        """The fields of an attribute, the last of those that repeat; a missing one reads as empty."""
+        held: dict[str, Field] = defaultdict(lambda: _NOTHING)
         for name, field, place in self._read(_ATTRIBUTE, data, where):
+            held[name] = field
             if name == "t":
                 self._constant(field.data, place)
+        return held
 
-    def _constant(self, data: memoryview, where: str) -> None:
+    def _constant(self, data: memoryview, where: str) -> tuple[bytes, list[int]]:
+        """A tensor's name and extents."""
+        label = b""
         dims: list[int] = []
         kind = 0
         for name, field, place in self._read(_TENSOR, data, where):
@@ -251,12 +286,15 @@ class _Check:
                 _require_rank(dims, place)
             elif name == "data_type":
                 kind = field.value
+            elif name == "name":
+                label = bytes(field.data)
         self._constant_bytes += math.prod(dims) * _element_bytes(kind, where)
         if self._constant_bytes > MAX_CONSTANT_BYTES:
             raise CodecError(f"{where}: expected at most {MAX_CONSTANT_BYTES} bytes of constants")
+        return label, dims
 
-    def _declared(self, data: memoryview, where: str) -> None:
-        """An input or output: a tensor of a fixed shape."""
+    def _declared(self, data: memoryview, where: str) -> bytes:
+        """The name of an input or output: a tensor of a fixed shape."""
         value = self._held(_VALUE, data, where)
         tensor = self._held(_TYPE, value["type"].data, where)["tensor_type"]
         found = self._held(_TENSOR_TYPE, tensor.data, where)
@@ -270,6 +308,7 @@ class _Check:
             _require_rank(dims, place)
         if math.prod(dims) > MAX_ELEMENTS:
             raise CodecError(f"{where}: shape {dims}, expected at most {MAX_ELEMENTS} elements")
+        return bytes(value["name"].data)
 
     def _held(self, message: _Message, data: memoryview, where: str) -> dict[str, Field]:
         """The fields of a message in which none may repeat; a missing one reads as empty."""
@@ -326,8 +365,3 @@ def _element_bytes(kind: int, where: str) -> int:
 def _require_rank(dims: list[int], where: str) -> None:
     if len(dims) > MAX_RANK:
         raise CodecError(f"{where}: expected at most {MAX_RANK} dimensions")
-
-
-def _text(data: memoryview) -> str:
-    """A name as text for an error message, whatever its bytes are."""
-    return bytes(data[:100]).decode("ascii", "backslashreplace")

@@ -69,6 +69,11 @@ def numbers(packed: memoryview) -> Iterator[int]:
         yield value
 
 
+def text(data: memoryview | bytes) -> str:
+    """A name as text for an error message, whatever its bytes are."""
+    return bytes(data[:100]).decode("ascii", "backslashreplace")
+
+
 def _encoded(number: int) -> bytes:
     """An unsigned number as a varint."""
     made = bytearray()

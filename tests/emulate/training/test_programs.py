@@ -50,6 +50,13 @@ def test_the_batched_trainers_agree_with_it(exported: tuple[Problem, Bundle]) ->
         assert end.steps == device.steps
 
 
+def test_a_recurrent_layer(tmp_path: Path) -> None:
+    of = problem("recurrent")
+    trainer = OnnxFleet(of, "fp32", bundle_of(of, tmp_path))
+    trainings.check_like_torch(trainer, of, PULLED, 2e-4)
+    trainings.check_evaluation(trainer, of)
+
+
 @pytest.mark.parametrize("model", ["cnn", "batchnorm"])
 def test_frozen_anchored_gradient_and_mixed(model: str, tmp_path: Path) -> None:
     of = problem(model)

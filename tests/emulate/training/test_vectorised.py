@@ -20,7 +20,7 @@ def opened(of: Problem, width: int = 2) -> VectorisedTrainer:
     return VectorisedTrainer(of, "fp32", CPU, width)
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm", "recurrent"])
 @pytest.mark.parametrize("training", [PLAIN, PULLED], ids=["plain", "pulled"])
 def test_the_numbers_are_torchs(model: str, training: Training) -> None:
     of = problem(model)

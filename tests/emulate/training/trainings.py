@@ -57,12 +57,26 @@ def small_resnet(norm: Callable[[int], nn.Module]) -> nn.Module:
     return model
 
 
+class Recurrent(nn.Module):
+    """The mean over the steps of a GRU that reads rows (T, F) both ways, and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(8, 6, batch_first=True, bidirectional=True)
+        self.classifier = nn.Linear(12, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.classifier(self.layer(x)[0].mean(1))
+        return found
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (1, 8, 8)),
     "cnn": (cnn, (2, 9, 9)),
     "avgcnn": (lambda: avgcnn(classes=CLASSES), (1, 28, 28)),
     "groupnorm": (lambda: small_resnet(lambda c: nn.GroupNorm(2, c)), (2, 8, 8)),
     "batchnorm": (lambda: small_resnet(lambda c: nn.BatchNorm2d(c, momentum=0.2)), (2, 8, 8)),
+    "recurrent": (Recurrent, (7, 8)),
 }
 
 

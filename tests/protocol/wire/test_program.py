@@ -9,13 +9,42 @@ import numpy as np
 import onnx
 import pytest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, ModelProto, TensorProto, defs, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    defs,
+    helper,
+    numpy_helper,
+)
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire import program
 from sedge_protocol.wire.program import OPERATORS, OPSET, check_program
+from sedge_protocol.wire.scan import SCAN
 
 ROOT = Path(__file__).parents[3]
+
+
+def scan(*outputs: str) -> NodeProto:
+    """The running sums of x, and each of them times "factor", a name of the graph around the body."""
+    inputs = [("total", TensorProto.FLOAT), ("each", TensorProto.FLOAT), ("at", TensorProto.BOOL)]
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["total", "each"], ["next"]),
+            helper.make_node("Mul", ["next", "factor"], ["kept"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(name, kind, []) for name, kind in inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("next", "kept")],
+    )
+    return helper.make_node(
+        "Scan", ["factor", "x", "steps"], outputs or ["last", "sums"], body=body, num_scan_inputs=2,
+        scan_input_directions=[0, 0], scan_output_directions=[0],
+    )  # fmt: skip
 
 
 def model() -> ModelProto:
@@ -27,6 +56,7 @@ def model() -> ModelProto:
         helper.make_node("LeakyRelu", ["sum"], ["rectified"], alpha=0.5),
         helper.make_node("Pad", ["rectified", "none"], ["padded"], mode="constant"),
         helper.make_node("Transpose", ["padded"], ["y"], perm=[0]),
+        scan(),
     ]
     graph = helper.make_graph(
         nodes,
@@ -36,6 +66,8 @@ def model() -> ModelProto:
         [
             numpy_helper.from_array(np.array([2]), "shape"),
             helper.make_tensor("none", TensorProto.INT64, [2], [0, 0]),
+            numpy_helper.from_array(np.array(2, np.float32), "factor"),
+            numpy_helper.from_array(np.zeros(2, np.bool_), "steps"),
         ],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
@@ -96,14 +128,28 @@ def dims(*extents: int) -> Callable[[ModelProto], None]:
     return lambda m: m.graph.initializer[0].dims.extend(extents)
 
 
+def output_of(name: str, *extents: int | str | None) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, extents)
+
+
 def output(*extents: int | str | None) -> Callable[[ModelProto], None]:
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, extents)
-    return lambda m: m.graph.output[0].CopyFrom(made)
+    return lambda m: m.graph.output[0].CopyFrom(output_of("y", *extents))
 
 
 def metadata(m: ModelProto) -> None:
     """With ORT_LOAD_CONFIG_FROM_MODEL onnxruntime takes its options from here."""
     m.metadata_props.add(key="ort_config", value="{}")
+
+
+def body(change: Callable[[GraphProto], object]) -> Callable[[ModelProto], object]:
+    """A change of the Scan's body."""
+    return lambda m: change(m.graph.node[5].attribute[0].g)
+
+
+def steps(*extents: int) -> Callable[[ModelProto], None]:
+    """How often the Scan runs; next to an extent of 0 a large one takes no memory."""
+    flags = TensorProto(name="steps", data_type=TensorProto.BOOL, dims=extents)
+    return lambda m: m.graph.initializer[3].CopyFrom(flags)
 
 
 MAX_NODES, MAX_FIELDS = 50, 3000
@@ -131,13 +177,13 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "a sparse tensor": (in_a_sparse_tensor, f"model.graph: sparse_initializer {NOT_ALLOWED}"),
     "a sparse attribute": (in_a_sparse_attribute, f"sparse_tensor {NOT_ALLOWED}"),
     "a list of tensors": (in_a_list_of_tensors, f"tensors {NOT_ALLOWED}"),
-    "a subgraph": (in_a_subgraph, rf"node\[5\].attribute\[0\]: g {NOT_ALLOWED}"),
+    "a subgraph": (in_a_subgraph, rf"node\[6\].attribute\[0\]: g {NOT_ALLOWED}"),
     "a function": (in_a_function, f"model: functions {NOT_ALLOWED}"),
     "training": (in_training_info, f"model: training_info {NOT_ALLOWED}"),
     "metadata": (metadata, f"model: metadata_props {NOT_ALLOWED}"),
     "an operator": (
         lambda m: m.graph.node.append(helper.make_node("RandomUniform", [], ["z"], shape=[2])),
-        r"model.graph.node\[5\]: operator 'RandomUniform' is not one that programs may use",
+        r"model.graph.node\[6\]: operator 'RandomUniform' is not one that programs may use",
     ),
     "another domain": (
         lambda m: setattr(m.graph.node[1], "domain", "com.microsoft"),
@@ -168,6 +214,79 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "an output": (output(2**14, 2**15), r"output\[0\]: shape \[16384, 32768\], expected at most"),
     "an output's rank": (output(*[1] * 17), r"dim\[16\]: expected at most 16 dimensions"),
+    "a Scan within a Scan": (
+        body(lambda g: g.node.append(scan("within", "too"))),
+        r"node\[5\].body.node\[2\]: a Scan within a Scan is not allowed",
+    ),
+    "a subgraph within a Scan": (
+        body(lambda g: g.node.append(helper.make_node("Add", ["at"], ["z"], body=model().graph))),
+        rf"body.node\[2\].attribute\[0\]: g {NOT_ALLOWED}",
+    ),
+    "an operator within a Scan": (
+        body(lambda g: setattr(g.node[0], "op_type", "Loop")),
+        r"node\[5\].body.node\[0\]: operator 'Loop' is not one",
+    ),
+    "a Scan's external data": (
+        body(lambda g: external(g.initializer.add())),
+        rf"body.initializer\[0\]: external_data {NOT_ALLOWED}",
+    ),
+    "a Scan's open shape": (
+        body(lambda g: g.input[1].CopyFrom(output_of("each", None))),
+        "found no dim_value",
+    ),
+    "many nodes in a Scan": (
+        body(lambda g: g.node.extend([g.node[0]] * MAX_NODES)),
+        rf"body.node\[{MAX_NODES - 6}\]: expected at most",
+    ),
+    "a name from nowhere": (
+        body(lambda g: g.node[0].input.append("secret")),
+        r"body.node\[0\]: input 'secret' is defined nowhere",
+    ),
+    "a name of the graph again": (
+        body(lambda g: g.node[0].output.append("ones")),
+        "body: defines 'ones' again",
+    ),
+    "a Scan without end": (
+        steps(2**60, 0),
+        r"node\[5\]: 1152921504606846976 steps, expected 1 to 16384",
+    ),
+    "a Scan without steps": (steps(0), "0 steps, expected 1 to 16384"),
+    "a Scan over numbers": (steps(), "last input of a Scan must be a constant"),
+    "a Scan that a node counts": (
+        lambda m: m.graph.node[5].input.__setitem__(2, "sum"),
+        r"node\[5\]: the last input of a Scan must be a constant",
+    ),
+    "a Scan that an input counts": (
+        lambda m: m.graph.input.append(output_of("steps", 2)),
+        "last input of a Scan must be a constant",
+    ),
+    "a Scan of two counts": (
+        lambda m: m.graph.initializer.append(m.graph.initializer[3]),
+        "last input of a Scan must be a constant",
+    ),
+    "another axis of a Scan": (
+        lambda m: m.graph.node[5].attribute.append(
+            helper.make_attribute("scan_input_axes", [0, 1])
+        ),
+        "'scan_input_axes' is not one of a Scan",
+    ),
+    "two bodies": (
+        lambda m: m.graph.node[5].attribute.append(m.graph.node[5].attribute[0]),
+        "'body' is not one of a Scan, there twice",
+    ),
+    "a second graph of a Scan": (
+        lambda m: m.graph.node[5].attribute[1].g.CopyFrom(model().graph),
+        "'num_scan_inputs' is not one of a Scan, there twice, or holds a graph",
+    ),
+    "no body": (
+        lambda m: m.graph.node[5].attribute.pop(0),
+        "expected a body, and 1 to 3 sequences",
+    ),
+    "only states": (
+        lambda m: setattr(m.graph.node[5].attribute[1], "i", 0),
+        "expected a body, and 1 to 3 sequences",
+    ),
+    "a body of other inputs": (body(lambda g: g.input.pop()), "body: 2 inputs, expected 3"),
     "a named extent": (output("n"), f"dim_param {NOT_ALLOWED}"),
     "an open extent": (output(None), "found no dim_value, expected a fixed shape"),
 }
@@ -203,6 +322,7 @@ def test_dims_may_be_packed() -> None:
     def with_tensor(tensor: bytes) -> bytes:
         graph = model().graph
         graph.ClearField("initializer")
+        del graph.node[5:]  # the Scan needs one
         body = bytes(graph.SerializeToString()) + b"\x2a" + bytes([len(tensor)]) + tensor
         head = bytes(ModelProto(opset_import=model().opset_import).SerializeToString())
         return head + b"\x3a" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body
@@ -244,8 +364,8 @@ def test_every_listed_operator_is_one_that_the_exporter_writes() -> None:
     )
 
 
-def test_no_listed_operator_has_a_subgraph() -> None:
-    for name in OPERATORS:
+def test_only_one_listed_operator_has_a_subgraph() -> None:
+    for name in OPERATORS - {SCAN}:
         for attribute in defs.get_schema(name, OPSET).attributes.values():
             kinds = (defs.OpSchema.AttrType.GRAPH, defs.OpSchema.AttrType.GRAPHS)
             assert attribute.type not in kinds, name

@@ -117,6 +117,17 @@ CASES: dict[str, Case] = DEEP | {
             nn.LSTM(10, 8, 2, batch_first=True, bidirectional=True), 16
         )
     ),
+    "GRU, 128 steps": Case(
+        "signal", lambda: sequences.recurrent(nn.GRU(10, 32, batch_first=True), 32), (128, 10), 5
+    ),
+    "LSTM, both ways, two layers, 64 steps": Case(
+        "signal",
+        lambda: sequences.recurrent(
+            nn.LSTM(10, 32, 2, batch_first=True, bidirectional=True), 64
+        ),
+        (64, 10), 5,
+    ),
+    "Keyword GRU": Case("signal", partial(sequences.KeywordGru, 12), (247, 40), 12),
     "GRU cell in a loop": _signal(partial(sequences.Cell, 10, 16)),
     "Attention pooling": _signal(partial(sequences.Pooled, 10)),
     "Keyword CNN": Case("signal", sequences.keyword_cnn, _AUDIO, 5),
@@ -202,4 +213,5 @@ CASES: dict[str, Case] = DEEP | {
 SMALL = (
     "AvgCNN", "LeNet-5", "MLP", "MLP, BatchNorm", "MLP, LayerNorm and GELU", "Logistic regression",
     "Transformer", "U-Net, nearest", "Autoencoder", "Slices assigned",
+    "GRU",
 )  # fmt: skip

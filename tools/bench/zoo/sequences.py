@@ -26,6 +26,21 @@ def recurrent(layer: nn.Module, width: int, classes: int = 5) -> nn.Module:
     return nn.Sequential(last, nn.Linear(width, classes))
 
 
+class KeywordGru(nn.Module):
+    """A convolution over audio features (B, T, 40), a GRU over all steps, and a classifier."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(40, 32, 5, padding=2)
+        self.layer, self.head = nn.GRU(32, 64, batch_first=True), nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (B, classes) of the last step."""
+        features = torch.relu(self.conv(x.mT)).mT
+        found: Tensor = self.head(self.layer(features)[0][:, -1])
+        return found
+
+
 class Cell(nn.Module):
     """A GRU cell in a loop over the steps."""
 

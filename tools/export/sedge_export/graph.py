@@ -1,11 +1,13 @@
 """A small builder of ONNX graphs in which every value has a static shape.
 
 It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong one is
-found where it is made. It does not fuse operators: onnxruntime does that when it loads the program.
+found where it is made. It does not fuse operators: onnxruntime does that when it loads the program. The
+body of a loop is a graph of its own, in which every value of the graph around it may be used.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,7 +22,7 @@ from sedge_protocol.wire.program import OPSET
 IR_VERSION = 9  # belongs to opset 20
 
 Scalar: TypeAlias = bool | int | float
-Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto
+Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto | onnx.GraphProto
 Array: TypeAlias = NDArray[np.generic]
 ElementType: TypeAlias = np.dtype[np.generic]
 
@@ -50,9 +52,10 @@ class Value:
 
 
 class Graph:
-    """Nodes, constants and inputs of one program while it is being built."""
+    """Nodes, constants and inputs of one program, or of a loop's body, while it is being built."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: "Graph | None" = None) -> None:
+        self._numbers: Iterator[int] = around._numbers if around else itertools.count(1)
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: dict[str, Value] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
@@ -60,12 +63,15 @@ class Graph:
         self._transposes: dict[str, tuple[Value, tuple[int, ...]]] = {}
         self._broadcasts: dict[str, Value] = {}
         self._kinds: dict[str, str] = {}
-        self._count = 0
 
     def input(self, name: str, shape: tuple[int, ...], dtype: ElementType) -> Value:
         """A named input of the program."""
         self._inputs[name] = Value(name, shape, dtype)
         return self._inputs[name]
+
+    def unnamed_input(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
+        """An input of a body, which is known by its place."""
+        return self.input(self._new(shape, dtype).name, shape, dtype)
 
     def constant(self, array: Array) -> Value:
         """A constant; equal constants are stored once."""
@@ -94,8 +100,7 @@ class Graph:
         return made
 
     def _new(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
-        self._count += 1
-        return Value(f"v{self._count}", shape, dtype)
+        return Value(f"v{next(self._numbers)}", shape, dtype)
 
     def op(
         self,
@@ -257,37 +262,54 @@ class Graph:
         return made
 
     def build(self, name: str, outputs: Mapping[str, Value]) -> bytes:
-        """The program with the named outputs, as bytes; nodes that reach no output are left out."""
+        """The program with the named outputs, as bytes."""
+        model = helper.make_model(
+            self._finished(name, outputs),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="sedge-export",
+        )
+        program: bytes = model.SerializeToString()
+        return program
+
+    def body(self, name: str, outputs: Iterable[Value]) -> onnx.GraphProto:
+        """The body of a loop, with its outputs in order."""
+        return self._finished(name, {self._new(v.shape, v.dtype).name: v for v in outputs})
+
+    def _finished(self, name: str, outputs: Mapping[str, Value]) -> onnx.GraphProto:
+        """The graph with the named outputs; nodes that reach no output are left out."""
         renamed: dict[str, str] = {}
         for label, value in outputs.items():
             if value.name in renamed or value.name in self._inputs or value.name not in self._kinds:
                 value = self.unary("Identity", value)
             renamed[value.name] = label
         nodes, used = self._needed(set(renamed))
-        for node in nodes:
+        for node in _nested(nodes):
             node.input[:] = [renamed.get(name, name) for name in node.input]
             node.output[:] = [renamed.get(name, name) for name in node.output]
-        graph = helper.make_graph(
+        return helper.make_graph(
             nodes,
             name,
             [_value_info(value.name, value) for value in self._inputs.values()],
             [_value_info(label, value) for label, value in outputs.items()],
             [tensor for key, tensor in self._initializers.items() if key in used],
         )
-        opset = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(
-            graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="sedge-export"
-        )
-        program: bytes = model.SerializeToString()
-        return program
 
     def _needed(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:
         nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes):
             if any(name in wanted for name in node.output):
                 nodes.append(node)
-                wanted.update(node.input)
+                wanted.update(name for part in _nested([node]) for name in part.input)
         return nodes[::-1], wanted
+
+
+def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those of the bodies of loops among them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from attribute.g.node
 
 
 def _value_info(name: str, value: Value) -> onnx.ValueInfoProto:

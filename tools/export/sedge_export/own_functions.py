@@ -2,7 +2,8 @@
 
 torch.func wants a ``forward`` without the context, and a ``setup_context``. Most functions still have one
 ``forward(ctx, ...)``. Here its context is a stand-in that remembers what is saved on it; the saved tensors
-become further outputs of the function, as torch.func demands, and ``backward`` gets them back.
+become further outputs of the function, as torch.func demands, and ``backward`` gets them back. Inside of
+``functionalize``, where torch has no rule for functions, their forward pass is an ordinary one.
 """
 
 from collections.abc import Generator
@@ -11,6 +12,8 @@ from typing import Any
 from unittest import mock
 
 from torch import Tensor
+from torch._C._functorch import TransformType
+from torch._functorch.autograd_function import custom_function_call
 from torch.autograd import Function
 
 _apply = Function.apply
@@ -36,15 +39,23 @@ class _Context:
 
 @contextmanager
 def fit_for_tracing() -> Generator[None]:
-    """Let functions with one ``forward(ctx, ...)`` be applied under torch.func."""
+    """Let functions be applied under torch.func and ``functionalize``."""
 
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
         if cls.setup_context is not Function.setup_context:
             return _apply.__func__(cls, *args, **kwargs)  # type: ignore[attr-defined]
         return _applied(cls, args)
 
-    with mock.patch.object(Function, "apply", classmethod(apply)):
+    rules = {**custom_function_call.functorch_table, TransformType.Functionalize: _forward}
+    with (
+        mock.patch.object(Function, "apply", classmethod(apply)),
+        mock.patch.object(custom_function_call, "functorch_table", rules),
+    ):
         yield
+
+
+def _forward(_transform: object, function: type[Function], *args: Any, **kwargs: Any) -> Any:
+    return function.forward(*args, **kwargs)
 
 
 def _applied(old: type[Function], args: tuple[Any, ...]) -> Any:

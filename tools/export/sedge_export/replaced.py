@@ -1,8 +1,8 @@
 """Functions of torch that a trace replaces by others with the same values and gradients.
 
-They are those whose gradient is an operator without a decomposition. What stands here is ordinary torch, so
-that autograd finds the gradient of each, and any runtime gets simple operators. Verification compares with
-the functions themselves.
+They are those whose gradient is an operator without a decomposition, and the layers that are loops
+(``recurrent``). What stands here is ordinary torch, so that autograd finds the gradient of each, and any
+runtime gets simple operators. Verification compares with the functions themselves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-Replacement = Callable[..., Tensor | None]
+from sedge_export.recurrent import RECURRENT
+
+Replacement = Callable[..., Tensor | tuple[Tensor, ...] | None]
 Matrix = NDArray[np.float64]
 
 
@@ -207,4 +209,5 @@ _TABLE: dict[Callable[..., Any], Replacement] = {
     functional.multi_margin_loss: _margin,
     functional.local_response_norm: _response_norm,
     Tensor.unfold: _unfold,
+    **RECURRENT,
 }

@@ -61,7 +61,7 @@ def _traced_value(node: fx.Node) -> object:
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """Decompose attention into products and softmax, and LSTM into steps, instead of fused operators."""
+    """Decompose attention into products and softmax, and what is left of LSTM into steps."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -80,15 +80,13 @@ def _decompositions() -> dict[OpOverload, Function]:
     return {op: how for op, how in known.items() if op not in LOWERINGS}
 
 
-def _traced(
-    function: Function, inputs: Sequence[Tensor], functional: bool = True
-) -> fx.GraphModule:
+def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     def call(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:  # make_fx counts a method's self
         with Replacing(), fit_for_tracing():
             return function(*tensors)
 
     tracer = make_fx(
-        functionalize(call, remove="mutations") if functional else call,
+        functionalize(call, remove="mutations"),
         decomposition_table=_decompositions(),
         tracing_mode="fake",
         _allow_non_fake_inputs=True,
@@ -98,8 +96,6 @@ def _traced(
     except ExportError:
         raise
     except Exception as exc:  # the user's code may raise anything
-        if functional and "custom_function_call" in str(exc):  # a Function's own, not through it
-            return _traced(_traced(function, inputs, False), inputs)
         raise ExportError(
             f"model: cannot be traced{place(exc)}: {_depends(exc)}{reason(exc)}"
         ) from exc

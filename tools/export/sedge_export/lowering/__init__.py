@@ -10,6 +10,9 @@ from sedge_export.lowering import (
     indexing as indexing,
 )
 from sedge_export.lowering import (
+    loops as loops,
+)
+from sedge_export.lowering import (
     normalization as normalization,
 )
 from sedge_export.lowering import (

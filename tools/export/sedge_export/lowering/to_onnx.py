@@ -30,12 +30,25 @@ def to_onnx(
     of the model it came from.
     """
     graph = Graph()
-    names = iter(inputs)
+    specs = [_spec(node) for node in module.graph.find_nodes(op="placeholder")]
+    given = [
+        graph.input(label, tuple(spec.shape), element_type(spec.dtype))
+        for label, spec in zip(inputs, specs, strict=True)
+    ]
+    results = lowered(graph, module, given, where, table)
+    return graph.build(name, dict(zip(outputs, results, strict=True)))
+
+
+def lowered(
+    graph: Graph, module: fx.GraphModule, inputs: Sequence[Value], where: Where,
+    table: Mapping[OpOverload, Lowering] = LOWERINGS,
+) -> list[Value]:  # fmt: skip
+    """The results of a traced graph, of these inputs, as values of ``graph``."""
+    remaining = iter(inputs)
     values: dict[fx.Node, Lowered] = {}
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            spec = _spec(node)
-            values[node] = graph.input(next(names), tuple(spec.shape), element_type(spec.dtype))
+            values[node] = next(remaining)
         elif node.op == "get_attr":
             values[node] = _constant(graph, module, str(node.target))
         elif node.op == "call_function":
@@ -43,9 +56,8 @@ def to_onnx(
         elif node.op == "output":
             given = node.args[0]
             results = (given,) if isinstance(given, fx.Node) else cast(Sequence[fx.Node], given)
-            finished = {label: _one(values[r]) for label, r in zip(outputs, results, strict=True)}
-            return graph.build(name, finished)
-    raise LocalError(f"{name}: the traced graph has no output")
+            return [_one(values[result]) for result in results]
+    raise LocalError("the traced graph has no output")
 
 
 def _spec(node: fx.Node) -> Tensor:

@@ -17,14 +17,19 @@ public final class OnnxProgram {
             "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Concat ConstantOfShape Conv ConvTranspose Cos "
             + "CumSum Div Elu Equal Erf Exp Expand Floor Gather GatherElements Gelu Gemm Greater GreaterOrEqual "
             + "Identity LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool MaxUnpool Min Mod Mul Neg Not Or "
-            + "Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round ScatterElements "
-            + "ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile Transpose Where").split(" ")));
+            + "Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Scan "
+            + "ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile Transpose Where").split(" ")));
+    private static final String SCAN = "Scan";
+    private static final String BODY = "body";
+    private static final Set<String> SCAN_ATTRIBUTES = new HashSet<>(Arrays.asList(
+            BODY, "num_scan_inputs", "scan_input_directions", "scan_output_directions"));
     private static final int OPSET = 20;
     private static final int MAX_NODES = 25_000;
     private static final int MAX_FIELDS = 250_000;
     private static final long MAX_CONSTANT_BYTES = 64 << 20;
     private static final long MAX_ELEMENTS = 1 << 28;
     private static final int MAX_RANK = 16;
+    private static final int MAX_STEPS = 1 << 14;
 
     // Each field that a message may have: its number, then v for a varint, s for bytes, f for a fixed 32; a * may repeat,
     // and a + may repeat or be packed.
@@ -32,7 +37,7 @@ public final class OnnxProgram {
     private static final Map<Integer, String> OPSET_ID = message("1s 2v");
     private static final Map<Integer, String> GRAPH = message("1s* 2s 5s* 11s* 12s*");
     private static final Map<Integer, String> NODE = message("1s* 2s* 3s 4s 5s* 7s");
-    private static final Map<Integer, String> ATTRIBUTE = message("1s 2f 3v 4s 5s 7f+ 8v+ 20v");
+    private static final Map<Integer, String> ATTRIBUTE = message("1s 2f 3v 4s 5s 6s 7f+ 8v+ 20v");
     private static final Map<Integer, String> TENSOR = message("1v+ 2v 4s 5s 7s 8s 9s");
     private static final Map<Integer, String> VALUE = message("1s 2s");
     private static final Map<Integer, String> TYPE = message("1s");
@@ -66,6 +71,35 @@ public final class OnnxProgram {
         byte[] data; // null: a varint
     }
 
+    /** A node, its names and the fields of its attributes. */
+    private static final class Node {
+        String operator = "";
+        final List<String> inputs = new ArrayList<>();
+        final List<String> outputs = new ArrayList<>();
+        final List<Map<Integer, Field>> attributes = new ArrayList<>();
+    }
+
+    /** What a graph names: how often each name is defined, its inputs, and the extents of its constants. */
+    private static final class Graph {
+        final Map<String, Integer> names = new HashMap<>();
+        final List<String> inputs = new ArrayList<>();
+        final Map<String, List<Long>> constants = new HashMap<>();
+        final List<Node> nodes = new ArrayList<>();
+
+        void define(String name) {
+            if (!name.isEmpty()) {
+                names.put(name, names.getOrDefault(name, 0) + 1);
+            }
+        }
+
+        /** How often a Scan runs: what a constant says, or 0. */
+        long steps(Node scan) {
+            String last = scan.inputs.isEmpty() ? "" : scan.inputs.get(scan.inputs.size() - 1);
+            List<Long> extents = constants.getOrDefault(last, new ArrayList<>());
+            return last.isEmpty() || extents.isEmpty() || names.get(last) != 1 ? 0 : extents.get(0);
+        }
+    }
+
     private void model(byte[] data) throws CodecError {
         boolean[] seen = new boolean[9];
         for (Field field : read(MODEL, data)) {
@@ -85,41 +119,115 @@ public final class OnnxProgram {
     }
 
     private void graph(byte[] data) throws CodecError {
-        for (Field field : read(GRAPH, data)) {
-            if (field.number == 1) {
-                node(field.data);
-            } else if (field.number == 5) {
-                constant(field.data);
-            } else if (field.number != 2) {
-                declared(field.data);
+        Graph graph = named(data);
+        for (Node node : graph.nodes) {
+            if (node.operator.equals(SCAN)) {
+                scan(node, graph);
             }
         }
     }
 
-    private void node(byte[] data) throws CodecError {
-        String operator = "";
-        String domain = "";
-        for (Field field : read(NODE, data)) {
-            if (field.number == 4) {
-                operator = text(field);
-            } else if (field.number == 7) {
-                domain = text(field);
+    /** A graph, without the bodies of its nodes. */
+    private Graph named(byte[] data) throws CodecError {
+        Graph graph = new Graph();
+        for (Field field : read(GRAPH, data)) {
+            if (field.number == 1) {
+                Node node = node(field.data);
+                graph.nodes.add(node);
+                for (String name : node.outputs) {
+                    graph.define(name);
+                }
             } else if (field.number == 5) {
-                for (Field part : read(ATTRIBUTE, field.data)) {
-                    if (part.number == 5) {
-                        constant(part.data);
-                    }
+                constant(field.data, graph);
+            } else if (field.number != 2) {
+                String name = declared(field.data);
+                if (field.number == 11) {
+                    graph.inputs.add(name);
+                    graph.define(name);
                 }
             }
         }
-        if (++nodes > MAX_NODES || !domain.isEmpty() || !OPERATORS.contains(operator)) {
-            throw new CodecError("program: more than " + MAX_NODES + " nodes, or operator '" + domain + "." + operator
-                    + "', which programs may not use");
+        return graph;
+    }
+
+    /** A loop over a known number of steps, whose body uses names of its own and of the graph. */
+    private void scan(Node node, Graph graph) throws CodecError {
+        Map<String, Map<Integer, Field>> held = new HashMap<>();
+        for (Map<Integer, Field> attribute : node.attributes) {
+            String label = text(attribute.get(1));
+            boolean misplaced = attribute.containsKey(6) && !label.equals(BODY);
+            if (!SCAN_ATTRIBUTES.contains(label) || held.put(label, attribute) != null || misplaced) {
+                throw new CodecError("program: attribute '" + label + "' is not one of a Scan, there twice, or holds a graph");
+            }
+        }
+        long steps = graph.steps(node);
+        if (steps < 1 || steps > MAX_STEPS) {
+            throw new CodecError("program: the last input of a Scan must be a constant of 1 to " + MAX_STEPS + " steps");
+        }
+        long sequences = held.containsKey("num_scan_inputs") ? value(held.get("num_scan_inputs").get(3)) : 0;
+        if (sequences < 1 || sequences > node.inputs.size() || !held.containsKey(BODY)) {
+            throw new CodecError("program: a Scan without body, or of " + sequences + " sequences");
+        }
+        body(named(bytes(held.get(BODY).get(6))), node, graph);
+    }
+
+    private static void body(Graph body, Node node, Graph graph) throws CodecError {
+        if (body.inputs.size() != node.inputs.size()) {
+            throw new CodecError("program: the body of a Scan has " + body.inputs.size() + " inputs");
+        }
+        for (Node inner : body.nodes) {
+            if (inner.operator.equals(SCAN)) {
+                throw new CodecError("program: a Scan within a Scan is not allowed");
+            }
+            for (String name : inner.inputs) {
+                if (!name.isEmpty() && !body.names.containsKey(name) && !graph.names.containsKey(name)) {
+                    throw new CodecError("program: input '" + name + "' of a Scan's body is defined nowhere");
+                }
+            }
+        }
+        for (Map.Entry<String, Integer> name : body.names.entrySet()) {
+            if (graph.names.containsKey(name.getKey()) || name.getValue() != 1) {
+                throw new CodecError("program: the body of a Scan defines '" + name.getKey() + "' again");
+            }
         }
     }
 
-    private void constant(byte[] data) throws CodecError {
+    private Node node(byte[] data) throws CodecError {
+        Node node = new Node();
+        String domain = "";
+        boolean holds = false;
+        for (Field field : read(NODE, data)) {
+            if (field.number == 1) {
+                node.inputs.add(text(field));
+            } else if (field.number == 2) {
+                node.outputs.add(text(field));
+            } else if (field.number == 4) {
+                node.operator = text(field);
+            } else if (field.number == 7) {
+                domain = text(field);
+            } else if (field.number == 5) {
+                Map<Integer, Field> attribute = only(ATTRIBUTE, field.data);
+                node.attributes.add(attribute);
+                holds |= attribute.containsKey(6);
+                if (attribute.containsKey(5)) {
+                    constant(attribute.get(5).data, new Graph());
+                }
+            }
+        }
+        if (++nodes > MAX_NODES || !domain.isEmpty() || !OPERATORS.contains(node.operator)) {
+            throw new CodecError("program: more than " + MAX_NODES + " nodes, or operator '" + domain + "."
+                    + node.operator + "', which programs may not use");
+        }
+        if (holds && !node.operator.equals(SCAN)) {
+            throw new CodecError("program: a graph within a " + node.operator + " is not allowed");
+        }
+        return node;
+    }
+
+    /** Enters a tensor into the constants of a graph. */
+    private void constant(byte[] data, Graph graph) throws CodecError {
         List<Long> dims = new ArrayList<>();
+        String name = "";
         long kind = 0;
         for (Field field : read(TENSOR, data)) {
             if (field.number == 1) {
@@ -132,17 +240,22 @@ public final class OnnxProgram {
                 }
             } else if (field.number == 2) {
                 kind = field.value;
+            } else if (field.number == 8) {
+                name = text(field);
             }
         }
+        graph.constants.put(name, dims);
+        graph.define(name);
         constantBytes += Math.min(elements(dims) * elementBytes(kind), MAX_CONSTANT_BYTES + 1);
         if (constantBytes > MAX_CONSTANT_BYTES) {
             throw new CodecError("program: more than " + MAX_CONSTANT_BYTES + " bytes of constants");
         }
     }
 
-    /** An input or output: a tensor of a fixed shape. */
-    private void declared(byte[] data) throws CodecError {
-        Map<Integer, Field> type = only(TYPE, bytes(only(VALUE, data).get(2)));
+    /** The name of an input or output: a tensor of a fixed shape. */
+    private String declared(byte[] data) throws CodecError {
+        Map<Integer, Field> value = only(VALUE, data);
+        Map<Integer, Field> type = only(TYPE, bytes(value.get(2)));
         Map<Integer, Field> tensor = only(TENSOR_TYPE, bytes(type.get(1)));
         elementBytes(value(tensor.get(1)));
         List<Long> dims = new ArrayList<>();
@@ -156,6 +269,7 @@ public final class OnnxProgram {
         if (elements(dims) > MAX_ELEMENTS) {
             throw new CodecError("program: an input or output of more than " + MAX_ELEMENTS + " elements");
         }
+        return text(value.get(1));
     }
 
     /** The product of extents, which are unsigned; more than all limits where it does not fit. */

@@ -159,8 +159,10 @@ def personal(path: Path) -> list[Figure]:
         for kind in others:
             row = files[kind]
             what = f"a prediction of {name}, one row: {kind}, against the program with {baseline}"
-            measured = f"{row['ratio']:.2f} of its time, {size(row['bytes'])}"
-            figures.append(Figure(what, f"{measured}, accuracy {percent(row['accuracy'])}"))
+            measured = f"{row['ratio']:.2f} of its time"
+            if row["bytes"]:
+                measured += f", {size(row['bytes'])}, accuracy {percent(row['accuracy'])}"
+            figures.append(Figure(what, measured))
     return figures
 
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.binding import bound
-from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
+from sedge_protocol.wire.binding import bound_predict
+from sedge_protocol.wire.bundle import Bundle
 
 Tensors = Mapping[str, NDArray[np.float32]]
 
@@ -34,7 +34,7 @@ def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
     without an ONNX program, ``StorageError`` when the disk refuses.
     """
     if path.suffix == ".onnx":
-        data = _onnx(bundle, theta)
+        data = bound_predict(bundle, theta)
     elif path.suffix in _TENSORS:
         data = _TENSORS[path.suffix](bundle.views(theta), path)
     else:
@@ -54,11 +54,6 @@ def read_tensors(path: Path) -> dict[str, NDArray[np.generic]]:
         # Of a file that is no archive, numpy only says how to load it unsafely.
         why = exc if isinstance(exc, OSError) else type(exc).__name__
         raise DataError(f"{path}: {why}, expected .npz") from exc
-
-
-def _onnx(bundle: Bundle, theta: Theta) -> bytes:
-    program = bound(bundle.program("predict", ONNXRUNTIME), "theta", theta)
-    return program if bundle.frozen is None else bound(program, FROZEN, bundle.frozen)
 
 
 def _npz(tensors: Tensors, path: Path) -> bytes:

@@ -14,7 +14,7 @@ program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -114,7 +114,7 @@ def bundled(
 
 
 @contextmanager
-def loading(bundle: Bundle, program: str) -> Iterator[None]:
+def loading(bundle: Bundle, program: str) -> Generator[None]:
     """What a runtime says of a program that it refuses becomes a ``CodecError`` that names it."""
     try:
         yield

@@ -26,11 +26,11 @@ torch, both on one thread; memory is what a process needs for the step beside th
 """
 _SEEDS_HEAD = """
 Written by `python -m tools.bench.models --seeds 5`: the networks that an absolute tolerance against float32
-refused, each with the initial values and the random rows of a seed. The emulator's trainers are those that
-pass the checks of `tools/emulate/sedge_emulate/training/checks.py`, which compare six short trainings with
+refused, each with the initial values and the random rows of a seed. The trainers are the emulator's, which
+pass the checks of `tools/emulate/sedge_emulate/training/checks.py` or not: six short trainings against
 plain torch in float64.
 
-| model | seed | exported | error | torch's | batches replaced | trainers that pass |
+| model | seed | exported | error | torch's | batches replaced | trainers, or why not |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 

@@ -74,11 +74,13 @@ figures: demo
 	cp runs/demo/result.json $(RESULTS)/demo.json
 	$(BIN)/python -m tools.bench.compression | tee /dev/stderr | tail -n 1 > $(RESULTS)/compression.json
 	$(BIN)/python -m tools.bench.compression_figure
+	$(BIN)/python -m tools.bench.adapters | tee /dev/stderr | tail -n 1 > $(RESULTS)/adapters.json
 	$(call bench,attacks)
 	$(call bench,scoring)
 	$(call bench,train_step)
+	$(BIN)/python -m tools.bench.joint_graph | tee /dev/stderr | tail -n 1 > $(RESULTS)/joint_graph.json
 	$(BIN)/python -m tools.bench.personal | tee /dev/stderr | tail -n 1 > $(RESULTS)/personal.json
-	$(call bench,agent_memory,runs/demo/bundle)
+	$(call bench,agent_memory)
 	$(BIN)/python -m tools.bench.disk | tee /dev/stderr | tail -n 1 > $(RESULTS)/disk.json
 	$(call bench,codec)
 	$(call bench,coordinator)

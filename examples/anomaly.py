@@ -46,9 +46,10 @@ def found(config_path: Path) -> tuple[float, float]:
     config, folder = load_config(config_path), config_path.absolute().parent
     model = personal_model(config.state_dir)
     trainer = open_trainer(model.bundle, config.backend.name, config.backend.threads)
+    rebuilt = trainer.predictor(model.theta)
 
     def errors(x: Images) -> Images:
-        return np.asarray(((trainer.predict(model.theta, x) - x) ** 2).mean(axis=1), np.float32)
+        return np.asarray(((rebuilt(x) - x) ** 2).mean(axis=1), np.float32)
 
     own, held_out = (np.asarray(e.inputs, np.float32) for e in load_data(config.data, folder))
     threshold = np.quantile(errors(own), EVERYDAY)

@@ -131,4 +131,4 @@ def predict_file(
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
     code = UserCode(folder, backend.model)
     trainer = open_trainer(model.bundle, backend.name, backend.threads, code)
-    return trainer.predict(model.theta, rows)
+    return trainer.predictor(model.theta)(rows)

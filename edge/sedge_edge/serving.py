@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from sedge_edge.backends import AUTO, NO_CODE, UserCode, open_trainer
 from sedge_edge.data import as_inputs
-from sedge_edge.prediction import PersonalModel, Source, load_model, newest
-from sedge_edge.training.trainer import Trainer
+from sedge_edge.prediction import Source, load_model, newest
+from sedge_edge.training.trainer import Predictor, Trainer
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest
 
@@ -72,7 +72,7 @@ class Model:
         """What the model's bundle says of it: input, classes, labels."""
         with self._lock:
             self._refresh()
-            return self._model.bundle.manifest
+            return self._manifest
 
     def classify(self, inputs: Given) -> Classified:
         """The class of each input, and how likely each class is. Raises as ``predict`` does."""
@@ -84,9 +84,8 @@ class Model:
     def _predicted(self, inputs: Given) -> tuple[BundleManifest, NDArray[np.float32]]:
         with self._lock:
             self._refresh()
-            model, trainer = self._model, self._trainer
-        rows = as_inputs(inputs, model.bundle.manifest, "inputs")
-        return model.bundle.manifest, trainer.predict(model.theta, rows)
+            manifest, predictor = self._manifest, self._predictor
+        return manifest, predictor(as_inputs(inputs, manifest, "inputs"))
 
     def _refresh(self) -> None:
         """Take over a newer model. The old one serves on while the new one cannot be read."""
@@ -103,11 +102,14 @@ class Model:
         if source == self._source:
             return
         model = load_model(self._folder, source)
-        if self._source is None or source.bundle != self._source.bundle:
-            self._trainer: Trainer = open_trainer(
-                model.bundle, self._backend, self._threads, self._code
-            )
-        self._model: PersonalModel = model
+        if self._source is not None and source.bundle == self._source.bundle:
+            trainer = self._trainer
+        else:
+            trainer = open_trainer(model.bundle, self._backend, self._threads, self._code)
+        predictor = trainer.predictor(model.theta)  # the old one serves until this one is ready
+        self._trainer: Trainer = trainer
+        self._predictor: Predictor = predictor
+        self._manifest: BundleManifest = model.bundle.manifest
         self._source = source
 
     def _stamp(self) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """A fleet some of whose devices are emulated arm64 machines."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
 
 HERE = Path(__file__).parent
+NUMPY = "numpy_client:fit"
 
 
 class Measured(NamedTuple):
@@ -29,10 +31,17 @@ class MixedFleet(RealFleet):
     """A ``RealFleet`` whose devices have real images, and of which some are emulated."""
 
     def enrol(self, device: str, backend: str, dataset: Dataset, examples: int) -> None:
-        """Add a device whose agent has one backend; its examples follow from the number in its name."""
+        """Add a device whose agent has one backend; its examples follow from the number in its name.
+
+        torch has the demo's network, and ``NUMPY`` its file.
+        """
         self.add_device(device, int(device[-1]), examples=examples, dataset=dataset)
         with (self.folder / device / "edge.toml").open("a") as config:
             config.write(f'\n[backend]\nname = "{backend}"\n')
+            if backend == "torch":
+                config.write('model = "sedge_export.models:avgcnn"\n')
+        if backend == NUMPY:
+            shutil.copy(HERE / "numpy_client.py", self.folder / device)
 
     def start_here(self, device: str, backend: str) -> None:
         """Start its agent on this machine."""
@@ -44,7 +53,7 @@ class MixedFleet(RealFleet):
         home = self.folder / device
         agent = [guest.PYTHON, str(HERE / "measured_agent.py"), str(home / "measured.json")]
         words = [*agent, "-c", str(home / "edge.toml"), "run"]
-        sites = [packages.agent(backend)]
+        sites = [packages.agent("onnxruntime" if backend == NUMPY else backend)]
         self.start(device, *guest.command(cpu, words, sites, [self.folder, HERE]))
 
     def run_to_end(self, bundle: Path, text: str, seconds: float) -> None:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from tests.arm64.emulated import MixedFleet
+from tests.arm64.emulated import NUMPY, MixedFleet
 from tools.arm64 import guest, packages
 
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.bundle import FUNCTION, TORCH, load
 from sedge_protocol.wire.messages import Hello
 
 pytestmark = [pytest.mark.arm64, pytest.mark.usefixtures("emulation")]
@@ -114,24 +114,30 @@ def test_an_order_is_done_as_here(
     assert not {name.partition(".")[0] for name in measured.modules} & HEAVY
 
 
-def test_two_machines_and_two_runtimes_train_together(
+def test_two_machines_and_four_backends_train_together(
     fleet: MixedFleet, cnn: Path, images: Dataset, say: Callable[[str], None]
 ) -> None:
-    """Two emulated devices and two of this machine in one run of FedOBP."""
-    emulated = {"pi-1": ("onnxruntime", "cortex-a72"), "pi-2": ("executorch", "cortex-a53")}
-    near = {"pi-3": "onnxruntime", "pi-4": "executorch"}
+    """Three emulated devices and three of this machine in one run of FedOBP."""
+    emulated = {
+        "pi-1": ("onnxruntime", "cortex-a72"),
+        "pi-2": ("executorch", "cortex-a53"),
+        "pi-3": (NUMPY, "cortex-a76"),
+    }
+    near = {"pi-4": "onnxruntime", "pi-5": "executorch", "pi-6": "torch"}
     for device, backend in {**{d: b for d, (b, _) in emulated.items()}, **near}.items():
         fleet.enrol(device, backend, images, EXAMPLES)
     for device, (backend, cpu) in emulated.items():
         fleet.start_emulated(device, backend, cpu)
     for device, backend in near.items():
         fleet.start_here(device, backend)
-    fleet.run_to_end(cnn, RUN.format(rounds=2, devices=4, epochs=3, rate=0.05), SECONDS)
-    assert [len(summary.devices) for summary in fleet.rounds()] == [4, 4, 4]
+    fleet.run_to_end(cnn, RUN.format(rounds=2, devices=6, epochs=3, rate=0.05), SECONDS)
+    assert [len(summary.devices) for summary in fleet.rounds()] == [6, 6, 6]
     store = Store(fleet.folder / "state")
     hellos = [msgspec.msgpack.decode(row.hello or b"", type=Hello) for row in store.devices()]
     store.close()
-    assert {hello.backends for hello in hellos} == {(backend,) for backend in BACKENDS}
+    assert {hello.backends for hello in hellos} == {
+        (backend,) for backend in (*BACKENDS, TORCH, FUNCTION)
+    }
     for row in fleet.rounds()[-2].devices:
         say(f"{row.device}: accuracy {row.before:.2f} before, {row.after:.2f} after training")
         assert row.after > 0.3

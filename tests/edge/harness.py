@@ -18,10 +18,10 @@ from tests.orders import changed
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
 from sedge_edge.training.preparation import Job
-from sedge_edge.training.trainer import Mixed, Trained, Trainer, TrainingState
+from sedge_edge.training.trainer import Mixed, Predictor, Trained, Trainer, TrainingState
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LocalError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -119,9 +119,9 @@ class DriftTrainer:
         """The same for every theta."""
         return Metrics(1.0, 0.5, len(examples.targets))
 
-    def predict(self, theta: Theta, inputs: Inputs) -> Theta:
-        """Nothing of interest."""
-        return np.zeros((len(inputs), 4), np.float32)
+    def predictor(self, theta: Theta) -> Predictor:
+        """Nobody predicts."""
+        raise AssertionError("a prediction")
 
 
 def drift(seed: int) -> Theta:

@@ -36,7 +36,7 @@ def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for pattern in patterns:
         assert re.search(pattern, printed)
     manifest = bundle.load(tmp_path / "b")[0].manifest
-    assert 3 * 4 * 159_010 < manifest.programs[0].memory_bytes < 10**8
+    assert 3 * 4 * 159_010 < manifest.programs[0].memory_bytes < 2 * 10**7  # without the runtime
     assert 48 < manifest.memory_mb(["onnxruntime"]) < 148
     assert manifest.memory_mb(["onnxruntime", "torch"]) == manifest.memory_mb(["executorch"]) == 0
     assert main(["show", str(tmp_path / "b")]) == 0

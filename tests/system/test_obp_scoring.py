@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_theta
 
 from sedge_cloud.admin.runs import start_run
@@ -23,7 +22,7 @@ from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
 from sedge_edge.training.job import CODECS, Outcome, WorkerContext, run_job
 from sedge_edge.training.preparation import Job, Kept, prepare
-from sedge_edge.training.trainer import Mixed, Trained, TrainingState
+from sedge_edge.training.trainer import Mixed, Predictor, Trained, TrainingState
 from sedge_protocol.codec import decode
 from sedge_protocol.codec.patch_levels import decode_levels, offered
 from sedge_protocol.host.blobs import BlobFolder
@@ -99,7 +98,7 @@ class Puller:
             return Metrics(1.0, 0.5, 7)
         return Metrics(float(abs(np.count_nonzero(theta > 1) - self.want)), 0.5, 2)
 
-    def predict(self, theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    def predictor(self, theta: Theta) -> Predictor:
         raise AssertionError("nobody predicts")
 
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,7 @@ from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
-from sedge_edge.training.trainer import Mixed, Trained, TrainingState
+from sedge_edge.training.trainer import Mixed, Predictor, Trained, TrainingState
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -97,9 +98,9 @@ class SoftmaxTrainer:
         right = softmax(theta, examples.inputs).argmax(axis=1) == examples.targets
         return Metrics(1.0, float(right.mean()), len(right))
 
-    def predict(self, theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    def predictor(self, theta: Theta) -> Predictor:
         """Class probabilities (N, C)."""
-        return softmax(theta, inputs)
+        return partial(softmax, theta)
 
 
 def softmax(theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:

@@ -1,12 +1,13 @@
-"""What the agent costs a device: the size of its installation, and its memory while training.
+"""What the agent costs a device: the size of its installation, and its memory in a job and after it.
 
-    python tools/bench/agent_memory.py BUNDLE [--backend NAME] [--epochs 3] [--examples 640] [--keep VENV]
+    python tools/bench/agent_memory.py [BUNDLE] [--backend NAME] [--epochs 3] [--examples 640]
 
-BUNDLE is a folder made by sedge-export. This repository is installed with the extra of the backend
-(onnxruntime, unless another is named), at the versions of constraints.txt, into a fresh environment. A new
-process there loads the whole agent and the runtime and trains the bundle on random examples on one thread.
-Sizes are sums of file sizes in site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and
-VmRSS, in MiB. The last line is JSON. Linux only.
+BUNDLE is a folder made by sedge-export; without one the 4-layer CNN is exported, in batches of 32. For each
+backend, or for the named one, this repository is installed with the backend's extra, at the versions of
+constraints.txt, into a fresh environment. A new process there loads the whole agent and the runtime, trains
+the bundle on random examples on one thread, and does what the agent does after a job. Sizes are sums of
+file sizes in site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. The
+last line is JSON. Linux only.
 """
 
 import argparse
@@ -68,6 +69,7 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     import numpy as np
 
     from sedge_edge.backends import open_trainer
+    from sedge_edge.memory_limit import release_memory
     from sedge_edge.training.examples import Examples
     from sedge_protocol.wire.bundle import load
     from sedge_protocol.wire.messages import Training
@@ -87,54 +89,73 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     trained = trainer.train(theta, examples, Training(epochs), 0, lambda: False)
     row["ms_per_step"] = (time.perf_counter() - started) * 1e3 / trained.steps
     trainer.evaluate(trained.theta, examples)
-    row |= {"peak_mib": memory()["peak"], "after_mib": memory()["now"]}
     row |= {"steps": trained.steps, "parameters": theta.size, "batch_size": manifest.batch_size}
+    row |= {"peak_mib": memory()["peak"], "after_mib": memory()["now"]}
+    del trained
+    release_memory()
+    row["idle_mib"] = memory()["now"]
     loaded = [name for name in FORBIDDEN if name in sys.modules]
     if loaded:
         raise SystemExit(f"the agent loaded {', '.join(loaded)}")
     return row
 
 
-def measure(arguments: argparse.Namespace, venv: Path) -> dict[str, object]:
+def make_bundle(folder: Path) -> Path:
+    """The 4-layer CNN, for every backend."""
+    # Where a bundle is given, and in the fresh environments, there is no need of torch.
+    import torch
+
+    from sedge_export import export, models
+
+    torch.manual_seed(0)
+    x = torch.randn(32, 1, 28, 28)
+    export(
+        models.avgcnn(), x, batch_size=len(x), name="avgcnn", num_classes=10, folder=folder,
+        backends=tuple(EXTRAS),
+    )  # fmt: skip
+    return folder
+
+
+def measure(
+    arguments: argparse.Namespace, backend: str, bundle: Path, venv: Path
+) -> dict[str, object]:
     """Install, sum up file sizes, and train in a process of its own."""
-    python = install(venv, arguments.backend)
+    python = install(venv, backend)
     packages = package_sizes(venv)
     for name, size in packages.items():
         if size >= 0.1:
             print(f"{size:8.1f} MB  {name}")
-    command = [str(python), __file__, str(arguments.bundle.absolute()), "--inside"]
-    command += [f"--backend={arguments.backend}", f"--epochs={arguments.epochs}"]
+    command = [str(python), __file__, str(bundle.absolute()), "--inside"]
+    command += [f"--backend={backend}", f"--epochs={arguments.epochs}"]
     command += [f"--examples={arguments.examples}"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # as in sedge-edge.service
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return {
-        "bench": "agent_memory",
-        "machine": platform.machine(),
-        "bundle": arguments.bundle.name,
-        "backend": arguments.backend,
-        "install_mb": sum(packages.values()),
-        **json.loads(ended.stdout),
-    }
+    row = {"install_mb": sum(packages.values()), **json.loads(ended.stdout)}
+    rounded = {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}
+    return {"machine": platform.machine(), "backend": backend, **rounded}
 
 
 def main() -> None:
-    """Print the sizes, then one line of JSON."""
+    """Print the sizes, then one line of JSON with a row for each backend."""
     parser = argparse.ArgumentParser(description="Installation size and memory of the agent.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--backend", choices=EXTRAS, default="onnxruntime")
+    parser.add_argument("bundle", type=Path, nargs="?")
+    parser.add_argument("--backend", choices=EXTRAS)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--examples", type=int, default=640)
-    parser.add_argument("--keep", type=Path, help="create the environment here and keep it")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
         options = arguments.backend, arguments.epochs, arguments.examples
         print(json.dumps(train(arguments.bundle, *options)))
         return
-    with tempfile.TemporaryDirectory() as temporary:
-        row = measure(arguments, arguments.keep or Path(temporary) / "venv")
-    rounded = {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}
-    print(json.dumps(rounded))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bundle = arguments.bundle or make_bundle(folder / "bundle")
+        rows = [
+            measure(arguments, backend, bundle, folder / backend)
+            for backend in ([arguments.backend] if arguments.backend else EXTRAS)
+        ]
+    print(json.dumps({"agent_memory": rows}))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from sedge_cloud.status.numbers import percent, size
 from sedge_emulate.headline import headline
 from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.errors import SedgeError
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
 RESULTS = Path(__file__).parent / "results"
 # Updates a second on one core, by the share of elements that an update keeps.
@@ -26,6 +27,9 @@ TARGET_UPDATES = {0.5: 200, 0.01: 900}
 TARGET_NEWCOMER = 400_000
 # The time limit for encoding the demo's update.
 TARGET_ENCODE_MS = 10.0
+RUNTIMES = {ONNXRUNTIME: "ONNX Runtime", EXECUTORCH: "ExecuTorch"}
+# An agent's installation in MB, and its memory in MiB while it trains the 4-layer CNN.
+TARGET_AGENT = {ONNXRUNTIME: (150, 96), EXECUTORCH: (100, 64)}
 # The coded vectors (codec.py): the share of the elements and the coding of their values.
 CODED = {
     ("update", 1.0, "fp32"): "update of everything in fp32",
@@ -149,6 +153,20 @@ def times(factor: float) -> str:
     return f"{factor:.1f} times" if factor < 10 else f"{factor:.0f} times"
 
 
+def adapters(path: Path) -> list[Figure]:
+    """A part of a model in training beside all of it."""
+    found = loaded(path)
+    return [
+        Figure(
+            f"{name}: {cell['parameters']:,} parameters in training, {found['rounds']} rounds",
+            f"{size(cell['up'])} up, {size(cell['down'])} down a device and round (its first: "
+            f"{size(cell['newcomer_up'])} up, {size(cell['newcomer_down'])} down); "
+            f"{percent(cell['before'])} before, {percent(cell['after'])} after training",
+        )
+        for name, cell in found["adapters"].items()
+    ]
+
+
 def codec(path: Path) -> list[Figure]:
     """The vectors that are sent, coded whole: means over all rounds and devices."""
     found = loaded(path)
@@ -187,11 +205,22 @@ def train_step(path: Path) -> list[Figure]:
     figures: list[Figure] = []
     for name, rows in loaded(path)["train_step"].items():
         for runtime, row in rows.items():
-            title = {"onnxruntime": "ONNX Runtime", "executorch": "ExecuTorch"}[runtime]
-            what = f"a training step of {name}, {title} against eager torch, one thread"
+            what = f"a training step of {name}, {RUNTIMES[runtime]} against eager torch, one thread"
             met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
             figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
     return figures
+
+
+def joint_graph(path: Path) -> list[Figure]:
+    """ExecuTorch's own training path beside ours."""
+    row = loaded(path)["joint_graph"]
+    measured = (
+        f"{row['times']:.0f} times as fast ({row['ours_ms']:.1f} and {row['joint_ms']:.0f} ms); the "
+        f"gradient's error is {row['ours_error']:.0e} of its largest, there {row['joint_error']:.0e}"
+    )
+    met = ((f"at least {row['target']:g} times", row["times"] >= row["target"]),)
+    what = "a training step of avgcnn in ExecuTorch, against ExecuTorch's own training path"
+    return [Figure(what, measured, met)]
 
 
 def personal(path: Path) -> list[Figure]:
@@ -202,16 +231,26 @@ def personal(path: Path) -> list[Figure]:
         for kind in others:
             row = files[kind]
             what = f"a prediction of {name}, one row: {kind}, against the program with {baseline}"
-            measured = f"{row['ratio']:.2f} of its time, {size(row['bytes'])}"
-            figures.append(Figure(what, f"{measured}, accuracy {percent(row['accuracy'])}"))
+            measured = f"{row['ratio']:.2f} of its time"
+            if row["bytes"]:
+                measured += f", {size(row['bytes'])}, accuracy {percent(row['accuracy'])}"
+            figures.append(Figure(what, measured))
     return figures
 
 
 def agent_memory(path: Path) -> list[Figure]:
     """What the agent costs a device."""
-    row = loaded(path)
-    what = "an agent's installation, and its peak memory while it trains the CNN"
-    return [Figure(what, f"{row['install_mb']:.0f} MB, {row['peak_mib']:.0f} MiB", short=True)]
+    figures: list[Figure] = []
+    for row in loaded(path)["agent_memory"]:
+        runtime, (most_mb, most_mib) = RUNTIMES[row["backend"]], TARGET_AGENT[row["backend"]]
+        what = f"an agent's installation with {runtime}, and its memory while it trains the CNN"
+        measured = f"{row['install_mb']:.0f} MB, {row['peak_mib']:.0f} MiB; {row['idle_mib']:.0f} MiB after"
+        met = (
+            (f"at most {most_mb} MB", row["install_mb"] <= most_mb),
+            (f"at most {most_mib} MiB", row["peak_mib"] <= most_mib),
+        )
+        figures.append(Figure(what, measured, met, short=row["backend"] == ONNXRUNTIME))
+    return figures
 
 
 def disk(path: Path) -> list[Figure]:
@@ -338,13 +377,19 @@ def flood(path: Path) -> list[Figure]:
 BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "demo": ("Bytes of a fleet", "make demo", traffic),
     "compression": ("Accuracy beside bytes", "python -m tools.bench.compression", compression),
+    "adapters": ("Adapters and frozen bodies", "python -m tools.bench.adapters", adapters),
     "attacks": ("What hostile devices cost", "tools/bench/attacks.py", attacks),
     "codec": ("Codec: whole vectors", "tools/bench/codec.py", codec),
     "train_step": ("A training step on a device", "tools/bench/train_step.py", train_step),
+    "joint_graph": (
+        "ExecuTorch's own training path",
+        "python -m tools.bench.joint_graph",
+        joint_graph,
+    ),
     "personal": ("A model for apps", "python -m tools.bench.personal", personal),
     "agent_memory": (
         "Size of the agent",
-        "tools/bench/agent_memory.py runs/demo/bundle",
+        "tools/bench/agent_memory.py",
         agent_memory,
     ),
     "disk": ("Writes to a device's disk", "python -m tools.bench.disk", disk),

@@ -1,61 +1,57 @@
 """Which models the exporter takes: every model of ``tools/bench/zoo``, verified or refused with its reason.
 
-    python -m tools.bench.models [--batch-size 8] [--page docs/models.md] [name ...]
+    python -m tools.bench.models [--batch-size 8] [--page docs/models.md] [--seeds N] [name ...]
 
 Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
 turn with eager torch's, on one thread; the ratio is one of CPU times, of medians over half a second, and in
 a model of microseconds most of it is overhead. The export's time is the wall clock's. Memory is that of
-``sedge_export.step_memory``. A name that ends in ``@executorch`` is exported for that backend. The page
-is written after each model, so that what is done is kept.
+``sedge_export.step_memory``. A name that ends in ``@executorch`` is exported for that backend.
+
+With ``--seeds`` the deep networks are exported with that many seeds instead, and the emulator's trainers
+are checked on each. The page is written after each row; rows that are not measured stay as they are.
 """
 
 import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from tools.bench.train_step import LEARNING_RATE, MOMENTUM, Step, alternate, program_step
-from tools.bench.zoo import CASES, SMALL, Case
+from tools.bench import models_page
+from tools.bench.models_page import Key
+from tools.bench.train_step import (
+    LEARNING_RATE,
+    MOMENTUM,
+    Step,
+    alternate,
+    open_gradient,
+    program_step,
+)
+from tools.bench.zoo import CASES, DEEP, SMALL, Case
 from torch import Tensor, nn
 
+from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.checks import Wrong, check, references
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.programs import OnnxFleet
+from sedge_emulate.training.tasks import FleetTrainer
+from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export import cross_entropy, export, squared_error
-from sedge_export.target import TARGETS, signatures
 from sedge_protocol.errors import ExportError
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, BundleManifest, load
+from sedge_protocol.wire.bundle import (
+    EXECUTORCH,
+    ONNXRUNTIME,
+    Bundle,
+    BundleManifest,
+    load,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 SECONDS = 0.5
-HEAD = """\
-# Which models export
-
-Written by `python -m tools.bench.models`, which exports every model of `tools/bench/zoo` in batches of
-{batch} and verifies its programs against eager torch in float64: {verified}. An error is the largest
-difference of a gradient in an epoch of four steps, as a share of the largest gradient; torch's is that of
-eager torch in float32 on the same batches. A replaced batch is one with a proven kink (see
-`tools/export/sedge_export/verify.py`). The step's ratio is its CPU time over that of the same step in eager
-torch, both on one thread; memory is what a process needs for the step beside the runtime's libraries.
-
-| model | kind | backend | verified | error | torch's | batches replaced | export s | step / eager | MB |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-"""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What became of one model: its manifest and the cost of its step, or the reason against it."""
-
-    case: Case
-    backend: str
-    seconds: float
-    manifest: BundleManifest | None = None
-    ratio: float = 0.0
-    memory: int = 0
-    reason: str = ""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,45 +60,97 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="default: all, and some for ExecuTorch")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--seeds", type=int, default=0, help="of the deep networks, instead")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    rows: dict[str, Row] = {}
-    for name in options.names or [*CASES, *(f"{small}@{EXECUTORCH}" for small in SMALL)]:
-        case, _, backend = name.partition("@")
-        rows[name] = measured(CASES[case], backend or ONNXRUNTIME, options.batch_size)
-        print(written(name, rows[name]), flush=True)
-        options.page.write_text(page(rows, options.batch_size))
+    models, seeds = models_page.read(options.page)
+    table, rows = (seeds, seeded) if options.seeds else (models, exported)
+    names = options.names or [*CASES, *(f"{small}@{EXECUTORCH}" for small in SMALL)]
+    if options.seeds:
+        names = [f"{name}@{s}" for name in options.names or DEEP for s in range(options.seeds)]
+    for name in names:
+        case, _, of = name.partition("@")
+        key: Key = case, of or ONNXRUNTIME
+        table[key] = models_page.line(key, rows(CASES[case], key[1], options.batch_size))
+        print(table[key], flush=True)
+        models_page.write(options.page, models, seeds, list(CASES), options.batch_size)
     return 0
 
 
-def measured(case: Case, backend: str, batch_size: int) -> Row:
-    """Export a model, and measure its step."""
+def exported(case: Case, backend: str, batch_size: int) -> list[str]:
+    """Export a model, and measure its step. Returns the row's cells."""
     torch.manual_seed(0)
     model, x = case.build(), case.sample(batch_size)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
         try:
             manifest = export(
                 model, x, batch_size=batch_size, name="model", num_classes=case.classes,
-                folder=folder, loss=case.loss, target=case.target, backends=(backend,),
-                measure=backend == ONNXRUNTIME,
+                folder=Path(name), loss=case.loss, target=case.target, backends=(backend,),
+                measure=True,
             )  # fmt: skip
         except ExportError as exc:
-            return Row(case, backend, time.monotonic() - start, reason=str(exc))
-        seconds = time.monotonic() - start
-        bundle, theta = load(folder)
-        memory = bundle.manifest.programs[0].memory_bytes
+            seconds = f"{time.monotonic() - start:.0f}"
+            return [case.kind, f"no: {exc}", "", "", "", seconds, "", ""]
+        seconds = f"{time.monotonic() - start:.0f}"
+        bundle, theta = load(Path(name))
     y = _targets(manifest, batch_size)
-    signature = signatures(bool(manifest.layout.statistics), False, manifest.frozen is not None)[
-        "gradient"
-    ]
-    program = TARGETS[backend].load("gradient", bundle.program("gradient", backend), signature)
     ours, eager = alternate(
-        [program_step(program, bundle, theta, x, y), eager_step(case, model, x, y)],
+        [
+            program_step(open_gradient(bundle, backend), bundle, theta, x, y),
+            eager_step(case, model, x, y),
+        ],
         SECONDS,
     )
-    return Row(case, backend, seconds, manifest, ours / eager, memory)
+    memory = manifest.programs[0].memory_bytes
+    cost = [seconds, f"{ours / eager:.2f}", f"{memory / 1e6:.0f}" if memory else ""]
+    return [case.kind, "yes", *verification(manifest), *cost]
+
+
+def seeded(case: Case, seed: str, batch_size: int) -> list[str]:
+    """Export a model of a seed, and check the emulator's trainers with it. Returns the row's cells."""
+    torch.manual_seed(int(seed))
+    model, x = case.build(), case.sample(batch_size)
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            manifest = export(
+                model, x, batch_size=batch_size, name="model", num_classes=case.classes,
+                folder=Path(name), seed=int(seed),
+            )  # fmt: skip
+        except ExportError as exc:
+            return [f"no: {exc}", "", "", "", ""]
+        bundle, _ = load(Path(name))
+    return ["yes", *verification(manifest), "; ".join(trainers(model, bundle))]
+
+
+def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
+    """Of each trainer of the emulator its name, and how it is wrong with this classifier, if it is."""
+    manifest, cpu = bundle.manifest, torch.device("cpu")
+    problem = Problem(model, CLASSIFICATION, manifest.batch_size, manifest.input)
+    wanted = references(problem)
+    opened: list[Callable[[], FleetTrainer]] = [
+        lambda: AutogradTrainer(problem, "fp32", cpu),
+        lambda: VectorisedTrainer(problem, "fp32", cpu, 2),
+        lambda: OnnxFleet(problem, "fp32", bundle),
+    ]
+    found: list[str] = []
+    for build in opened:
+        trainer = build()
+        try:
+            check(trainer, problem, "fp32", wanted)
+            found.append(trainer.name)
+        except Wrong as exc:
+            found.append(f"not {exc}")
+    return found
+
+
+def verification(manifest: BundleManifest) -> list[str]:
+    """The cells of an export's errors, and of the batches that it has replaced."""
+    found = manifest.verification
+    if found is None:
+        return ["", "", ""]
+    errors = [f"{error:.0e}" for error in (found.epoch_error, found.torch_error)]
+    return [*errors, f"{len(found.kinks)}" if found.kinks else ""]
 
 
 def _targets(manifest: BundleManifest, batch_size: int) -> Tensor:
@@ -126,31 +174,6 @@ def eager_step(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Step:
         optimizer.step()
 
     return step
-
-
-def page(rows: Mapping[str, Row], batch_size: int) -> str:
-    """The whole page."""
-    counts: list[str] = []
-    for backend in (ONNXRUNTIME, EXECUTORCH):
-        of = [row for row in rows.values() if row.backend == backend]
-        if of:
-            passed = sum(row.manifest is not None for row in of)
-            counts.append(f"{passed} of {len(of)} pass for {backend}")
-    head = HEAD.format(batch=batch_size, verified=", ".join(counts))
-    return head + "".join(written(name, row) + "\n" for name, row in rows.items())
-
-
-def written(name: str, row: Row) -> str:
-    """One row of the table."""
-    found = row.manifest.verification if row.manifest else None
-    if found is None:
-        cells = [f"no: {row.reason}".replace("|", "\\|"), "", "", "", f"{row.seconds:.0f}", "", ""]
-    else:
-        errors = [f"{error:.0e}" for error in (found.epoch_error, found.torch_error)]
-        replaced = f"{len(found.kinks)}" if found.kinks else ""
-        memory = f"{row.memory / 1e6:.0f}" if row.memory else ""
-        cells = ["yes", *errors, replaced, f"{row.seconds:.0f}", f"{row.ratio:.2f}", memory]
-    return f"| {' | '.join([name.partition('@')[0], row.case.kind, row.backend, *cells])} |"
 
 
 if __name__ == "__main__":

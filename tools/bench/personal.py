@@ -4,8 +4,10 @@
 
 Each model is trained for some steps on Fashion-MNIST and written by ``export_personal``, for one row at a
 time. The baseline is the bundle's own ``predict`` program in ONNX Runtime, on one row, with theta as
-an input. All run on one thread, strictly in turn; the figures are medians of the thread's CPU time, and
-only their ratios are meaningful.
+an input. Beside the files stands what ``sedge_edge.Model.predict`` does for one row, with theta as an input
+and with theta inside, of a bundle for one row and of one for a training's batch, which a row fills. All run
+on one thread, strictly in turn; the figures are medians of the thread's CPU time, and only their ratios are
+meaningful.
 """
 
 import argparse
@@ -21,6 +23,8 @@ import torch
 from tools.bench.train_step import Step, alternate
 from torch import Tensor, nn
 
+from sedge_edge.backends.bundle_trainer import BundleTrainer, bundled
+from sedge_edge.backends.onnx_runtime import OnnxProgram, binding
 from sedge_emulate.data.datasets import fashion_mnist
 from sedge_export import export, models
 from sedge_export.formats import FORMATS
@@ -36,12 +40,12 @@ LARGEST_LOSS = 0.05  # so that the figure is measured rather than refused
 
 
 class Side(NamedTuple):
-    """A way to predict one row: its call, its bytes, and what int8 costs."""
+    """A way to predict one row: its call, its bytes if it is a file, and what int8 costs."""
 
     kind: str
     step: Step
     size: int
-    quality: Quality | None
+    quality: Quality | None = None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,12 +61,12 @@ def main(argv: list[str] | None = None) -> int:
     data = fashion_mnist()
     x, y = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
     results: dict[str, dict[str, dict[str, float]]] = {}
-    print(f"{'model':<10}{'file':<22}{'ms':>8}{'ratio':>8}{'bytes':>12}{'accuracy':>10}")
+    print(f"{'model':<10}{'file':<38}{'ms':>8}{'ratio':>8}{'bytes':>12}{'accuracy':>10}")
     for name in options.models or MODELS:
         results[name] = measure(name, x, y, options.steps, options.seconds)
         for kind, row in results[name].items():
             figures = f"{row['ms']:>8.3f}{row['ratio']:>8.2f}{row['bytes']:>12,.0f}"
-            print(f"{name:<10}{kind:<22}{figures}{row['accuracy']:>10.4f}", flush=True)
+            print(f"{name:<10}{kind:<38}{figures}{row['accuracy']:>10.4f}", flush=True)
     print(json.dumps({"personal": results}))
     return 0
 
@@ -111,7 +115,7 @@ def sides(
     data = bundle.program("predict", ONNXRUNTIME)
     program = load_program("predict", data)
     size = len(data) + theta.nbytes
-    yield Side("theta as an input", lambda: program({"theta": theta, "x": feed}), size, None)
+    yield Side("theta as an input", lambda: program({"theta": theta, "x": feed}), size)
     for ending, form in FORMATS.items():
         for kind, rows in (("float32", None), ("int8", tested)):
             out = folder / f"{kind}{ending}"
@@ -120,6 +124,19 @@ def sides(
             )
             run = form.load(out.read_bytes())
             yield Side(f"{form.name}, {kind}", partial(run, feed), made.size, made.quality)
+    yield from on_a_device(name, model, row, folder)
+
+
+def on_a_device(name: str, model: nn.Module, row: Tensor, folder: Path) -> Iterator[Side]:
+    """What a device's predictor costs for one row (1, ...)."""
+    for batch_size in (1, BATCH_SIZE):
+        export(model, row, batch_size=batch_size, name=name, num_classes=10, folder=folder)
+        bundle, theta = load(folder)
+        programs = bundled(bundle, ONNXRUNTIME, OnnxProgram, 1)
+        for kind, bind in (("as an input", None), ("inside", binding(bundle, 1))):
+            predict = BundleTrainer(bundle, programs, bind).predictor(theta)
+            kind = f"Model, batch {batch_size}, theta {kind}"
+            yield Side(kind, partial(predict, row.numpy()), 0)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,10 @@ class Backend(NamedTuple):
 
 def _onnxruntime(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:
     from sedge_edge.backends.bundle_trainer import BundleTrainer, bundled
-    from sedge_edge.backends.onnx_runtime import OnnxProgram
+    from sedge_edge.backends.onnx_runtime import OnnxProgram, binding
 
-    return BundleTrainer(bundle, bundled(bundle, ONNXRUNTIME, OnnxProgram, threads))
+    load = bundled(bundle, ONNXRUNTIME, OnnxProgram, threads)
+    return BundleTrainer(bundle, load, binding(bundle, threads))
 
 
 def _executorch(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:

@@ -14,7 +14,9 @@ program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -34,6 +36,7 @@ from sedge_edge.training.steppers import (
 )
 from sedge_edge.training.trainer import (
     Mixed,
+    Predictor,
     Trained,
     TrainingDiverged,
     TrainingState,
@@ -79,6 +82,8 @@ class LoadedProgram(Protocol):
 # A program's signature -> the program, loaded. Raises ImportError for a missing or broken runtime,
 # ConfigError when it cannot work as configured, CodecError for a program that is missing or damaged.
 LoadProgram: TypeAlias = Callable[[Signature], LoadedProgram]
+# Loads "predict" with theta (n,) inside, from x to logits. Raises as LoadProgram does.
+BindPredict: TypeAlias = Callable[[Theta], LoadedProgram]
 
 
 def bundled(
@@ -96,7 +101,7 @@ def bundled(
 
     def loaded(signature: Signature) -> LoadedProgram:
         data = bundle.program(signature.program, backend)
-        try:
+        with loading(bundle, signature.program):
             if bundle.manifest.frozen is None:
                 return load(data, signature, threads)
             if bundle.frozen is None:
@@ -104,13 +109,19 @@ def bundled(
             theta, *batch = signature.inputs
             taking = signature._replace(inputs=(theta, FROZEN, *batch))
             return _FedProgram(load(data, taking, threads), {FROZEN: bundle.frozen})
-        except (ImportError, ConfigError, LocalError):
-            raise
-        except Exception as exc:
-            where = _where(bundle, signature.program)
-            raise CodecError(f"{where} cannot be loaded: {exc}") from exc
 
     return loaded
+
+
+@contextmanager
+def loading(bundle: Bundle, program: str) -> Generator[None]:
+    """What a runtime says of a program that it refuses becomes a ``CodecError`` that names it."""
+    try:
+        yield
+    except (ImportError, ConfigError, LocalError):
+        raise
+    except Exception as exc:
+        raise CodecError(f"{_where(bundle, program)} cannot be loaded: {exc}") from exc
 
 
 class _FedProgram:
@@ -131,12 +142,14 @@ def _where(bundle: Bundle, program: str) -> str:
 class BundleTrainer:
     """``Trainer`` over the programs of a bundle's model; each is loaded when first needed.
 
-    Threads share the programs; everything else belongs to one call.
+    ``bind`` is for a runtime that predicts faster with theta inside the program. Threads share the
+    programs; everything else belongs to one call.
     """
 
-    def __init__(self, bundle: Bundle, load: LoadProgram) -> None:
+    def __init__(self, bundle: Bundle, load: LoadProgram, bind: BindPredict | None = None) -> None:
         self._bundle = bundle
         self._load_program = load
+        self._bind = bind
         self._programs: dict[str, LoadedProgram] = {}
         self._lock = threading.Lock()
         self._program("gradient")  # to find a missing or broken library here
@@ -198,13 +211,20 @@ class BundleTrainer:
             sums += self._run("evaluate", {"theta": theta, **buffers.fill(batch)}, last)
         return evaluation(sums[0], sums[1], sums[2], len(examples.targets))
 
-    def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
-        """The model's outputs (N, C, ...) for inputs (N, ...)."""
-        manifest = self._bundle.manifest
-        manifest.layout.check(theta)
+    def predictor(self, theta: Theta) -> Predictor:
+        """The model with theta (n,); see ``Trainer.predictor``."""
+        self._bundle.manifest.layout.check(theta)
+        if self._bind is not None:
+            program = self._bind(theta)
+        else:
+            program = _FedProgram(self._program("predict"), {"theta": theta})
+        return partial(self._predict, program)
+
+    def _predict(self, program: LoadedProgram, inputs: Inputs) -> NDArray[np.float32]:
         outputs: list[NDArray[np.float32]] = []
-        for batch, last in _with_last(evaluation_batches(len(inputs), manifest.batch_size)):
-            (logits,) = self._run("predict", {"theta": theta, "x": inputs[batch.indices]}, last)
+        batch_size = self._bundle.manifest.batch_size
+        for batch, last in _with_last(evaluation_batches(len(inputs), batch_size)):
+            (logits,) = self._call("predict", program, {"x": inputs[batch.indices]}, last)
             outputs.append(logits[: np.count_nonzero(batch.weights)])
         return np.concatenate(outputs)
 
@@ -274,7 +294,11 @@ class BundleTrainer:
         )
 
     def _run(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        program = self._program(name)
+        return self._call(name, self._program(name), feeds, last)
+
+    def _call(
+        self, name: str, program: LoadedProgram, feeds: Arrays, last: bool
+    ) -> list[NDArray[np.float32]]:
         try:
             return program.run(feeds, last)
         except Exception as exc:  # runtimes' errors have no other common base

@@ -24,6 +24,7 @@ The rest is declined: gradients, corrections, second models.
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +38,7 @@ from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.steppers import tensor_slices
 from sedge_edge.training.trainer import (
     Mixed,
+    Predictor,
     Trained,
     TrainingDiverged,
     TrainingState,
@@ -164,8 +166,11 @@ class FunctionTrainer:
             raise ConfigError(name, value, f'"{metric.name}" within 0 and 1')
         return Metrics(loss, value, self._count(name, count, len(examples.targets)))
 
-    def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
-        """The model's outputs (N, C, ...) for inputs (N, ...), by the module's ``predict``."""
+    def predictor(self, theta: Theta) -> Predictor:
+        """The module's ``predict`` with theta (n,)."""
+        return partial(self._predict, theta)
+
+    def _predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
         name = f"{self._module}:predict"
         function = self._sibling("predict")
         expected = f"floating-point outputs ({len(inputs)}, C, ...)"

@@ -13,11 +13,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.backends.bundle_trainer import Signature
+from sedge_edge.backends.bundle_trainer import BindPredict, Signature, loading
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import CodecError
 from sedge_protocol.host.onnx_runtime import library, open_session
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.binding import bound_predict
+from sedge_protocol.wire.bundle import Bundle
 
 
 class _Named(Protocol):
@@ -89,3 +92,14 @@ class OnnxProgram:
         """The outputs in order. The ``last`` run of a call returns unused memory to the system."""
         options = self._last_run_options if last else self._run_options
         return self._session.run(self._outputs, feeds, options)
+
+
+def binding(bundle: Bundle, threads: int) -> BindPredict:
+    """Opens the bundle's ``predict`` with theta inside: what depends on theta alone is done once."""
+
+    def opened(theta: Theta) -> OnnxProgram:
+        data = bound_predict(bundle, theta)
+        with loading(bundle, "predict"):
+            return OnnxProgram(data, Signature("predict", ("x",), ("logits",)), threads)
+
+    return opened

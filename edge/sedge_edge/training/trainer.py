@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,10 @@ class Mixed:
     mix: float
 
 
+# Inputs (N, ...) to the model's outputs (N, C, ...). Thread-safe.
+Predictor: TypeAlias = Callable[[Inputs], NDArray[np.float32]]
+
+
 class Trainer(Protocol):
     """One bundle, ready to run. Thread-safe."""
 
@@ -153,6 +157,10 @@ class Trainer(Protocol):
         """Mean loss and metric of theta (n,). Raises ``TrainingDiverged`` for one that is not finite."""
         ...
 
-    def predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
-        """The model's outputs (N, C, ...) for inputs (N, ...)."""
+    def predictor(self, theta: Theta) -> Predictor:
+        """The model with theta (n,), for many predictions: what depends on theta alone is done here.
+
+        Raises ``CodecError`` for a program that cannot be loaded; the predictor raises it for one that
+        fails, and ``ConfigError`` for user code that does.
+        """
         ...

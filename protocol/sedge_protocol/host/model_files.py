@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.binding import bound, described
-from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
+from sedge_protocol.wire.binding import bound_predict, described
+from sedge_protocol.wire.bundle import Bundle
 
 # As every device's data are read (sedge_edge.data).
 PIXELS = "unsigned 8-bit values divided by 255"
@@ -62,16 +62,13 @@ def read_tensors(path: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def _onnx(bundle: Bundle, theta: Theta) -> bytes:
-    program = bound(bundle.program("predict", ONNXRUNTIME), "theta", theta)
-    if bundle.frozen is not None:
-        program = bound(program, FROZEN, bundle.frozen)
     manifest = bundle.manifest
     facts = {"name": manifest.name, "outputs": "logits" if manifest.num_classes else "values"}
     if manifest.input.dtype == "float32":
         facts["pixels"] = PIXELS
     if manifest.labels:
         facts["labels"] = json.dumps(manifest.labels)
-    return described(program, facts)
+    return described(bound_predict(bundle, theta), facts)
 
 
 def _npz(tensors: Tensors, path: Path) -> bytes:

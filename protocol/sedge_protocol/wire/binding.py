@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.protobuf import BYTES, Field, again, field, fields
+from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
+from sedge_protocol.wire.protobuf import BYTES, Field, again, field, fields, nested
 
 _GRAPH, _METADATA = 7, 14  # of ModelProto
 _KEY, _VALUE = 1, 2  # of StringStringEntryProto
@@ -16,6 +17,15 @@ _INITIALIZER, _INPUT = 5, 11  # of GraphProto
 _INPUT_NAME = 1  # of ValueInfoProto
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9  # of TensorProto
 _FLOAT = 1
+
+
+def bound_predict(bundle: Bundle, theta: Theta) -> bytes:
+    """The bundle's ONNX program ``predict`` with theta (n,) and its frozen values: x to logits.
+
+    Raises ``CodecError`` for a bundle without such a program.
+    """
+    program = bound(bundle.program("predict", ONNXRUNTIME), "theta", theta)
+    return program if bundle.frozen is None else bound(program, FROZEN, bundle.frozen)
 
 
 def bound(program: bytes, name: str, values: Theta) -> bytes:
@@ -27,15 +37,13 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
     inputs = [_name(one) for graph in model if _is_graph(graph) for one in _inputs(graph)]
     if inputs.count(name) != 1:
         raise CodecError(f"program: inputs {', '.join(inputs)}, expected one named {name}")
-    tensor = b"".join(
-        [
-            field(_DIMS, values.size),
-            field(_DATA_TYPE, _FLOAT),
-            field(_NAME, name.encode()),
-            field(_RAW_DATA, values.astype("<f4", copy=False).tobytes()),
-        ]
-    )
-    made: list[bytes] = []
+    tensor = [
+        field(_DIMS, values.size),
+        field(_DATA_TYPE, _FLOAT),
+        field(_NAME, name.encode()),
+        *nested(_RAW_DATA, [values.astype("<f4", copy=False).data.cast("B")]),
+    ]
+    made: list[bytes | memoryview] = []
     for part in model:
         if _is_graph(part):
             kept = [
@@ -43,7 +51,7 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
                 for one in fields(part.data)
                 if one.number != _INPUT or _name(one) != name
             ]
-            made.append(field(_GRAPH, b"".join([*kept, field(_INITIALIZER, tensor)])))
+            made += nested(_GRAPH, [*kept, *nested(_INITIALIZER, tensor)])
         else:
             made.append(again(part))
     return b"".join(made)

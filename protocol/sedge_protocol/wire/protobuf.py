@@ -3,7 +3,7 @@
 Source: protobuf.dev, "Encoding". Groups (wire types 3 and 4), which it deprecates, count as malformed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sedge_protocol.errors import CodecError
@@ -52,6 +52,12 @@ def field(number: int, content: int | bytes | memoryview) -> bytes:
     if isinstance(content, int):
         return _encoded(number << 3 | VARINT) + _encoded(content)
     return _encoded(number << 3 | BYTES) + _encoded(len(content)) + bytes(content)
+
+
+def nested(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """One field whose content is these parts, as parts: large ones are not copied."""
+    size = sum(map(len, parts))
+    return [_encoded(number << 3 | BYTES) + _encoded(size), *parts]
 
 
 def again(known: Field) -> bytes:

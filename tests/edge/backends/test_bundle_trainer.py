@@ -98,7 +98,7 @@ def test_evaluation_and_prediction(trainer: Trainer, count: int) -> None:
     assert metrics.loss == pytest.approx(rows.mean(), abs=1e-5)
     assert metrics.metric == pytest.approx((logits.argmax(axis=1) == data.targets).mean())
     assert metrics.num_examples == count
-    found = trainer.predict(theta, data.inputs)
+    found = trainer.predictor(theta)(data.inputs)
     assert found.shape == (count, C)
     np.testing.assert_allclose(found, logits, atol=1e-5)
 
@@ -314,4 +314,4 @@ def test_wrong_arrays_are_refused(trainer: Trainer) -> None:
 def test_a_program_that_the_bundle_lacks(backend: str) -> None:
     without = open_trainer(bundle({"gradient": PROGRAMS[backend]["gradient"]}, backend), backend, 1)
     with pytest.raises(CodecError, match=f"^bundle 'softmax': no program 'predict' for {backend}$"):
-        without.predict(start(), examples(1).inputs)
+        without.predictor(start())

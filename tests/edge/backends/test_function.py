@@ -77,7 +77,7 @@ def test_evaluation_and_prediction(client: Client) -> None:
     assert found.loss == pytest.approx(start()[: F * C].mean())
     assert (found.metric, found.num_examples) == (0.25, 5)
     logits = data.inputs @ start()[: F * C].reshape(F, C) + start()[F * C :]
-    np.testing.assert_allclose(trainer.predict(start(), data.inputs), logits, rtol=1e-6)
+    np.testing.assert_allclose(trainer.predictor(start())(data.inputs), logits, rtol=1e-6)
 
 
 def test_without_a_loss_the_trained_model_is_evaluated_on_the_training_examples(

@@ -76,7 +76,7 @@ from sedge_protocol.wire.bundle import unpack
 trainer = open_trainer(unpack(pathlib.Path(sys.argv[2]).read_bytes()), "auto", 1)
 theta, rows = np.zeros(int(sys.argv[3]), np.float32), np.zeros((1, int(sys.argv[4])), np.float32)
 try:
-    print(trainer.predict(theta, rows))
+    print(trainer.predictor(theta)(rows))
 except Exception as exc:
     print(type(exc).__name__, exc)
 """

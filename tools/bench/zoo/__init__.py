@@ -101,6 +101,7 @@ CASES: dict[str, Case] = DEEP | {
     "Unfold and product": _image(images.unfolded),
     "Cosine transform": _image(images.fourier),
     "BatchNorm with its own forward": _image(_normed(rows.ScaledNorm(8))),
+    "CNN, dropout of channels": _image(_normed(nn.Dropout2d(0.25))),
     "LayerNorm of images": _image(_normed(nn.LayerNorm([8, 8, 8]))),
     "InstanceNorm": _image(_normed(nn.InstanceNorm2d(8, affine=True))),
     "Local response norm": _image(_normed(nn.LocalResponseNorm(3))),
@@ -149,6 +150,9 @@ CASES: dict[str, Case] = DEEP | {
     ),
     "MLP, LayerNorm and GELU": _row(
         lambda: nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 5))
+    ),
+    "MLP, dropout": _row(
+        lambda: nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 5))
     ),
     "MLP, weight norm": _row(
         lambda: nn.Sequential(
@@ -211,7 +215,7 @@ CASES: dict[str, Case] = DEEP | {
 }  # fmt: skip
 # Those that are exported for ExecuTorch, too, which takes many times as long.
 SMALL = (
-    "AvgCNN", "LeNet-5", "MLP", "MLP, BatchNorm", "MLP, LayerNorm and GELU", "Logistic regression",
-    "Transformer", "U-Net, nearest", "Autoencoder", "Slices assigned",
+    "AvgCNN", "LeNet-5", "MLP", "MLP, BatchNorm", "MLP, LayerNorm and GELU", "MLP, dropout",
+    "Logistic regression", "Transformer", "U-Net, nearest", "Autoencoder", "Slices assigned",
     "GRU",
 )  # fmt: skip

@@ -10,8 +10,11 @@ from sedge_export.executorch import runtime
 from sedge_export.executorch.to_executorch import to_executorch
 from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.verify import Program, load_program
+from sedge_protocol.errors import ExportError
+from sedge_protocol.host import onnx_runtime
 from sedge_protocol.wire.bundle import EXECUTORCH, FROZEN, ONNXRUNTIME
 
+_INSTALL = "pip install 'sedge-fl[export]'"
 Where: TypeAlias = Callable[[OpOverload], str]
 
 
@@ -56,7 +59,7 @@ class Target(Protocol):
         ...
 
     def check_installed(self) -> None:
-        """Raise ``ExportError``, saying what to install, when a package is missing."""
+        """Load the runtime. Raises ``ExportError``, saying what to install, when a package is missing."""
         ...
 
     def lower(
@@ -81,6 +84,10 @@ class _Onnx:
 
     def check_installed(self) -> None:
         """onnxruntime is required by the extra ``export``."""
+        try:
+            onnx_runtime.library()
+        except ImportError as exc:
+            raise ExportError(f"backend 'onnxruntime' needs: {_INSTALL} ({exc})") from exc
 
     def lower(
         self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where

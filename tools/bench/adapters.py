@@ -1,0 +1,151 @@
+"""What a fleet sends that trains a part of a model, beside the same model trained whole.
+
+    python -m tools.bench.adapters [--rounds 20] [--out FOLDER]
+
+Two models, on handwritten digits over ten devices: the transformer of examples/lora.py with adapters of
+rank 8, and a ResNet-8 whose body is frozen. Each base has seen the digits 0 to 4 of 600 other images; the
+fleet trains on all ten. Every run is FedAvg with the demo's codec, the largest 4 % in bf16, and has a
+folder of FOLDER; one that is there already is not run again. The last line is JSON: parameters, accuracies
+before and after local training, and the bytes of a device and round, newcomers' apart.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from examples.lora import BASE_EPOCHS, BASE_IMAGES, images
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sedge_emulate.__main__ import main as emulate
+from sedge_emulate.headline import headline
+from sedge_emulate.result import read_json
+from sedge_export.models import ResNet8, batch_norm
+
+FLEET = """\
+devices = 10
+seed = 42
+[data]
+dataset = "{data}"
+alpha = 0.5
+[model]
+factory = "{factory}"
+[rounds]
+num_rounds = {rounds}
+[training]
+optimizer = "adam"
+learning_rate = {rate}
+[codec]
+values = "bf16"
+fraction = 0.04
+[[strategies]]
+name = "fedavg"
+"""
+
+
+class Run(NamedTuple):
+    """A model, its data, and its learning rate; adapters want a larger one."""
+
+    data: str
+    factory: str
+    rate: float
+
+
+RUNS = {
+    "transformer, adapters of rank 8": Run("examples.lora:load", "examples.lora:build", 0.01),
+    "transformer, whole": Run("examples.lora:load", "examples.lora:whole", 0.002),
+    "ResNet-8, head on a frozen body": Run(
+        "tools.bench.adapters:load", "tools.bench.adapters:head", 0.01
+    ),
+    "ResNet-8, whole": Run("tools.bench.adapters:load", "tools.bench.adapters:whole", 0.001),
+}
+
+
+class Tuned(ResNet8):
+    """A ResNet-8 whose body stays as it is, statistics included."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 10, batch_norm)
+
+    def train(self, mode: bool = True) -> "Tuned":
+        """The body stays in evaluation mode."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+
+def load() -> tuple[object, object]:
+    """The images (N, 1, 16, 16) that the base has not seen, and their labels (N,)."""
+    x, y = enlarged()
+    return x[BASE_IMAGES:].numpy(), y[BASE_IMAGES:].numpy()
+
+
+def enlarged() -> tuple[Tensor, Tensor]:
+    """The digits (N, 1, 16, 16) and their labels (N,)."""
+    x, y = images()
+    return functional.interpolate(x[:, None], scale_factor=2, mode="bilinear"), y
+
+
+def whole() -> ResNet8:
+    """The base, trained, all of it to train."""
+    x, y = (part[:BASE_IMAGES] for part in enlarged())
+    x, y = x[y < 5], y[y < 5]
+    model = ResNet8(1, 10, batch_norm)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(BASE_EPOCHS):
+        for rows in torch.randperm(len(x)).split(32):  # type: ignore[no-untyped-call]
+            optimizer.zero_grad()
+            torch.autograd.backward(functional.cross_entropy(model(x[rows]), y[rows]))
+            optimizer.step()
+    return model
+
+
+def head() -> Tuned:
+    """The base, frozen but for its last layer."""
+    model = Tuned()
+    model.load_state_dict(whole().state_dict())
+    model.requires_grad_(False).classifier.requires_grad_(True)
+    return model
+
+
+def measure(rounds: int, out: Path) -> dict[str, object]:
+    """Run what is not there yet, and collect everything."""
+    cells: dict[str, dict[str, float]] = {}
+    for name, run in RUNS.items():
+        folder = out / name.replace(", ", "-").replace(" ", "-")
+        if not (folder / "result.json").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            fleet = folder / "fleet.toml"
+            fleet.write_text(FLEET.format(rounds=rounds, **run._asdict()))
+            if status := emulate(["run", str(fleet), "--out", str(folder), "--fresh"]):
+                sys.exit(status)
+        result = read_json(folder / "result.json")
+        row = headline(result.strategies[0])
+        cells[name] = {
+            "parameters": result.model.parameters,
+            "before": row.before.mean,
+            "after": row.after.mean,
+            "up": row.rates.device.up,
+            "down": row.rates.device.down,
+            "newcomer_up": row.rates.newcomer.up,
+            "newcomer_down": row.rates.newcomer.down,
+        }
+    return {"rounds": rounds, "adapters": cells}
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description="Bytes of adapters beside whole models.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=Path("runs/adapters"))
+    given = parser.parse_args()
+    print(json.dumps(measure(given.rounds, given.out)))
+
+
+if __name__ == "__main__":
+    main()

@@ -204,7 +204,7 @@ def _status(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     folder = act_as_owner(config.state_dir)
     state = Journal(folder / "journal", AgentState, SCHEMA).load()
-    found = status(config.device, config.fleet, state, BlobFolder(folder))
+    found = status(config.device, config.fleet, state, folder)
     if arguments.json:
         print(msgspec.json.encode(found).decode())
     else:

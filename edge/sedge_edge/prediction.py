@@ -65,13 +65,9 @@ def newest(state_dir: Path, run: str | None) -> Source:
 
     Raises ``ConfigError`` without one.
     """
-    state = Journal(state_dir / "journal", AgentState, SCHEMA).load() or AgentState()
-    blobs = BlobFolder(state_dir)
-    kept = {name: Source(entry) for name, entry in state.runs.items()}
-    trained = {name: source for name, source in kept.items() if source.trained}
-    held = {name: s for name, s in kept.items() if s.kept and _holds_global(s.kept, blobs)}
-    sources = held | _received(state, blobs) | trained
-    name = run if run is not None else next(reversed(trained or sources), None)
+    state = Journal(state_dir / "journal", AgentState, SCHEMA).load()
+    sources = {} if state is None else _sources(state, BlobFolder(state_dir))
+    name = run if run is not None else next(reversed(sources), None)
     source = sources.get(name) if name is not None else None
     if source is None:
         runs = ", ".join(sources) or "no run with a model yet"
@@ -79,8 +75,15 @@ def newest(state_dir: Path, run: str | None) -> Source:
     return source
 
 
-def _holds_global(entry: RunState, blobs: BlobFolder) -> bool:
-    return bool(entry.steps) or blobs.has(entry.base)
+def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
+    """Where there is a model, by run: the newest of those that the device has trained is the last."""
+    kept = {name: Source(entry) for name, entry in state.runs.items()}
+    trained = {name: source for name, source in kept.items() if source.trained}
+    others = _received(state, blobs)
+    for name, entry in state.runs.items():
+        if entry.steps or blobs.has(entry.base):
+            others.setdefault(name, kept[name])
+    return {name: found for name, found in others.items() if name not in trained} | trained
 
 
 def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:

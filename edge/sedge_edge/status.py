@@ -1,6 +1,7 @@
 """``sedge-edge status``: what is on a device's disk, as lines of text or as JSON."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -57,10 +58,11 @@ class Status(msgspec.Struct, frozen=True):
             yield f"run {update.run}: {what}"
 
 
-def status(device: str, fleet: str, state: AgentState | None, blobs: BlobFolder) -> Status:
-    """What the state of this device says; None for a device that has never run."""
+def status(device: str, fleet: str, state: AgentState | None, folder: Path) -> Status:
+    """What the state of this device in ``folder`` says; None for a device that has never run."""
     if state is None:
         return Status(device, fleet)
+    blobs = BlobFolder(folder)
     return Status(
         device,
         fleet,

@@ -15,6 +15,7 @@ import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_theta
 
 from sedge_cloud.admin.runs import start_run
+from sedge_cloud.coding import EXACT, BroadcastConfig
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.store.runs import Run
 from sedge_edge.rounds.global_model import global_model, needed_blobs
@@ -44,6 +45,8 @@ CONFIG = RunConfig(
     fraction_train=0.5,
     min_available_devices=4,
     options={"quantile": QUANTILE},
+    codec=EXACT,
+    broadcast=BroadcastConfig(fraction=0.05),
 )
 DEVICE = {"scoring": "device"}
 

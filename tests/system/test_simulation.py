@@ -453,8 +453,7 @@ HOSTILE = {
         "crash": 0.002, "drop": 0.03, "corrupt": 0.01, "disk": 0.002, "slowest_s": 3.0,
     },
 }  # fmt: skip
-# With seeds 1, 2 and 7, and 10, a device dies in three starts of one job, and declines it.
-SEEDS = {"a hostile link": (3, 4, 5, 6, 8, 9), "frames that overtake one another": (8, 11, 12, 13)}
+SEEDS = {"a hostile link": range(1, 7), "frames that overtake one another": range(7, 11)}
 
 
 def play(folder: Path, name: str, faults: Faults) -> World:
@@ -489,8 +488,15 @@ def test_a_quiet_run_ends_with_every_update(quiet: dict[str, World], name: str) 
     ("kind", "seed"), [(kind, seed) for kind, seeds in SEEDS.items() for seed in seeds]
 )
 def test_faults_change_nothing(
-    folder: Path, quiet: dict[str, World], name: str, kind: str, seed: int
+    folder: Path,
+    quiet: dict[str, World],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: str,
+    seed: int,
 ) -> None:
+    # A device that dies in three starts of one job declines it, which is another ending.
+    monkeypatch.setattr("sedge_edge.rounds.state.MAX_STARTS", 1000)
     faults = Faults(seed, **HOSTILE[kind])
     hostile = play(folder, name, faults)
     assert faults.crashes + faults.dropped + faults.corrupted + faults.full > 0

@@ -9,6 +9,9 @@ import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Struct;
 
+import java.time.Instant;
+import java.time.ZoneOffset;
+import java.time.format.DateTimeFormatter;
 import java.util.Arrays;
 import java.util.Random;
 import java.util.logging.Level;
@@ -19,6 +22,8 @@ final class Handshake {
     private static final int WARN_AFTER_HELLOS = 6;
     /** Whoever can publish on our topic must not be able to fill the log. */
     private static final double WARN_EVERY_S = 3600;
+    private static final DateTimeFormatter START_TIME =
+            DateTimeFormatter.ofPattern("yyyy-MM-dd HH:mm:ss 'UTC'").withZone(ZoneOffset.UTC);
     /** How the nonce of a doctor's hello begins. */
     private static final byte[] DOCTOR = {'d', 'o', 'c', 't', 'o', 'r', 0, 0};
 
@@ -120,15 +125,20 @@ final class Handshake {
         return first;
     }
 
+    /** When a start was, by the sender's clock, for people: a start count is at least its Unix seconds. */
+    private static String startTime(long incarnation) {
+        return START_TIME.format(Instant.ofEpochSecond(incarnation));
+    }
+
     /** A frame that the replay window has refused: warns where a coordinator may be talking in vain. */
     void replayed(Frame frame, double now, Effects effects) {
         long newest = peer.window.incarnation();
         // A repeat within one start is the broker's doing, and harmless.
         if (frame.incarnation < newest && now >= warnAt) {
             warnAt = now + WARN_EVERY_S;
-            effects.note(Level.WARNING, "ignored the coordinator: its incarnation is " + frame.incarnation
-                    + ", expected at least " + newest + ", which it had before. If its state was wiped, restart this "
-                    + "agent; if not, somebody replays old frames");
+            effects.note(Level.WARNING, "ignored the coordinator: its start at " + startTime(frame.incarnation)
+                    + " by its clock is before the one at " + startTime(newest) + " that was heard already. If its state "
+                    + "was wiped, restart this agent; if not, somebody replays old frames");
         }
     }
 }

@@ -55,13 +55,18 @@ class Source:
         return self.order.bundle.sha256
 
     @property
+    def names(self) -> object:
+        """Another one when the model is another; an evaluation in between leaves it."""
+        return (self.bundle, self.kept.kept.model) if self.kept and self.trained else self
+
+    @property
     def trained(self) -> bool:
         """Whether the device has trained it."""
         return self.kept is not None and self.kept.kept.model is not None
 
 
 def newest(state_dir: Path, run: str | None) -> Source:
-    """The model of a run, or of the newest that the device has trained, or else has received.
+    """The model of a run, by default of the newest that it has trained; without one, has received.
 
     Raises ``ConfigError`` without one.
     """

@@ -99,7 +99,7 @@ class Model:
 
     def _load(self) -> None:
         source = newest(self._folder, self._run)
-        if source == self._source:
+        if self._source is not None and source.names == self._source.names:
             return
         model = load_model(self._folder, source)
         if self._source is not None and source.bundle == self._source.bundle:

@@ -58,3 +58,13 @@ class Selecting(FedAvg, frozen=True):
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         return Assignment(work=Work(select=UpdateSelection()))
+
+
+class Miscoded(Strategy, frozen=True):
+    """Says how its patches are coded, but not as a value coding."""
+
+    name: ClassVar[str] = "miscoded"
+
+    @property
+    def patch_values(self) -> Any:
+        return "int8"

@@ -418,10 +418,15 @@ def test_an_ended_run_that_cannot_be_read_stops_nothing(cloud: Cloud) -> None:
 
 
 LOST: dict[str, tuple[str, dict[str, object], str]] = {
-    "a class that is gone": ("tests.cloud.given:Gone", {}, "strategy"),
-    "a module that is gone": ("sedge_no_such_module:Strategy", {}, "strategy"),
-    "an option out of range": ("fedobp", {"quantile": 7.0}, "quantile"),
-    "an option that is gone": ("fedavg", {"old": 1}, "old"),
+    "a class that is gone": ("tests.cloud.given:Gone", {}, "strategy: found "),
+    "a module that is gone": ("sedge_no_such_module:Strategy", {}, "strategy: found "),
+    "an option out of range": ("fedobp", {"quantile": 7.0}, "quantile: found "),
+    "an option that is gone": ("fedavg", {"old": 1}, "old: found "),
+    "a property of another type": (
+        "tests.cloud.given:Miscoded",
+        {},
+        "tests.cloud.given:Miscoded.patch_",
+    ),
 }
 
 
@@ -435,7 +440,7 @@ def test_a_run_whose_strategy_cannot_be_loaded_fails_alone(cloud: Cloud, name: s
     cloud.load()
     (note,) = cloud.notes(logging.ERROR)
     said = "run a-lost has failed: its strategy cannot be loaded"
-    assert note.startswith(f"{said}: {key}: found ")
+    assert note.startswith(f"{said}: {key}")
     why = note.partition(": ")[2]
     assert cloud.events(RunEnded) == [RunEnded("a-lost", "failed", why)]
     assert [row.status for row in cloud.store.runs()] == ["failed", "running"]

@@ -130,6 +130,7 @@ def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
 def _require_plan(run: Run, run_store: RunStore) -> None:
     """Raise ``ConfigError`` unless the strategy can plan for a device without a past."""
     try:
+        _ = run.patch_values  # asked of the user's strategy
         given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
         row = new_round(run, 1, TRAIN, [given], 0.0).row
         order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))

@@ -320,13 +320,14 @@ class Scheduler:
         live, effects = LiveRun(Run(row, self._store)), list[CloudEffect]()
         if live.run.status == RUNNING:
             try:
-                _ = live.run.strategy  # loaded now: without it devices would work for nothing
+                _ = live.run.strategy, live.run.patch_values  # loaded now: without them devices
+                # would work for nothing
                 current = resume(live.run, self._store, now)
                 if current is not None:
                     effects += self._begin(live, current, now)
                     effects += self._ask(live, current, current.waiting, now)
                 effects += self._devices.refuse_unable(live.run)
-            except ConfigError as exc:
+            except (ConfigError, StrategyError) as exc:
                 effects += self._fail(live, f"its strategy cannot be loaded: {exc}")
         elif live.run.status == FINISHED:
             live.round = resume_serving(live.run, self._run_store, now)

@@ -152,7 +152,7 @@ class RunHistory:
             devices.setdefault(found.subject, DeviceHistory()).judge(found)
         gone = (o.device for o in orders)
         new = {o.device for o in orders} - self._seen
-        self._seen |= new
+        self._seen |= new | came  # of rounds that [keep] has thinned out, the summary is left
         first = [moved for moved in traffic if moved.device in new]
         before = [part.before for part in summary.devices]
         after = [part.after for part in summary.devices]

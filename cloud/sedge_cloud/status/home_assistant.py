@@ -20,7 +20,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.devices.registry import VERSION
 from sedge_cloud.status.records import DeviceFacts, Fleet
 from sedge_cloud.status.snapshot import Snapshot
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import SedgeError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
@@ -52,16 +52,17 @@ _log = logging.getLogger("sedge.home_assistant")
 
 
 def messages(facts: Fleet, max_devices: int) -> dict[str, bytes]:
-    """Every topic with its payload; an empty one takes a revoked device away."""
+    """Every topic with its payload; an empty one takes away a device that is revoked, or one too many."""
     fleet = facts.fleet
     entities, state = _of_fleet(facts)
     found = {link_topic(fleet): ONLINE, **_published(fleet, None, entities, state)}
-    active = [device for device in facts.devices if device.state != "revoked"]
-    for device in active[:max_devices]:
-        entities, state = _of_device(device)
-        found.update(_published(fleet, device.device, entities, state))
+    active = [device.device for device in facts.devices if device.state != "revoked"]
+    shown = set(active[:max_devices])
     for device in facts.devices:
-        if device.state == "revoked":
+        if device.device in shown:
+            entities, state = _of_device(device)
+            found.update(_published(fleet, device.device, entities, state))
+        else:
             found.update(dict.fromkeys(_topics(fleet, device.device), b""))
     return found
 
@@ -181,10 +182,10 @@ class HomeAssistant:
         self._link.close()
 
     def _read(self) -> dict[str, bytes]:
-        """Every topic with its payload; none while the disk refuses."""
+        """Every topic with its payload; none while there are no facts."""
         try:
             return messages(self._snapshot.facts(), self._cloud.home_assistant.max_devices)
-        except StorageError as exc:  # the coordinator itself logs what is wrong with its disk
+        except SedgeError as exc:  # the coordinator itself logs what is wrong
             _log.debug("no facts: %s", exc)
             return {}
 

@@ -38,7 +38,8 @@ class ProblemLog:
         """The new lines with their levels; ``now`` in seconds."""
         seen = {(p.code, p.subject): p for p in problems}
         self._logged = {key: at for key, at in self._logged.items() if now < at + QUIET_S}
-        begun = [seen[k] for k in seen if k in self._last and k not in self._open | self._logged]
+        told = self._open.keys() | self._logged.keys()
+        begun = [seen[key] for key in seen if key in self._last and key not in told]
         ended = [self._open.pop(key) for key in self._open.keys() - seen.keys()]
         self._last = set(seen)
         self._open.update(((p.code, p.subject), p) for p in begun)
@@ -50,7 +51,8 @@ def _begun(problems: Sequence[Problem]) -> Iterator[Line]:
     for it in problems[:MOST]:
         run = f", run {it.run}" if it.run and it.run != it.subject else ""
         yield _LEVELS[it.severity], f"{it.subject}: {it.text} ({it.code}{run})"
-    yield from _more(problems[MOST:], logging.WARNING, "begun")
+    rest = problems[MOST:]
+    yield from _more(rest, max((_LEVELS[it.severity] for it in rest), default=0), "begun")
 
 
 def _ended(problems: Sequence[Problem]) -> Iterator[Line]:

@@ -63,6 +63,11 @@ class _Kept:
     groups: tuple[bytes, dict[str, tuple[str, ...]]] = (b"", {})
 
 
+def _nothing(hello: Hello) -> list[str]:
+    """What a device lacks for a run that has no strategy."""
+    return []
+
+
 @dataclass
 class Reader:
     """The facts about the fleet with this name, whose state is in ``folder``; ``store`` is opened on it."""
@@ -189,10 +194,11 @@ class Reader:
         if kept.missing is None:
             run = Run(row, self.store)
             try:
-                features = newcomer_features(run, self._run_store)
+                features, needs = newcomer_features(run, self._run_store), lacking(run)
             except (StrategyError, ConfigError):  # the service fails such a run, and says why
-                features = frozenset[str]()
-            needs = lacking(run)
+                features, needs = frozenset[str](), _nothing
+            if kept.config.schedule.steps:  # in some rounds
+                features |= {"schedule"}
             kept.tensors = {tensor.name: tensor.size for tensor in run.manifest.layout.tensors}
             kept.missing = lambda hello: [
                 *needs(hello),

@@ -176,16 +176,16 @@ class StatusServer:
     async def _stream(self) -> AsyncIterator[str]:
         self._streams += 1
         try:
-            last, seen, said = self._snapshot.facts(), self._snapshot.changes, time.monotonic()
+            (last, seen), said = self._snapshot.look(), time.monotonic()
             yield "retry: 3000\n\n"
             while not self._server.should_exit:
                 await asyncio.sleep(FRESH_S)
-                facts = self._snapshot.facts()
-                if self._snapshot.changes != seen:
+                facts, changes = self._snapshot.look()
+                if changes != seen:
                     for event in _closed(last, facts):
                         yield event
-                    yield f"event: change\ndata: {self._snapshot.changes}\n\n"
-                    last, seen, said = facts, self._snapshot.changes, time.monotonic()
+                    yield f"event: change\ndata: {changes}\n\n"
+                    last, seen, said = facts, changes, time.monotonic()
                 elif time.monotonic() - said >= BEAT_S:
                     said = time.monotonic()
                     yield ": nothing new\n\n"

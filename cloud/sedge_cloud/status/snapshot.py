@@ -31,10 +31,14 @@ class Snapshot:
         self._at = 0.0
         self._spent = 0.0  # processor time since the last reading, in seconds
         self._cpu: dict[int, float] = {}  # each thread's at its last look
-        self.changes = 0
+        self._changes = 0
 
     def facts(self) -> Fleet:
-        """The facts, ``FRESH_S`` old, or ``STALE_S`` of a large fleet. Raises ``StorageError``."""
+        """The facts, ``FRESH_S`` old, or ``STALE_S`` of a large fleet. Raises ``SedgeError``."""
+        return self.look()[0]
+
+    def look(self) -> tuple[Fleet, int]:
+        """The facts, and how often they have changed so far. Raises ``SedgeError``."""
         with self._lock:
             self._charge()
             age = max(FRESH_S, min(self._spent / SHARE, STALE_S))
@@ -42,13 +46,14 @@ class Snapshot:
                 self._spent = 0.0
                 self._facts, self._at = self._read(), time.monotonic()
                 now = essence(self._facts)
-                self.changes += now != self._essence
+                self._changes += now != self._essence
                 self._essence = now
-            return self._facts
+            return self._facts, self._changes
 
     def expire(self) -> None:
         """Read again at the next look: something was done."""
-        self._at = 0.0
+        with self._lock:
+            self._at = 0.0
 
     def close(self) -> None:
         """Close the store."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sedge_cloud.status.records import Fleet
 from sedge_cloud.status.snapshot import Snapshot
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import SedgeError
 
 _log = logging.getLogger("sedge.watch")
 
@@ -37,7 +37,7 @@ class Watcher:
         while not self._stop.wait(self._every_s):
             try:
                 facts = self._snapshot.facts()
-            except StorageError as exc:  # the coordinator itself logs what is wrong with its disk
+            except SedgeError as exc:  # the coordinator itself logs what is wrong
                 _log.debug("no facts: %s", exc)
                 continue
             if facts is not last:

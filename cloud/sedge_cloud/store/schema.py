@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 
 # Grows with every change of the tables after a release; then ``MIGRATIONS`` gets what leads from the schema
 # before, so that every released one can be opened. So far nothing is released.
-SCHEMA = 2
+SCHEMA = 3
 MIGRATIONS: Mapping[int, str] = {}
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL);

@@ -50,9 +50,11 @@ def pack(
         if len(array) != count:
             raise DataError(f"{where}: {name} has {len(array)} rows, expected {count} as the first")
         integers = array.dtype.kind == "i"
-        if integers and np.abs(array).max(initial=0) > MAX_INTEGER:
-            largest = np.abs(array).max()
-            raise DataError(f"{where}: {name} holds {largest}, expected at most {MAX_INTEGER}")
+        if integers:
+            for extreme in (int(array.min(initial=0)), int(array.max(initial=0))):
+                if abs(extreme) > MAX_INTEGER:
+                    expected = f"at most {MAX_INTEGER} in magnitude"
+                    raise DataError(f"{where}: {name} holds {extreme}, expected {expected}")
         parts.append(InputPart(name, "int64" if integers else "float32", array.shape[1:]))
     flat = [
         array.reshape(count, part.size) for array, part in zip(arrays.values(), parts, strict=True)

@@ -78,6 +78,12 @@ def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path
     assert store.runs() == []
 
 
+def test_a_strategy_that_says_no_coding(store: Store, tmp_path: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, strategy="tests.cloud.given:Miscoded")
+    with pytest.raises(ConfigError, match="patch_values"):
+        start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+
+
 def test_a_model_whose_orders_no_frame_holds(store: Store, tmp_path: Path) -> None:
     names = [f"{i:04}".ljust(230, "x") + ".weight" for i in range(1200)]
     layout = Layout.of([(name, (2,), Role.PARAMETER) for name in [*names, "head.weight"]])

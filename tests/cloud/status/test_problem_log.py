@@ -38,5 +38,5 @@ def test_a_fleet_without_network_is_a_few_lines() -> None:
     more = 1000 - MOST
     begun, ended = log.lines(everyone, 2), log.lines([], 4)
     assert len(begun) == len(ended) == MOST + 1
-    assert begun[-1] == (logging.WARNING, f"{more} more problems have begun: device_lost {more}")
+    assert begun[-1] == (logging.ERROR, f"{more} more problems have begun: device_lost {more}")
     assert ended[-1] == (logging.INFO, f"{more} more problems have ended: device_lost {more}")

@@ -19,7 +19,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Working(msgspec.Struct, frozen=True):
-    """An order that it works on."""
+    """An order that the device is working on."""
 
     run: str
     round: int

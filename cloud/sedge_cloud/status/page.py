@@ -43,10 +43,12 @@ def confirm_page(action: Action, csrf: str) -> str:
     return template.render(title=f"{action.verb} {action.name}", action=action, csrf=csrf)
 
 
-def outcome_page(action: Action, became: Revocation) -> str:
+def outcome_page(action: Action, revocation: Revocation) -> str:
     """What has been done, and what is left to do."""
     template = _environment().get_template("outcome.html")
-    return template.render(title=f"{action.verb} {action.name}", action=action, became=became)
+    return template.render(
+        title=f"{action.verb} {action.name}", action=action, revocation=revocation
+    )
 
 
 @cache

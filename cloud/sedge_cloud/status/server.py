@@ -154,18 +154,18 @@ class StatusServer:
             return Response("expected this page's own form\n", status_code=403)
         action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
         _log.warning("%s %s, asked for on the status page", action.verb, action.name)
-        became = await asyncio.to_thread(self._do, action)
+        revocation = await asyncio.to_thread(self._do, action)
         self._snapshot.expire()
-        if became is None or not became.left:
+        if revocation is None or not revocation.left:
             return RedirectResponse("./", status_code=303)
-        return Response(page.outcome_page(action, became), media_type="text/html")
+        return Response(page.outcome_page(action, revocation), media_type="text/html")
 
     def _do(self, action: actions.Action) -> Revocation | None:
         with closing(Store(Path(self._cloud.state_dir))) as store:
-            became = action.do(store, self._cloud)
-        if became is not None and became.failure:
-            _log.warning("%s %s is incomplete: %s", action.verb, action.name, became.failure)
-        return became
+            revocation = action.do(store, self._cloud)
+        if revocation is not None and revocation.failure:
+            _log.warning("%s %s is incomplete: %s", action.verb, action.name, revocation.failure)
+        return revocation
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:

@@ -243,9 +243,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     ``created`` is an ISO 8601 date or time, ``link`` what joined devices and coordinator: "memory" under
     virtual time, or the broker's kind. ``settings`` are all keys of the fleet file as they were, defaults
-    included; ``data_sha256`` stands for the content of the data and of what splits them. Of a real fleet
-    the result has what its coordinator knows: ``before`` and ``after`` of each device's last round, bytes
-    as they passed the coordinator, and no machine; texts that are unknown are empty, counts 0.
+    included, null where a value follows from the strategy; ``data_sha256`` stands for the content of the
+    data and of what splits them. Of a real fleet the result has what its coordinator knows: ``before`` and
+    ``after`` of each device's last round, bytes as they passed the coordinator, and no machine; texts that
+    are unknown are empty, counts 0.
     """
 
     format: int = FORMAT

@@ -125,7 +125,6 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
     devices = _devices(store, run, Counter(name for r in rounds for name in r.late_devices))
     metric, name = run.manifest.metric, run.facts.run
     sizes = [d.update_bytes for s in run.summaries.values() if s.task == TRAIN for d in s.devices]
-    traffic = [moved for number in run.summaries for moved in store.traffic(name, number)]
     opened = [r.opened for r in run.facts.rounds if r.opened is not None]
     closed = [r.closed for r in run.facts.rounds if r.closed is not None]
     last = [summary for _, summary in run.closed if summary.personal][-1:]
@@ -138,10 +137,10 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
         after=spread([device.after for device in devices], metric),
         devices=devices,
         bytes=Traffic(
-            device_up=sum(moved.up for moved in traffic),
-            device_down=sum(moved.down for moved in traffic),
-            coordinator_up=0,
-            coordinator_down=0,
+            device_up=sum(facts.up for facts in run.facts.rounds),
+            device_down=sum(facts.down for facts in run.facts.rounds),
+            coordinator_up=sum(facts.link_up for facts in run.facts.rounds),
+            coordinator_down=sum(facts.link_down for facts in run.facts.rounds),
             update_payload_mean=sum(sizes) / max(1, len(sizes)),
             dense_update=_dense_bytes(run),
         ),
@@ -152,38 +151,26 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
 
 def _rounds(store: Store, run: _StoredRun) -> list[RoundResult]:
     """The rounds of training in which a device sent an update."""
-    known: set[str] = set()
-    found: list[RoundResult] = []
-    for facts, summary in run.closed:
-        came = {device.device for device in summary.devices}
-        if summary.task == TRAIN:
-            found.append(_round(store, run, facts, summary, known))
-        known |= came
-    return found
+    closed = [(facts, summary) for facts, summary in run.closed if summary.task == TRAIN]
+    return [_round(store, run, facts, summary) for facts, summary in closed]
 
 
-def _round(
-    store: Store, run: _StoredRun, facts: RoundFacts, summary: Summary, known: set[str]
-) -> RoundResult:
-    """One round; ``known`` devices have sent an update before it."""
-    name, number = run.facts.run, facts.round
+def _round(store: Store, run: _StoredRun, facts: RoundFacts, summary: Summary) -> RoundResult:
     came = {device.device for device in summary.devices}
-    new = store.newcomers(name, number) - known
-    traffic = store.traffic(name, number)
-    late = {order.device for order in store.orders(name, number)} - came
+    late = {order.device for order in store.orders(run.facts.run, facts.round)} - came
     known_times = facts.opened is not None and facts.closed is not None
     start = run.facts.created if known_times else None
     return msgspec.structs.replace(
         round_result(summary),
-        late=len(store.late_updates(name, number, number)),
+        late=len(facts.late),
         seconds=_seconds(facts.opened, facts.closed),
         opened_s=_seconds(start, facts.opened),
         closed_s=_seconds(start, facts.closed),
-        bytes_up=sum(moved.up for moved in traffic),
-        bytes_down=sum(moved.down for moved in traffic),
-        newcomers=len(new & came),
-        newcomer_up=sum(moved.up for moved in traffic if moved.device in new),
-        newcomer_down=sum(moved.down for moved in traffic if moved.device in new),
+        bytes_up=facts.up,
+        bytes_down=facts.down,
+        newcomers=facts.newcomers,
+        newcomer_up=facts.newcomer_up,
+        newcomer_down=facts.newcomer_down,
         late_devices=sorted(late),
     )
 

@@ -85,6 +85,16 @@ def uploaded(case: Case) -> Iterator[list[Any]]:
         yield sends
 
 
+def longest(events: list[str]) -> Iterator[float]:
+    """7.2: the longest that each offer waits for the next."""
+    a = 0
+    for event in events:
+        a = 0 if event in ("connected", "new") else a
+        if event != "new":
+            yield 2 + min(60, 0.5 * 2**a)
+            a += 1
+
+
 def halved(connections: list[str]) -> Iterator[int]:
     """7.5: chunk_bytes after each connection."""
     size, vain = 16384, 0

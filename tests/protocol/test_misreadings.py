@@ -154,6 +154,8 @@ def of_transfers(module: Reader) -> Iterator[bool]:
         yield read(module, "stepped", case["base"], case["step"]) == hexed(case, "model")
     for case in vectors["uploads"]:
         yield read(module, "uploaded", case) == [event["sends"] for event in case["events"]]
+    for case in vectors["backoffs"]:
+        yield read(module, "longest", case["events"]) == case["longest"]
     for case in vectors["downloads"]:
         yield read(module, "downloaded", case) == [event["gets"] for event in case["events"]]
     for case in vectors["patience"]:

@@ -284,6 +284,8 @@ def openings() -> Events:
         ("no other frame of an older start is proof", [["CANCEL", 9, 5, ""], ["CANCEL", 3, 2, "awaited"]]),
         ("the second of a connection is none",
          [["CANCEL", 9, 5, ""], ["WELCOME", 9, 6, "awaited"], ["WELCOME", 3, 2, "awaited"]]),
+        ("nor is a second older one",
+         [["CANCEL", 9, 5, ""], ["WELCOME", 3, 2, "awaited"], ["WELCOME", 2, 1, "awaited"]]),
         ("of this start the replay rule holds",
          [["WELCOME", 9, 5, ""], ["WELCOME", 9, 5, "awaited"], ["WELCOME", 9, 6, "awaited"]]),
         ("a newer start needs no proof",

@@ -300,6 +300,18 @@ def rounds() -> Events:
     )
     played("a tensor that the layout lacks", Device(16, 8, 4), {"keep": ("other",)})
     played("no test example", Device(17, 8, 0), {})
+    played(
+        "a tensor to keep from under a patch before there is a model of one's own",
+        Device(19, 8, 4),
+        {"keep": ("offset",), "patch": {1: 0.5, 3: 7.0}},
+    )
+    played(
+        "without error feedback an order without upload leaves what is owed, too",
+        Device(20, 8, 4),
+        {"codec": some},
+        {"upload": False, "codec": msgspec.structs.replace(some, error_feedback=False)},
+        {"codec": some},
+    )
     return found  # fmt: skip
 
 

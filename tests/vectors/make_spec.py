@@ -8,7 +8,7 @@ import hashlib
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ ABOUT = (
     "uploads and downloads: sections 7 and 8, an event and what is sent at once after it; timer means that "
     "time is up, whatever it was. bundles: B1 to B6, X14, blobs to accept or refuse. programs: B13, B15, "
     "ONNX models to accept or to refuse. versions: 5.14, a base, a step and the model that they make. "
+    "backoffs: 7.2, the longest wait after each offer, with `new` where something new is held between two. "
     "patience: 8.3, the patience after each but the first of a blob's chunks, which arrive so many seconds "
     "after the first GET. rounds: T1 to T11 over T13's line, order after order of one run; declined is the "
     "reason, owed null where nothing is owed, before and after are loss, metric and number of examples. "
@@ -87,13 +88,19 @@ def rates() -> Events:
     ]  # fmt: skip
 
 
+# With g = 4 five of the six largest are midway between two multiples.
+TIES = np.array([6, -6, 2, -2, 2, 1, *[0.5] * 6], np.float32)
+
+
 def feedback() -> Events:
     rng = np.random.default_rng(1)
     found: Events = []
-    for values, fraction, threshold in (
-        (ValueCoding.FP32, 0.25, 0.0), (ValueCoding.BF16, 1.0, 0.0), (ValueCoding.INT8, 0.5, 0.0),
-        (ValueCoding.FP16, 0.5, 0.02), (ValueCoding.FP32, 1.0, 0.0), (ValueCoding.FP32, 0.01, 0.0),
-        (ValueCoding.BF16, 0.5, 0.0), (ValueCoding.BF16, 0.01, 0.0),
+    for values, fraction, threshold, ties in (
+        (ValueCoding.FP32, 0.25, 0.0, False), (ValueCoding.BF16, 1.0, 0.0, False),
+        (ValueCoding.INT8, 0.5, 0.0, False), (ValueCoding.FP16, 0.5, 0.02, False),
+        (ValueCoding.FP32, 1.0, 0.0, False), (ValueCoding.FP32, 0.01, 0.0, False),
+        (ValueCoding.BF16, 0.5, 0.0, False), (ValueCoding.BF16, 0.01, 0.0, False),
+        (ValueCoding.BF16, 0.5, 0.0, True),
     ):  # fmt: skip
         codec = Codec(
             values=values, fraction=fraction, threshold=threshold, compression=Compression.NONE
@@ -102,6 +109,8 @@ def feedback() -> Events:
         for _ in range(3):
             change = np.round(rng.normal(0, 0.05, 12), 3).astype(np.float32)
             change[3] = change[7]  # of equal magnitudes the lowest index first
+            if ties:
+                change = TIES
             delta = change + owed
             chosen = select_elements(delta, codec)
             coded = encode(chosen, values, Compression.NONE)
@@ -214,6 +223,37 @@ def uploads() -> Events:
         for event, given in script:
             sender.play(event, **given)
         found.append({"name": name, "chunks": chunks, "events": sender.events})
+    return found
+
+
+class Highest:
+    """Random numbers that are always the highest."""
+
+    def uniform(self, low: float, high: float) -> float:
+        return high
+
+
+def backoffs() -> Events:
+    """7.2: the longest seconds from each offer to the next; ``new``: something new is held."""
+    found: Events = []
+    for script in (
+        ["connected", *["timer"] * 9],
+        ["connected", "timer", "timer", "new", "timer", "timer"],
+        ["connected", "timer", "timer", "connected", "timer"],
+    ):
+        upload = Upload(describe(bytes(40_000), 4096), cast(np.random.Generator, Highest()))
+        now, longest = 0.0, list[float]()
+        for event in script:
+            if event == "new":
+                upload.receive(0, to_bitmap([0], upload.manifest.count), 1, now)
+                continue
+            if event == "connected":
+                upload.disconnected()
+                upload.connected(now)
+            now = upload.timer() or now
+            upload.poll(now)
+            longest.append((upload.timer() or now) - now)
+        found.append({"events": script, "longest": longest})
     return found
 
 
@@ -373,7 +413,8 @@ def vectors() -> dict[str, object]:
     return {
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "rates": rates(),
         "error_feedback": feedback(),
-        "replay": replays(), "uploads": uploads(), "downloads": downloads(), "patience": patience(),
+        "replay": replays(), "uploads": uploads(), "backoffs": backoffs(), "downloads": downloads(),
+        "patience": patience(),
         "bundles": bundles(), "programs": programs(), "versions": rounds.versions(),
         "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),

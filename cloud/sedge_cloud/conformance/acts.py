@@ -120,6 +120,13 @@ def step(run: Run) -> Act:
     stage.check(
         "8.2", not stage.shelf.asked_for(order.model), "a version that is held is not asked for"
     )
+    theta, coded = run.changed(4, theta)
+    steps = (messages.Step(order.model_hash, stage.shelf.put(coded)),)
+    yield from run.worked(run.order(4, theta, task=messages.EVALUATE, steps=steps))
+    order = run.order(5, theta)
+    yield from run.worked(order)
+    text = "the version of an evaluation is held, too"
+    stage.check("9.1", not stage.shelf.asked_for(order.model), text)
 
 
 def broken_step(run: Run) -> Act:
@@ -260,6 +267,42 @@ def unknown(run: Run) -> Act:
     yield from stage.expect("B4", text, run.mine(Decline, 3), SOON_S)
 
 
+def repeated(run: Run) -> Act:
+    """An order that comes again while its update waits for the receipt."""
+    stage, order = run.stage, run.order(1, run.model.theta)
+    yield stage.say(order)
+    uploaded = yield from run.take(order, (yield from run.offered(1)))
+    yield stage.say(order)
+    yield stage.say(run.receipt(uploaded), uploaded.transfer)
+    text = "an order whose update waits for its receipt is not worked again"
+    yield from stage.quiet("5.7", text, run.is_about, QUIET_S)
+
+
+def mismatched(run: Run) -> Act:
+    """A model and a patch that are not what their order says, and an extension nobody announced."""
+    stage, theta = run.stage, run.model.theta
+    first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
+    patch = encode(first, ValueCoding.FP32, Compression.ZLIB)
+    hello = stage.hello
+    orders: list[tuple[str, str, dict[str, object]]] = [
+        ("8.2", "whose model has another hash", {"model_hash": bytes(32)}),
+        ("5.9", "whose patch has another hash", {"patch": patch, "patch_hash": bytes(32)}),
+    ]
+    if hello is not None and "int4" not in hello.codecs:
+        codec = messages.Codec(ValueCoding.INT4, compression=Compression.ZLIB)
+        orders.append(("5.9", "with a coding that was not announced", {"codec": codec}))
+    for number, (rule, which, fields) in enumerate(orders, start=1):
+        order = msgspec.structs.replace(run.order(number, theta), **fields)
+        yield stage.say(order)
+        text = f"DECLINE of an order {which}, and no update"
+        heard = yield from stage.expect(rule, text, run.answers, TRAINED_S)
+        if isinstance(heard.message, Offer):
+            uploaded = yield from run.take(order, heard)
+            yield stage.say(run.receipt(uploaded), uploaded.transfer)
+            stage.check(rule, False, text)
+
+
 ACTS = (
     join, train, step, broken_step, patched, kept, restart, cut, reject, busy, cancel, unknown,
+    repeated, mismatched,
 )  # fmt: skip

@@ -89,6 +89,10 @@ class Run:
 
         return wanted
 
+    def answers(self, heard: Heard) -> bool:
+        """Takes what ends an order of this run: its update or why there is none."""
+        return self.mine(Offer)(heard) or self.mine(messages.Decline)(heard)
+
     def is_about(self, heard: Heard) -> bool:
         """Takes every message about this run."""
         return getattr(heard.message, "run", None) == self.name

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -11,11 +13,12 @@ import torch
 from sedge_cloud.conformance.acts import play
 from sedge_cloud.conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds import global_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training import preparation, start_vector
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.job import Outcome, WorkerContext, run_job
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.errors import SedgeError
@@ -31,6 +34,8 @@ from sedge_protocol.wire.peer import Peer
 KEYS = DeviceKeys.of(b"c" * 32)
 # What the core profile asks of a client, and no more.
 HELLO = Hello(bytes(16), "test", ("onnxruntime",), num_train=37, num_test=8)
+# It declines nothing as unannounced, so it announces what the acts would ask for.
+OURS = msgspec.structs.replace(HELLO, codecs=("int4",))
 PROGRAMS = OpenBundles("auto", threads=1)
 
 
@@ -53,7 +58,7 @@ class Client:
 
     def __init__(self, folder: Path) -> None:
         blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
-        identity = Identity("pi-1", "test", KEYS, HELLO)
+        identity = Identity("pi-1", "test", KEYS, OURS)
         self.agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
         self._place = WorkerContext(
             blobs, self.agent.vectors, examples(37), examples(8),
@@ -191,13 +196,60 @@ def hurries(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(agent._outbox, "busy", always(None))
 
 
+class Anything:
+    """Equal to every digest."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def digest(self) -> "Anything":
+        return self
+
+
+def believes_the_model(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(global_model, "_hash", always(Anything()))
+
+
+def believes_the_patch(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(start_vector, "hashlib", SimpleNamespace(sha256=always(Anything())))
+
+
+def announces_too_little(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent._handshake, "_hello", HELLO)
+
+
+def keeps_the_last_trainings_version(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    finish = agent._store.finish
+
+    def stay(order: Order, outcome: Outcome, steps: tuple[messages.Step, ...] = ()) -> None:
+        if order.task == messages.EVALUATE:
+            run = agent.state.runs[order.run]
+            order, steps = msgspec.structs.replace(order, model_hash=run.base), run.steps
+        finish(order, outcome, steps)
+
+    patch.setattr(agent._store, "finish", stay)
+
+
+def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    def take(order: Order) -> list[AgentEffect]:
+        agent._store.accept(order)
+        return []
+
+    patch.setattr(agent, "_order", take)
+
+
 @pytest.mark.parametrize(
     ("fault", "rules"),
     [
+        (believes_the_model, {"8.2"}),
+        (believes_the_patch, {"5.9"}),
+        (announces_too_little, {"5.9"}),
+        (keeps_the_last_trainings_version, {"9.1"}),
+        (works_every_order, {"5.7"}),
         (believes_replays, {"3.6"}),
-        (never_forgets, {"3.6", "7.2"}),  # it also offers where an order is played back
+        (never_forgets, {"3.6", "5.7", "7.2"}),  # it also offers where an order is played back
         (drops_what_it_cannot_read, {"3.5"}),
-        (leaves_the_patch_out, {"T1"}),
+        (leaves_the_patch_out, {"5.9", "T1"}),
         (keeps_nothing, {"T1", "T3"}),
         (hurries, {"5.23"}),
     ],

@@ -4,6 +4,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,9 +13,13 @@ from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import load_data
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
+from sedge_edge.prediction import newest
 from sedge_edge.question import ask_coordinator
+from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.sensors import Sensors
+from sedge_edge.training.examples import fitting
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
@@ -88,6 +93,11 @@ def _memory() -> str:
 
 def _data(config: EdgeConfig, base: Path) -> str:
     train, test = load_data(config.data, base)
+    with suppress(ConfigError, StorageError):  # no model yet, or what the disk's check tells of
+        folder = act_as_owner(config.state_dir)
+        bundle = newest(folder, None).bundle
+        manifest = read_bundle(BlobFolder(folder), bundle).manifest
+        train, test = fitting(train, manifest), fitting(test, manifest)
     shape = "x".join(str(extent) for extent in train.inputs.shape[1:])
     return f"{len(train.targets)} examples to train on, {len(test.targets)} to test, each {shape}"
 

@@ -75,8 +75,10 @@ def newest(state_dir: Path, run: str | None) -> Source:
     name = run if run is not None else next(reversed(sources), None)
     source = sources.get(name) if name is not None else None
     if source is None:
-        runs = ", ".join(sources) or "no run with a model yet"
-        raise ConfigError("run", run or "newest", f"one of: {runs}", str(state_dir))
+        expected = (
+            f"one of: {', '.join(sources)}" if sources else "a run with a model, none has come"
+        )
+        raise ConfigError("run", run or "newest", expected, str(state_dir))
     return source
 
 

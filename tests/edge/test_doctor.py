@@ -8,12 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
-from tests.edge.home import make_home
+from tests.edge.home import make_home, put_models
 
 from sedge_edge import doctor
 from sedge_edge.doctor import examine
 from sedge_protocol.errors import LinkError
+from sedge_protocol.layout import Theta
 
 T = TypeVar("T")
 
@@ -157,6 +159,17 @@ def test_a_bad_configuration_is_all_it_can_tell(home: Path, text: str | None, me
     assert not healthy
     assert list(found) == ["configuration"]
     assert message in found["configuration"][1]
+
+
+def test_data_that_the_model_cannot_take(home: Path, tiny: tuple[bytes, Theta]) -> None:
+    """Three classes, and a label beyond them in the first row."""
+    put_models(home, tiny[0], {"first": tiny[1]})
+    assert findings(home)[1]["data"][0]
+    with np.load(home.parent / "train.npz") as arrays:
+        x, y = arrays["x"], arrays["y"]
+    np.savez(home.parent / "train.npz", x=x, y=np.where(np.arange(len(y)) == 0, 3, y))
+    good, text = findings(home)[1]["data"]
+    assert not good and " is 3" in text
 
 
 def test_code_of_the_devices_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,9 @@ def test_a_device_that_may_not_train_yet_has_what_it_would_start_from(device: Ha
 
 def test_a_device_that_has_never_run(tmp_path: Path) -> None:
     config = load_config(make_home(tmp_path))
-    with pytest.raises(ConfigError, match="found 'newest', expected one of: no run with a model"):
+    with pytest.raises(
+        ConfigError, match="found 'newest', expected a run with a model, none has come"
+    ):
         personal_model(config.state_dir, None)
 
 

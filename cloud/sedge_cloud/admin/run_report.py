@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -21,6 +22,9 @@ HEAD = (
     f"{'up':>9} {'down':>9} {'of dense':>8} {'sent':>10} {'received':>10}  bytes of a device, and their "
     "share of dense both ways; bytes of the coordinator"
 )
+
+# Of a round; --json has all.
+MOST_DECLINES = 5
 
 
 def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
@@ -104,8 +108,10 @@ def _closed(store: Store, run: RunFacts, row: RoundRow, s: Summary, dense: int) 
     late = [update.device for update in store.late_updates(s.run, s.round, s.round)]
     if late:
         yield f"      updates for earlier rounds: {', '.join(late)}"
-    declined = (order.declined.partition(":")[0] for order in store.orders(s.run, s.round))
-    yield from _reasons("declined", filter(None, declined))
+    declined = {o.device: o.declined for o in store.orders(s.run, s.round) if o.declined}
+    yield from _reasons("declined", (why.partition(":")[0] for why in declined.values()))
+    for device, why in islice(declined.items(), MOST_DECLINES):
+        yield f"        {device}: {why}"
     yield from _reasons("rejected", (row.rejected for row in store.rejected(s.run, s.round)))
 
 

@@ -172,7 +172,8 @@ class HomeAssistant:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        wanted, read_at = dict[str, bytes](), 0.0
+        # Not at once: until devices had time for a hello, all would seem to be offline.
+        wanted, read_at = dict[str, bytes](), time.monotonic() + READ_S
         while not self._stop.wait(STEP_S):
             if time.monotonic() >= read_at:
                 read_at = time.monotonic() + READ_S

@@ -107,7 +107,7 @@ def restore(path: Path, state_dir: Path, fleet: str, replace: bool) -> list[str]
         folder = act_as_owner(state_dir)
         with lock_folder(folder):
             there = (folder / DATABASE_NAME).exists()
-            if there and not replace:
+            if there and not replace and not _is_empty(folder):
                 expected = "a folder without a state (--replace gives up the one that is there)"
                 raise ConfigError("state_dir", str(state_dir), expected)
             before, work = _rounds(folder) if there else {}, folder / LOADING
@@ -135,6 +135,15 @@ def _contents(store: Store) -> list[str]:
     runs = store.runs()
     lines = [f"run {row.run}: {row.status}, {state_of(row).round} rounds closed" for row in runs]
     return [f"devices: {store.enrolled()}", *lines]
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether nothing is in a state, as after a look into a folder that has lost it."""
+    try:
+        with closing(Store(folder)) as store:
+            return not store.devices() and not store.runs()
+    except StorageError:
+        return False
 
 
 def _rounds(folder: Path) -> dict[str, int]:

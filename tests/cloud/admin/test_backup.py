@@ -113,6 +113,14 @@ def test_nothing_is_collected_while_a_backup_is_written(
     assert rows(tmp_path / "elsewhere") == before
 
 
+def test_a_look_at_a_state_that_is_gone_is_no_state(busy: Cloud, tmp_path: Path) -> None:
+    before, elsewhere = rows(busy.folder / "state"), tmp_path / "elsewhere"
+    back_up(busy.store, FLEET, tmp_path / "b.tar")
+    Store(elsewhere).close()
+    restore(tmp_path / "b.tar", elsewhere, FLEET, replace=False)
+    assert rows(elsewhere) == before
+
+
 def test_what_is_there_stays_unless_it_is_given_up(busy: Cloud, tmp_path: Path) -> None:
     state, backup = busy.folder / "state", tmp_path / "b.tar"
     before = rows(state)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sedge_edge.backends import BACKENDS, allowed_backends, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
-from sedge_edge.data import load_data
+from sedge_edge.data import load_data, load_source
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import newest
@@ -97,7 +97,8 @@ def _data(config: EdgeConfig, base: Path) -> str:
         folder = act_as_owner(config.state_dir)
         bundle = newest(folder, None).bundle
         manifest = read_bundle(BlobFolder(folder), bundle).manifest
-        train, test = fitting(train, manifest), fitting(test, manifest)
+        for source in filter(None, (config.data.train, config.data.test)):
+            fitting(load_source(source, base), manifest)  # unsplit, so that it names the file's row
     shape = "x".join(str(extent) for extent in train.inputs.shape[1:])
     return f"{len(train.targets)} examples to train on, {len(test.targets)} to test, each {shape}"
 

@@ -40,3 +40,30 @@ def judged(output: Tensor, y: Tensor) -> Tensor:
 def with_both() -> tuple[nn.Module, object, object]:
     """The model, its loss and its metric."""
     return model(), own, judged
+
+
+class Variational(nn.Module):
+    """A variational autoencoder without its noise: what it makes of a row, mean and log variance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.outer = nn.Linear(FEATURES, 4), nn.Linear(2, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Three outputs as one, (B, 10)."""
+        mean, log_variance = self.inner(x).chunk(2, dim=1)
+        return torch.cat([self.outer(mean), mean, log_variance], dim=1)
+
+
+def bound(output: Tensor, x: Tensor) -> Tensor:
+    """The evidence lower bound, negative, of each row."""
+    made, mean, log_variance = torch.split(output, [FEATURES, 2, 2], dim=1)
+    divergence = (mean**2 + log_variance.exp() - 1 - log_variance).sum(1) / 2
+    loss: Tensor = ((made - x) ** 2).sum(1) + divergence
+    return loss
+
+
+def variational() -> tuple[nn.Module, object]:
+    """The model and its loss."""
+    return Variational(), bound

@@ -67,6 +67,10 @@ CASES = {
         objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
         lambda output, y: ((output - y) ** 4).mean(), "loss", "with_own",
     ),
+    "three outputs": Case(
+        objective_models.bound, "none", lambda output, x: objective_models.bound(output, x).mean(),
+        lambda output, x: objective_models.bound(output, x).mean(), "loss", "variational",
+    ),
     "own metric": Case(
         objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
         lambda output, y: (output - y).abs().amax(1).mean(), JUDGED.metric.name, "with_both", JUDGED,

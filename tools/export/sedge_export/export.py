@@ -48,7 +48,7 @@ from sedge_protocol.wire.bundle import (
     frozen_data,
     save,
 )
-from sedge_protocol.wire.objective import Loss, TargetKind
+from sedge_protocol.wire.objective import LOSSES, Loss, TargetKind
 from sedge_protocol.wire.parts import InputPart
 
 TOLERANCE = 1e-5
@@ -245,7 +245,8 @@ def _row_target(choice: Choice, form: _Form, x: Tensor) -> TensorSpec | None:
         return TensorSpec("int64", ())
     if choice.target == "float":
         return TensorSpec("float32", form.outputs)
-    if form.outputs != tuple(x.shape[1:]) or not x.is_floating_point():
+    as_large = choice.loss.name not in LOSSES or form.outputs == tuple(x.shape[1:])
+    if not as_large or not x.is_floating_point():
         raise ExportError(
             f"target 'none': the model gives rows of float32 {form.outputs} for an input of {x.dtype}"
             f" {tuple(x.shape[1:])}, expected the same"

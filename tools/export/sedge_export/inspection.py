@@ -143,7 +143,8 @@ def _check_output(output: object, batch_size: int, num_classes: int) -> tuple[in
     expected = f"float32 ({batch_size}, {num_classes or 'C, ...'})"
     if not isinstance(output, Tensor):
         raise ExportError(
-            f"model: output is a {type(output).__name__}, expected a tensor {expected}"
+            f"model: output is a {type(output).__name__}, expected a tensor {expected};"
+            " several become one in forward (torch.cat), and a loss of your own splits it"
         )
     shape = tuple(output.shape)
     right = len(shape) > 1 and shape[0] == batch_size

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from sedge_edge.backends import BACKENDS, allowed_backends, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
-from sedge_edge.data import load_data, load_source
+from sedge_edge.data import load_source
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import newest
 from sedge_edge.question import ask_coordinator
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.sensors import Sensors
-from sedge_edge.training.examples import fitting
+from sedge_edge.training.examples import fitting, split_rows
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.user_code import imported
-from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
+from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 
 # Where sedge-edge.service reads its configuration, and all that it may write.
@@ -92,15 +92,25 @@ def _memory() -> str:
 
 
 def _data(config: EdgeConfig, base: Path) -> str:
-    train, test = load_data(config.data, base)
-    with suppress(ConfigError, StorageError):  # no model yet, or what the disk's check tells of
-        folder = act_as_owner(config.state_dir)
-        bundle = newest(folder, None).bundle
-        manifest = read_bundle(BlobFolder(folder), bundle).manifest
-        for source in filter(None, (config.data.train, config.data.test)):
-            fitting(load_source(source, base), manifest)  # unsplit, so that it names the file's row
-    shape = "x".join(str(extent) for extent in train.inputs.shape[1:])
-    return f"{len(train.targets)} examples to train on, {len(test.targets)} to test, each {shape}"
+    data = config.data
+    wholes = [load_source(source, base) for source in (data.train, data.test) if source is not None]
+    counts = [len(whole.targets) for whole in wholes]
+    if data.test is None:
+        counts = [len(rows) for rows in split_rows(counts[0], data.test_fraction, data.split_seed)]
+    manifest = _manifest(config)
+    if manifest is not None:
+        for whole in wholes:  # unsplit, so that the file's row is named
+            fitting(whole, manifest)
+    shape = "x".join(str(extent) for extent in wholes[0].inputs.shape[1:])
+    return f"{counts[0]} examples to train on, {counts[1]} to test, each {shape}"
+
+
+def _manifest(config: EdgeConfig) -> BundleManifest | None:
+    """That of the newest model; None before there is one, and where the disk's check tells why not."""
+    folder = act_as_owner(config.state_dir)
+    with suppress(ConfigError, StorageError):
+        return read_bundle(BlobFolder(folder), newest(folder, None).bundle).manifest
+    return None
 
 
 def _backend(config: EdgeConfig, folder: Path) -> str:

@@ -13,7 +13,7 @@ from sedge_cloud.status.numbers import percent
 from sedge_cloud.status.reader import Reader
 from sedge_cloud.status.records import RoundFacts, RunFacts
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import RoundRow, TrafficRow
+from sedge_cloud.store.rows import TrafficRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import ConfigError
 
@@ -42,8 +42,8 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         summary = row.summary and msgspec.msgpack.decode(row.summary, type=Summary)
         if summary and known and as_json:
             yield json.dumps(_fields(store, summary, known))
-        elif summary and not as_json:
-            yield from _closed(store, run, row, summary, dense)
+        elif summary and known:
+            yield from _closed(store, run, known, summary, dense)
         elif not row.open and not as_json:
             asked = len(store.orders(name, row.round))
             yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
@@ -72,7 +72,7 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
             for t in store.traffic(s.run, s.round)
         },
         "link": {"up": known.link_up, "down": known.link_down},
-        "newcomers": sorted(store.newcomers(s.run, s.round)),
+        "newcomers": known.newcomers,
         "declines": {order.device: order.declined for order in orders if order.declined},
         "rejects": {u.device: f"{u.rejected}: {u.detail}" for u in store.rejected(s.run, s.round)},
     }
@@ -84,16 +84,17 @@ def _dense(store: Store, name: str) -> int:
     return 8 * Run(row, store).manifest.layout.size
 
 
-def _closed(store: Store, run: RunFacts, row: RoundRow, s: Summary, dense: int) -> Iterator[str]:
+def _closed(
+    store: Store, run: RunFacts, known: RoundFacts, s: Summary, dense: int
+) -> Iterator[str]:
     """A round's line, and what is out of the ordinary; ``dense`` is the model's size both ways."""
-    new = store.newcomers(s.run, s.round)
     traffic = store.traffic(s.run, s.round)
-    others = [row for row in traffic if row.device not in new]
+    others = [row for row in traffic if row.device not in known.newcomers]
     yield (
         f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {s.before:>8.4f} {s.after:>8.4f} "
-        f"{s.train_loss:>8.4f} {_means(others, dense)} {row.up:>10} {row.down:>10}"
+        f"{s.train_loss:>8.4f} {_means(others, dense)} {known.link_up:>10} {known.link_down:>10}"
     )
-    came = [row for row in traffic if row.device in new]
+    came = [row for row in traffic if row.device in known.newcomers]
     if came:
         yield f"{f'{len(came)} in their first round':>52} {_means(came, dense)}"
     if s.failure:
@@ -102,12 +103,10 @@ def _closed(store: Store, run: RunFacts, row: RoundRow, s: Summary, dense: int) 
         yield "      every element of the next model is sent: the strategy replaces it"
     for device, factor in s.distrusted.items():
         yield f"      {device}: unlike the others, counts {factor:.3g} times"
-    whole = sum(bool(row.whole) for row in traffic)
-    if whole:
-        yield f"      fetched the whole model in the place of changes: {whole}"
-    late = [update.device for update in store.late_updates(s.run, s.round, s.round)]
-    if late:
-        yield f"      updates for earlier rounds: {', '.join(late)}"
+    if known.whole:
+        yield f"      fetched the whole model in the place of changes: {len(known.whole)}"
+    if known.late:
+        yield f"      updates for earlier rounds: {', '.join(known.late)}"
     declined = {o.device: o.declined for o in store.orders(s.run, s.round) if o.declined}
     yield from _reasons("declined", (why.partition(":")[0] for why in declined.values()))
     for device, why in islice(declined.items(), MOST_DECLINES):

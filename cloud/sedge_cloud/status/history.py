@@ -175,7 +175,7 @@ class RunHistory:
             down=sum(moved.down for moved in traffic),
             newcomer_up=sum(moved.up for moved in first),
             newcomer_down=sum(moved.down for moved in first),
-            newcomers=len(new),
+            newcomers=tuple(sorted(new)),
             link_up=row.up,
             link_down=row.down,
             whole=tuple(moved.device for moved in traffic if moved.whole),

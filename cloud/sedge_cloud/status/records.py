@@ -96,7 +96,7 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     down: int = 0
     newcomer_up: int = 0
     newcomer_down: int = 0
-    newcomers: int = 0
+    newcomers: tuple[str, ...] = ()
     link_up: int = 0
     link_down: int = 0
     whole: tuple[str, ...] = ()

@@ -235,15 +235,6 @@ class Store(Database):
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected != '' ORDER BY device"
         return self._rows(UpdateRow, sql, run, number)
 
-    def newcomers(self, run: str, number: int) -> set[str]:
-        """The devices whose first order in the run is of this round."""
-        sql = (
-            "SELECT device FROM orders o WHERE run = ? AND round = ? AND NOT EXISTS"
-            " (SELECT 1 FROM orders e WHERE e.run = o.run AND e.device = o.device AND e.round < o.round)"
-        )
-        with self._errors():
-            return {str(row[0]) for row in self._db.execute(sql, (run, number))}
-
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
         """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
         with self._transaction() as db:

@@ -138,7 +138,7 @@ def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
     seen.cloud.answer("a", "b")
     facts = seen.facts()
     one, two = facts.runs[0].rounds
-    assert (one.newcomers, two.newcomers, two.whole) == (2, 0, ("a",))
+    assert (one.newcomers, two.newcomers, two.whole) == (("a", "b"), (), ("a",))
     found = {
         (sample.name, frozenset(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(exposition(facts)[0].decode())

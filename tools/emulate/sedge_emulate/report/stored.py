@@ -168,7 +168,7 @@ def _round(store: Store, run: _StoredRun, facts: RoundFacts, summary: Summary) -
         closed_s=_seconds(start, facts.closed),
         bytes_up=facts.up,
         bytes_down=facts.down,
-        newcomers=facts.newcomers,
+        newcomers=len(facts.newcomers),
         newcomer_up=facts.newcomer_up,
         newcomer_down=facts.newcomer_down,
         late_devices=sorted(late),

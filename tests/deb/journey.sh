@@ -1,5 +1,6 @@
 # In a fresh Debian, in a network of its own: from the packages to a round that a device has trained.
 set -eu
+cd /journey
 sedge-cloud --version
 sedge-edge --version
 systemd-analyze verify /lib/systemd/system/sedge-cloud.service /lib/systemd/system/sedge-edge.service
@@ -7,8 +8,7 @@ sedge-cloud init --service --fleet home --tls pi.local --url mqtts://127.0.0.1:8
 install -d -o mosquitto /run/mosquitto /var/log/mosquitto  # as its unit does
 mosquitto -d -c /etc/mosquitto/mosquitto.conf
 sed -i "s|^reload = .*|reload = \"sh -c 'kill -HUP \$(cat /run/mosquitto/mosquitto.pid)'\"|" /etc/sedge/cloud.toml
-sedge-cloud serve 2> /tmp/cloud.log &
-cd /root
+sedge-cloud serve 2> cloud.log &
 sedge-cloud device add pi-1 --service
 cp pi-1/* /etc/sedge
 cp train.npz /etc/sedge

@@ -28,15 +28,15 @@ def test_from_the_packages_to_a_round(tmp_path: Path) -> None:
     root = tmp_path / "root"
     words = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(root)]
     _run(words)
-    out = ["--architecture", "amd64", "--out", str(root / "root")]
+    out = ["--architecture", "amd64", "--out", str(root / "journey")]
     _run([sys.executable, "-m", "tools.deb", *out])
-    shutil.copytree(make_bundle(tmp_path / "bundle", 16), root / "root/bundle")
-    (root / "root/run.toml").write_text(RUN)
+    shutil.copytree(make_bundle(tmp_path / "bundle", 16), root / "journey/bundle")
+    (root / "journey/run.toml").write_text(RUN)
     data = digits()
-    np.savez(root / "root/train.npz", x=data.inputs[:200], y=data.targets[:200])
-    shutil.copy(HERE / "journey.sh", root / "root/journey.sh")
-    _run(["chroot", str(root), "sh", "-c", "dpkg -i /root/*.deb"])
-    isolated = "ip link set lo up; mount -t proc proc proc; exec chroot . sh /root/journey.sh"
+    np.savez(root / "journey/train.npz", x=data.inputs[:200], y=data.targets[:200])
+    shutil.copy(HERE / "journey.sh", root / "journey/journey.sh")
+    _run(["chroot", str(root), "sh", "-c", "dpkg -i /journey/*.deb"])
+    isolated = "ip link set lo up; mount -t proc proc proc; exec chroot . sh /journey/journey.sh"
     said = _run(["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-ec", isolated], root)
     assert "PROBLEM" not in said
     assert "coordinator 0.1.0 of fleet home hears pi-1" in said

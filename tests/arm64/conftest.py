@@ -1,7 +1,8 @@
 """What the tests under emulation share: the tools they need, a model for both backends, real images."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -50,15 +51,30 @@ def images() -> Dataset:
     return fashion_mnist()
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[MixedFleet]:
+@contextmanager
+def started(folder: Path) -> Generator[MixedFleet]:
     """A broker and a coordinator; the test starts the devices."""
-    fleet = MixedFleet(tmp_path)
+    folder.mkdir()
+    fleet = MixedFleet(folder)
     try:
         fleet.start_cloud()
         yield fleet
     finally:
         fleet.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[MixedFleet]:
+    """A fleet some of whose devices are emulated."""
+    with started(tmp_path / "fleet") as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def alike(tmp_path: Path) -> Iterator[MixedFleet]:
+    """A fleet to compare it with."""
+    with started(tmp_path / "alike") as fleet:
+        yield fleet
 
 
 @pytest.fixture

@@ -56,10 +56,11 @@ class MixedFleet(RealFleet):
         sites = [packages.agent("onnxruntime" if backend == NUMPY else backend)]
         self.start(device, *guest.command(cpu, words, sites, [self.folder, HERE]))
 
-    def run_to_end(self, bundle: Path, text: str, seconds: float) -> None:
-        """Do a run; it must finish."""
+    def run_to_end(self, bundle: Path, text: str, seconds: float) -> float:
+        """Do a run; it must finish. Returns the mean accuracy of what it ends with."""
         self.start_run(bundle, text)
         wait_until(self.finished, seconds, "the run ends")
+        return self.rounds()[-1].before
 
     def measured(self, device: str) -> Measured:
         """Stop an emulated agent; what it has measured."""

@@ -8,18 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pytest
 from tests.arm64.emulated import NUMPY, MixedFleet
 from tools.arm64 import guest, packages
 
 from sedge_cloud.rounds.summary import Summary
-from sedge_cloud.store.database import Store
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FUNCTION, TORCH, load
-from sedge_protocol.wire.messages import Hello
 
 pytestmark = [pytest.mark.arm64, pytest.mark.usefixtures("emulation")]
 
@@ -46,6 +43,9 @@ MAX_MIB = {"onnxruntime": 112, "executorch": 112}
 MAX_INSTALLED_MB = {"onnxruntime": 150, "executorch": 100}
 HEAVY = {"torch", "onnx", "executorch", "scipy", "PIL", "sedge_cloud", "sedge_export"}
 SECONDS = 1200
+ROUNDS = 4
+# Of an accuracy on 192 test examples; on x86-64 over three seeds the two fleets are .005 to .031 apart.
+NOISE = 0.08
 
 
 class Result(NamedTuple):
@@ -115,33 +115,36 @@ def test_an_order_is_done_as_here(
 
 
 def test_two_machines_and_four_backends_train_together(
-    fleet: MixedFleet, cnn: Path, images: Dataset, say: Callable[[str], None]
+    fleet: MixedFleet, alike: MixedFleet, cnn: Path, images: Dataset, say: Callable[[str], None]
 ) -> None:
-    """Three emulated devices and three of this machine in one run of FedOBP."""
+    """Three emulated devices and three of this machine in one run of FedOBP, as accurate as six alike."""
     emulated = {
         "pi-1": ("onnxruntime", "cortex-a72"),
         "pi-2": ("executorch", "cortex-a53"),
         "pi-3": (NUMPY, "cortex-a76"),
     }
     near = {"pi-4": "onnxruntime", "pi-5": "executorch", "pi-6": "torch"}
-    for device, backend in {**{d: b for d, (b, _) in emulated.items()}, **near}.items():
+    backends = {**{device: backend for device, (backend, _) in emulated.items()}, **near}
+    for device, backend in backends.items():
         fleet.enrol(device, backend, images, EXAMPLES)
+        alike.enrol(device, "onnxruntime", images, EXAMPLES)
+        alike.start_here(device, "onnxruntime")
     for device, (backend, cpu) in emulated.items():
         fleet.start_emulated(device, backend, cpu)
     for device, backend in near.items():
         fleet.start_here(device, backend)
-    fleet.run_to_end(cnn, RUN.format(rounds=2, devices=6, epochs=3, rate=0.05), SECONDS)
-    assert [len(summary.devices) for summary in fleet.rounds()] == [6, 6, 6]
-    store = Store(fleet.folder / "state")
-    hellos = [msgspec.msgpack.decode(row.hello or b"", type=Hello) for row in store.devices()]
-    store.close()
-    assert {hello.backends for hello in hellos} == {
+    run = RUN.format(rounds=ROUNDS, devices=len(backends), epochs=3, rate=0.05)
+    single, mixed = (each.run_to_end(cnn, run, SECONDS) for each in (alike, fleet))
+    assert {hello.backends for hello in fleet.hellos()} == {
         (backend,) for backend in (*BACKENDS, TORCH, FUNCTION)
     }
-    for row in fleet.rounds()[-2].devices:
-        say(f"{row.device}: accuracy {row.before:.2f} before, {row.after:.2f} after training")
-        assert row.after > 0.3
+    for summary in fleet.rounds():
+        assert sorted(row.device for row in summary.devices) == sorted(backends)
+    for row in fleet.rounds()[-1].devices:
+        say(f"{row.device}: accuracy {row.before:.2f}")
+    say(f"accuracy {mixed:.3f} on two machines in four backends, {single:.3f} in one")
     assert fleet.rounds()[-2].personal
+    assert abs(mixed - single) <= NOISE
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

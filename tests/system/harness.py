@@ -16,6 +16,7 @@ from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.data.datasets import Dataset, digits
+from sedge_protocol.wire.messages import Hello
 
 # One thread each: several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -139,6 +140,15 @@ class RealFleet:
             return [msgspec.msgpack.decode(r.summary, type=Summary) for r in rows if r.summary]
         finally:
             store.close()
+
+    def hellos(self) -> list[Hello]:
+        """What the devices have announced, by their names."""
+        store = Store(self.folder / "state")
+        try:
+            found = [row.hello for row in store.devices() if row.hello is not None]
+        finally:
+            store.close()
+        return [msgspec.msgpack.decode(hello, type=Hello) for hello in found]
 
     def finished(self) -> bool:
         """Whether the run has ended."""

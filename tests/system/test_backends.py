@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 from tests.edge.backends.conftest import unpacked_wheel
 from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
 
-from sedge_cloud.store.database import Store
 from sedge_export.export import export
 from sedge_export.models import mlp
-from sedge_protocol.wire.messages import Hello
 
 pytestmark = pytest.mark.fleet
 
@@ -100,7 +97,7 @@ def accuracy_of(fleet: RealFleet, bundle: Path, backends: Sequence[str]) -> floa
     fleet.start_cloud()
     for number, backend in enumerate(backends, start=1):
         add_device(fleet, number, backend)
-    wait_until(lambda: len(hellos(fleet)) == len(backends), 60, "the devices say hello")
+    wait_until(lambda: len(fleet.hellos()) == len(backends), 60, "the devices say hello")
     fleet.start_run(bundle, RUN)
     wait_until(fleet.finished, 120, "the run ends")
     assert [len(summary.devices) for summary in fleet.rounds()] == [len(backends)] * 9
@@ -109,22 +106,12 @@ def accuracy_of(fleet: RealFleet, bundle: Path, backends: Sequence[str]) -> floa
     return last.before
 
 
-def hellos(fleet: RealFleet) -> list[Hello]:
-    """What the devices announce, by their names."""
-    store = Store(fleet.folder / "state")
-    try:
-        rows = store.devices()
-    finally:
-        store.close()
-    return [msgspec.msgpack.decode(row.hello, type=Hello) for row in rows if row.hello is not None]
-
-
 def test_every_backend_trains_together(
     fleet: RealFleet, two_runtimes: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """With Adam, which the runtimes know nothing of. As accurate as the same fleet in one runtime."""
     mixed = accuracy_of(fleet, two_runtimes, DEVICES)
-    announced = [hello.backends for hello in hellos(fleet)]
+    announced = [hello.backends for hello in fleet.hellos()]
     assert announced == [("onnxruntime",), ("executorch",), ("torch",), ("function",)]
     fleet.close()
     alike = RealFleet(tmp_path_factory.mktemp("alike"))

@@ -269,13 +269,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _conformance(arguments: argparse.Namespace) -> int:
     def tell(finding: Finding) -> None:
-        print(
-            f"{'ok    ' if finding.good else 'BROKEN'}  {finding.rule:<10} {finding.text}",
-            flush=True,
-        )
+        verdict = "ok    " if finding.good else "BROKEN"
+        print(f"{verdict}  {finding.rule:<5} {finding.act:<12} {finding.text}", flush=True)
 
     cloud = load_cloud(arguments.config)
-    print(f"start the client of {arguments.device}; this takes some minutes", flush=True)
+    print(
+        f"start the client of {arguments.device}; this takes about a minute and its trainings",
+        flush=True,
+    )
     conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
     if arguments.gate is None:
         print("not played: a cut of the connection, which needs --gate")

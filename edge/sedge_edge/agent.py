@@ -39,6 +39,7 @@ from sedge_edge.training.preparation import Job
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Effect, Note
+from sedge_protocol.wire.extensions import unannounced
 from sedge_protocol.wire.frame import HEADER, Frame, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message, Order
@@ -104,6 +105,7 @@ class Agent:
             self.state.coordinator_incarnation,
             hello.versions,
         )
+        self._announced = frozenset(hello.codecs)
         self._down = topics.down(fleet, device)
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
@@ -297,6 +299,8 @@ class Agent:
         done = self.state.pending(order.run, order.round)
         if done is not None or (current is not None and current.round == order.round):
             return []  # a repeat; the upload's own retries answer it
+        if (unable := unannounced(order, self._announced)) is not None:
+            return [Note(logging.ERROR, str(unable)), self._decline(order, unable)]
         if self.state.attempts_exhausted(order):  # our decline was lost
             return self._refuse(order)
         try:

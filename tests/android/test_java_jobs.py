@@ -86,6 +86,8 @@ KINDS = {
             optimizer="adam",
             optimizer_state="keep",
             weight_decay=0.01,
+            warmup_steps=2,
+            end_factor=0.5,
         ),
     ),
     "regression": Kind(lambda: nn.Linear(6, 2), {"num_classes": 0}, (6,), "numbers"),

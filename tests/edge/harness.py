@@ -19,7 +19,7 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Mixed, Predictor, Trained, Trainer, TrainingState
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
@@ -205,6 +205,7 @@ class Harness:
         self.bundle = self.serve(make_bundle())
         self.closed = ""
         self.memory_mb = 0
+        self.codecs: tuple[str, ...] = CODECS
         self.agent = self.start()
 
     # What the coordinator has.
@@ -260,7 +261,7 @@ class Harness:
     def start(self, incarnation: int = 1) -> Agent:
         """Bring the device to life from what is on its disk, and connect it to nothing yet."""
         hello = Hello(
-            bytes(16), "test", ("onnxruntime",), ("zstd",), num_train=10, num_test=10,
+            bytes(16), "test", ("onnxruntime",), ("zstd",), self.codecs, num_train=10, num_test=10,
             memory_mb=self.memory_mb,
         )  # fmt: skip
         identity = Identity(DEVICE, FLEET, KEYS, hello)

@@ -15,7 +15,8 @@ from sedge_edge.training.job import WorkerContext
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Codec, Order
+from sedge_protocol.wire.messages import Codec, Order, OwnModel
+from sedge_protocol.wire.transfer import describe
 
 
 @pytest.fixture
@@ -135,6 +136,31 @@ def check_declined(device: Harness, order: Order, reason: str, text: str) -> Non
 def test_a_bad_order_is_declined(device: Harness, name: str) -> None:
     make, reason, text = BAD[name]
     check_declined(device, make(device), reason, text)
+
+
+A_BLOB = describe(b"a blob")
+UNANNOUNCED: dict[str, dict[str, Any]] = {
+    "own_model": {"own_model": OwnModel()},
+    "select": {"context": b"m" * 32},
+    "remember, select": {"remember": True, "patch_context": A_BLOB},
+    "correction": {"correction": A_BLOB},
+    "sign": {"codec": Codec(ValueCoding.SIGN)},
+}
+
+
+@pytest.mark.parametrize("words", UNANNOUNCED)
+def test_an_extension_that_was_not_announced(device: Harness, words: str) -> None:
+    """It is declined as what cannot be read: the order that the device has stays."""
+    device.closed = "shut"
+    device.give(device.order(2))
+    device.codecs = ()
+    device.reboot()
+    device.give(device.order(3, **UNANNOUNCED[words]))
+    (decline,) = device.declines
+    assert (decline.round, decline.reason) == (3, "BodyError")
+    why = f"needs {words}, which this device has not announced"
+    assert decline.detail == f"ORDER: run run, round 3: {why}"
+    assert [order.round for order in device.on_disk().orders.values()] == [2]
 
 
 @pytest.mark.parametrize("which", ["train", "test"])

@@ -20,13 +20,14 @@ from sedge_edge.training.examples import Examples, fitting, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
+from sedge_protocol.wire.parts import ElementType, Shape
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
 
 
 def manifest(
-    dtype: str = "float32", shape: tuple[int, ...] = (2,), classes: int = 3
+    dtype: ElementType = "float32", shape: Shape = (2,), classes: int = 3
 ) -> BundleManifest:
     layout = Layout.of([("w", (6,), Role.PARAMETER)])
     return manifest_of(layout, input=TensorSpec(dtype, shape), num_classes=classes)

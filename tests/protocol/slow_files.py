@@ -37,6 +37,12 @@ def bundle(blob: bytes) -> int:
     must(manifest["format"] == 1, "B5")
     size = manifest["batch_size"]
     must(isinstance(size, int) and 1 <= size <= 65536, "batch_size")
+    for row in (manifest["input"], manifest["target"]):
+        must(row is None or row["dtype"] in ("float32", "int64"), "B5")
+        must(row is None or len(row["shape"]) <= 32, "B5")
+        must(row is None or all(1 <= extent <= 2**28 for extent in row["shape"]), "B5")
+    must(manifest["num_classes"] >= 0, "B5")
+    must(0 <= manifest.get("dropped", 0) < 1, "B5")
     must(manifest.get("metric", {}).get("better", "higher") in ("higher", "lower"), "metric")
     for program in manifest["programs"]:
         must(program["name"] in ("gradient", "evaluate", "predict"), "B5")

@@ -29,7 +29,7 @@ from sedge_cloud.store.runs import RunState
 from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_edge.training.trainer import Mixed, Predictor, Trained, TrainingState
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
@@ -248,7 +248,7 @@ class World:
     def boot_agent(self, name: str) -> Agent:
         """An agent from what is on disk."""
         secret = bytes([self.names.index(name)]) * 32
-        hello = Hello(bytes(16), "sim", ("onnxruntime",), ("zstd",), (), 10, 10)
+        hello = Hello(bytes(16), "sim", ("onnxruntime",), ("zstd",), CODECS, 10, 10)
         identity = Identity(name, FLEET, DeviceKeys.of(secret), hello)
         home = self.folder / name
         rng = np.random.default_rng([7, self.starts, len(self.queue)])

@@ -109,6 +109,8 @@ def feedback() -> Events:
         for _ in range(3):
             change = np.round(rng.normal(0, 0.05, 12), 3).astype(np.float32)
             change[3] = change[7]  # of equal magnitudes the lowest index first
+            if threshold:  # rounded to binary32 it is in
+                change[5] = threshold
             if ties:
                 change = TIES
             delta = change + owed
@@ -363,6 +365,15 @@ def bundles() -> Events:
         ("a program of another name (B5)", packed(
             {**manifest, "programs": [{**entry, "name": "train"}]}), False),
         ("a name that repeats (B6)", packed(tensor(name="b")), False),
+        *((f"an input {where} (B5)", packed({**manifest, "input": {**manifest["input"], **row}}), fine)
+          for where, row, fine in (
+              ("of another type", {"dtype": "float64"}, False),
+              ("with an empty extent", {"shape": [0]}, False),
+              ("of 32 extents", {"shape": [1] * 32}, True),
+              ("of 33 extents", {"shape": [1] * 33}, False),
+          )),
+        ("fewer classes than none (B5)", packed({**manifest, "num_classes": -1}), False),
+        ("a share of channels that lacks, 0.0 (B5)", packed({**manifest, "dropped": 0.0}), True),
         ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
         ("a name of 256 code points, 512 bytes (B6)", packed(tensor(name="ä" * 256)), True),
         ("a name of 257 code points (B6)", packed(tensor(name="n" * 257)), False),

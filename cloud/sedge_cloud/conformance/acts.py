@@ -41,11 +41,12 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
         salt, fresh = stage.incarnation, model.salted(stage.incarnation)
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
+            stage.act = act.__name__
             run = Run(stage, fresh, f"conformance-{number}-{salt}")
             try:
                 yield from act(run)
             except Broken as exc:
-                stage.findings.append(exc.finding)
+                stage.check(exc.rule, False, exc.text)
             yield stage.say(messages.Cancel(run.name, 0, "the act is over"))
 
     return acts
@@ -283,14 +284,21 @@ def mismatched(run: Run) -> Act:
     stage, theta = run.stage, run.model.theta
     first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
     patch = encode(first, ValueCoding.FP32, Compression.ZLIB)
-    hello = stage.hello
+    announced = () if stage.hello is None else stage.hello.codecs
     orders: list[tuple[str, str, dict[str, object]]] = [
         ("8.2", "whose model has another hash", {"model_hash": bytes(32)}),
         ("5.9", "whose patch has another hash", {"patch": patch, "patch_hash": bytes(32)}),
     ]
-    if hello is not None and "int4" not in hello.codecs:
-        codec = messages.Codec(ValueCoding.INT4, compression=Compression.ZLIB)
-        orders.append(("5.9", "with a coding that was not announced", {"codec": codec}))
+    int4 = messages.Codec(ValueCoding.INT4, compression=Compression.ZLIB)
+    unannounced: dict[str, dict[str, object]] = {
+        "int4": {"codec": int4},
+        "remember": {"work": messages.Work(remember=True)},
+    }
+    orders += [
+        ("5.9", f"that needs {word}, which was not announced", fields)
+        for word, fields in unannounced.items()
+        if word not in announced
+    ]
     for number, (rule, which, fields) in enumerate(orders, start=1):
         order = msgspec.structs.replace(run.order(number, theta), **fields)
         yield stage.say(order)

@@ -38,18 +38,19 @@ CHUNK_BYTES = 4096
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule of WIRE.md or of its pages, and whether the client keeps it."""
+    """One rule of WIRE.md or of its pages, and whether the client keeps it, as the first act showed."""
 
     rule: str
     good: bool
     text: str
+    act: str = field(default="", compare=False)
 
 
 class Broken(Exception):
     """A rule is broken, and what is left of the act would tell nothing."""
 
     def __init__(self, rule: str, text: str) -> None:
-        self.finding = Finding(rule, False, text)
+        self.rule, self.text = rule, text
         super().__init__(f"{rule}: {text}")
 
 
@@ -127,6 +128,7 @@ class Stage:
         play: Callable[["Stage"], Act],
     ) -> None:
         self.findings: list[Finding] = []
+        self.act = ""
         self.shelf = Shelf()
         self.done = False
         self.hello: Hello | None = None
@@ -166,12 +168,12 @@ class Stage:
         try:
             opened = self.peer.open(payload, topic)
         except RemoteError as exc:
-            self.findings.append(Finding("3.3", False, f"a frame that is refused: {exc}"))
+            self.check("3.3", False, f"a frame that is refused: {exc}")
             return []
         if opened is None:
             # A broker may lose, repeat and delay frames, but no client seals two with one number.
             if self._heard.get(_number(payload), _mac(payload)) != _mac(payload):
-                self.findings.append(Finding("3.6", False, "a frame whose number was used before"))
+                self.check("3.6", False, "a frame whose number was used before")
             return []
         heard = Heard(*opened)
         if heard.frame.kind is not Kind.CHUNK:
@@ -205,7 +207,7 @@ class Stage:
 
     def check(self, rule: str, good: bool, text: str) -> None:
         """Note whether a rule is kept, and go on."""
-        self.findings.append(Finding(rule, good, text))
+        self.findings.append(Finding(rule, good, text, self.act))
 
     def expect(
         self, rule: str, text: str, wanted: Callable[[Heard], bool], seconds: float

@@ -8,13 +8,8 @@ from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
-from sedge_protocol.wire.messages import Codec, Hello, Training, Work
-
-# Every device supports these value codings; it must announce all others.
-COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
-
-# In a hello's codecs: the device adds a vector to its gradients.
-CORRECTION = "correction"
+from sedge_protocol.wire.extensions import COMMON_VALUES
+from sedge_protocol.wire.messages import Codec, Hello
 
 
 def lacking(run: Run) -> Callable[[Hello], list[str]]:
@@ -59,23 +54,6 @@ def widest(run: Run, hello: Hello) -> int:
     """The widest of the run's forms that fits into a device's memory; the last where none does."""
     fits = (width for width in range(len(run.manifests)) if not without_memory(run, hello, width))
     return next(fits, len(run.manifests) - 1)
-
-
-def needed_features(work: Work, training: Training) -> frozenset[str]:
-    """The features that a device must announce for this work; ``training`` is the round's."""
-    trainings = (work.training or training, *work.trainings)
-    wanted = {
-        "schedule": any(phase.schedules_steps for phase in trainings),
-        "optimizer": not all(phase.plain for phase in trainings),
-        "freeze": any(phase.freeze for phase in trainings),
-        "phases": bool(work.then),
-        "own_model": work.own_model is not None,
-        "select": work.select is not None,
-        "scoring": work.scoring is not None,
-        "remember": work.remember,
-        "choice": work.choice is not None,
-    }
-    return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 
 
 def codec_for(codec: Codec, hello: Hello | None) -> Codec:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from sedge_cloud.devices.capabilities import CORRECTION, needed_features, without_memory
+from sedge_cloud.devices.capabilities import without_memory
 from sedge_cloud.rounds.client_models import ClientModels, Hellos
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.store.runs import Run, RunStore
@@ -30,6 +30,7 @@ from sedge_protocol.codec import (
 from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.extensions import CORRECTION, needed_by_work
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, PatchChoice, Work
 
 # A patch that the device has kept travels as its hash, unless the patch itself is this short.
@@ -72,7 +73,7 @@ def plan_round(
 
 def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
     """What an order needs and the device lacks: features, or memory."""
-    needed = needed_features(work, run.config.training_in(run.state.round + 1))
+    needed = needed_by_work(work, run.config.training_in(run.state.round + 1))
     if assignment.correction is not None:
         needed |= {CORRECTION}
     if hello is None:

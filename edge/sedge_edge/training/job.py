@@ -24,7 +24,6 @@ from sedge_edge.training.checkpoint import (
     job_hash,
 )
 from sedge_edge.training.local_training import (
-    FEATURES,
     Answer,
     Evaluate,
     LocalResult,
@@ -55,6 +54,7 @@ from sedge_protocol.codec import (
 from sedge_protocol.errors import SedgeError, StorageError, Unencodable
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FROZEN, Bundle
+from sedge_protocol.wire.extensions import FEATURES
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 

@@ -34,12 +34,6 @@ from sedge_protocol.wire.messages import Order, Training, UpdateSelection
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.update import Metrics
 
-# What an order may ask for beyond one training, as ``Hello.codecs`` announces it.
-FEATURES = (
-    "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "correction",
-    "optimizer", "schedule",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:

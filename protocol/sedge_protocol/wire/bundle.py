@@ -24,7 +24,7 @@ from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.objective import ACCURACY, Loss, Metric
-from sedge_protocol.wire.parts import InputPart
+from sedge_protocol.wire.parts import ElementType, InputPart, Shape
 from sedge_protocol.wire.program import check_program
 from sedge_protocol.wire.transfer import Manifest, describe
 
@@ -55,10 +55,10 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**50)]
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """Element type (numpy name) and shape of one row, without the batch axis."""
+    """Element type and shape of one row, without the batch axis."""
 
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: ElementType
+    shape: Shape
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     batch_size: int
     input: TensorSpec
     target: TensorSpec | None
-    num_classes: int
+    num_classes: Count
     uses_batch_statistics: bool
     programs: tuple[Program, ...]
     verification: Verification | None

@@ -6,10 +6,11 @@ magnitude; larger ones are refused.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
@@ -20,12 +21,17 @@ Rows: TypeAlias = NDArray[np.float32 | np.int64]
 MAX_INTEGER = 2**24
 
 
+# One row's element type (numpy's name) and shape.
+ElementType: TypeAlias = Literal["float32", "int64"]
+Shape: TypeAlias = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**28)], ...], Meta(max_length=32)]
+
+
 class InputPart(msgspec.Struct, frozen=True):
-    """One input: its name, and the element type (numpy's name) and shape of one row of it."""
+    """One input: its name, and the element type and shape of one row of it."""
 
     name: str
-    dtype: Literal["float32", "int64"]
-    shape: tuple[int, ...]
+    dtype: ElementType
+    shape: Shape
 
     @property
     def size(self) -> int:

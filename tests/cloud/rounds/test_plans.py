@@ -14,7 +14,6 @@ from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, random_theta, r
 
 from sedge_cloud.coding import PatchConfig
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.devices.capabilities import needed_features
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.plans import check_assignment
 from sedge_cloud.strategy import Assignment, ClientModel, Context
@@ -76,32 +75,6 @@ FROZEN = Training(freeze=("head.bias",))
 NOTHING: Any = (None, None)
 DOUBLES: Any = np.zeros(LAYOUT.size)
 LONGS: Any = np.zeros(3, np.int64)
-
-
-@pytest.mark.parametrize(
-    ("work", "needed"),
-    [
-        (Work(), ""),
-        (Work(training=FROZEN), "freeze"),
-        (Work(then=(Training(), FROZEN)), "freeze phases"),
-        (Work(own_model=OwnModel()), "own_model"),
-        (Work(own_model=OwnModel(training=FROZEN)), "freeze own_model"),
-        (Work(select=UpdateSelection(), remember=True), "remember select"),
-        (Work(scoring=DeviceScoring(quantile=0.5)), "scoring"),
-        (Work(choice=PatchChoice(0.1)), "choice"),
-        (Work(own_model=OwnModel(training=Training(warmup_steps=2))), "own_model schedule"),
-        (Work(then=(Training(end_factor=0.5),)), "phases schedule"),
-    ],
-)
-def test_what_a_device_must_be_able_to_do(work: Work, needed: str) -> None:
-    assert needed_features(work, Training()) == frozenset(needed.split())
-    run_freezes = needed_features(work, FROZEN)
-    assert run_freezes - {"freeze"} == frozenset(needed.split()) - {"freeze"}
-    assert "freeze" in run_freezes
-
-
-def test_a_training_takes_the_place_of_the_runs() -> None:
-    assert needed_features(Work(training=Training()), FROZEN) == frozenset()
 
 
 WRONG: dict[str, tuple[Assignment, str]] = {

@@ -26,7 +26,7 @@ from sedge_edge.training.job import (
     encode_delta,
     run_job,
 )
-from sedge_edge.training.local_training import FEATURES, LocalResult
+from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.meter import Spent
 from sedge_edge.training.preparation import Job, Kept, Prepared, prepare
 from sedge_edge.training.start_vector import own_elements
@@ -46,6 +46,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import FROZEN, BundleManifest
+from sedge_protocol.wire.extensions import FEATURES
 from sedge_protocol.wire.messages import (
     Codec,
     DeviceScoring,

@@ -324,7 +324,7 @@ def _bundle(
         name=name,
         layout=form.network.layout,
         batch_size=len(x),
-        input=TensorSpec(str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),
+        input=TensorSpec("int64" if x.dtype == torch.int64 else "float32", tuple(x.shape[1:])),
         target=target,
         num_classes=num_classes,
         frozen=frozen,

@@ -11,6 +11,7 @@ import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.Selection;
 import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.training.Batches;
+import org.sedge.edge.training.Optimizer;
 import org.sedge.edge.training.Pcg64;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.DeviceKeys;
@@ -24,6 +25,7 @@ import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Cancel;
 import org.sedge.edge.wire.Messages.Goodbye;
+import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.OnnxProgram;
@@ -441,6 +443,18 @@ public class VectorsTest {
                 }
             }
             assertEquals(given.get("batches"), found);
+        });
+    }
+
+    @Test
+    public void rates() {
+        all(SPEC, "rates", given -> {
+            Struct training = Training.SCHEMA.read(given);
+            List<Object> found = new ArrayList<>();
+            for (long step = 0; step < integer(given, "steps"); step++) {
+                found.add(Optimizer.rate(training, step, integer(given, "steps")));
+            }
+            assertEquals(given.get("rates"), found);
         });
     }
 

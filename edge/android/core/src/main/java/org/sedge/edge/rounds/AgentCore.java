@@ -301,8 +301,8 @@ public final class AgentCore {
         }
         String unknown = Abilities.lacking(order);
         if (unknown != null) {
-            declines.send(run, round, new BodyError(
-                    unknown + ": an extension that this device has not announced", new byte[0]));
+            declines.send(run, round, new BodyError("ORDER: " + GlobalModel.where(order) + ": needs " + unknown
+                    + ", which this device has not announced", new byte[0]));
         } else if (store.attemptsExhausted(order)) { // our decline was lost
             refuse(order);
         } else {

@@ -31,6 +31,12 @@ public final class Batches {
         shuffles = new Pcg64(seed);
     }
 
+    /** How many batches each epoch has. */
+    public int count() {
+        boolean drops = lastBatch.equals("drop");
+        return drops ? examples / size : (examples + size - 1) / size;
+    }
+
     /** The next epoch's batches. */
     public List<Batch> epoch() {
         int[] order = shuffles.permutation(examples);

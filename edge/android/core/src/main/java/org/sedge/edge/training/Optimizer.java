@@ -7,7 +7,7 @@ import org.sedge.edge.wire.Struct;
  * How a gradient moves a model: SGD and Adam in binary32, operation by operation as spec/training.md (T5) and
  * spec/extensions.md (X13) have them. State begins at 0 with every training.
  */
-final class Optimizer {
+public final class Optimizer {
     /** torch.nn.utils.clip_grad_norm_ adds this to the norm. */
     private static final double CLIP_EPSILON = 1e-6;
 
@@ -16,7 +16,6 @@ final class Optimizer {
     long steps;
     private final String name;
     private final boolean nesterov;
-    private final double rate;
     private final double momentum;
     private final double beta1;
     private final double beta2;
@@ -27,7 +26,6 @@ final class Optimizer {
     Optimizer(Struct training, int size) {
         name = training.get(Training.OPTIMIZER);
         nesterov = training.get(Training.NESTEROV);
-        rate = training.get(Training.LEARNING_RATE);
         momentum = training.get(Training.MOMENTUM);
         beta1 = training.get(Training.BETA1);
         beta2 = training.get(Training.BETA2);
@@ -37,8 +35,16 @@ final class Optimizer {
         vectors = new float[name.equals("sgd") ? 1 : 2][size];
     }
 
+    /** The learning rate of step {@code step}, from 0, of a training of so many (spec/extensions.md, X18). */
+    public static double rate(Struct training, long step, long steps) {
+        long warmup = training.get(Training.WARMUP_STEPS);
+        double warmth = warmup > 0 ? Math.min((step + 1) / (double) warmup, 1) : 1;
+        double end = training.get(Training.END_FACTOR);
+        return training.get(Training.LEARNING_RATE) * warmth * (1 + (end - 1) * step / steps);
+    }
+
     /** Moves theta (n,) in place by a gradient (n,), which is overwritten. */
-    void step(float[] theta, float[] gradient) {
+    void step(float[] theta, float[] gradient, double rate) {
         steps++;
         if (clipNorm > 0) {
             clip(gradient);
@@ -53,9 +59,9 @@ final class Optimizer {
             }
         }
         if (name.equals("sgd")) {
-            sgd(theta, gradient);
+            sgd(theta, gradient, (float) rate);
         } else {
-            adam(theta, gradient);
+            adam(theta, gradient, rate);
         }
     }
 
@@ -70,8 +76,7 @@ final class Optimizer {
         }
     }
 
-    private void sgd(float[] theta, float[] gradient) {
-        float lr = (float) rate;
+    private void sgd(float[] theta, float[] gradient, float lr) {
         float kept = (float) momentum;
         float[] velocity = vectors[0];
         for (int i = 0; i < theta.length; i++) {
@@ -80,7 +85,7 @@ final class Optimizer {
         }
     }
 
-    private void adam(float[] theta, float[] gradient) {
+    private void adam(float[] theta, float[] gradient, double rate) {
         float[] mean = vectors[0];
         float[] square = vectors[1];
         float toMean = (float) (1 - beta1);

@@ -139,7 +139,8 @@ final class Trainer implements AutoCloseable {
                                 new Progress(step, optimizer.steps, losses, vectors));
                     }
                     Tensor[] inputs = buffers.fill(model, examples, batch, seed, step);
-                    found = advance(inputs, model, start, training, anchor, correction, optimizer);
+                    double rate = Optimizer.rate(training, step, epochs * batches.count());
+                    found = advance(inputs, model, start, training, anchor, correction, optimizer, rate);
                     requireFinite(found, where + (step + 1) + ": the loss");
                 }
                 step++;
@@ -161,7 +162,7 @@ final class Trainer implements AutoCloseable {
 
     /** One step in place; the loss. */
     private double advance(Tensor[] inputs, float[] model, float[] start, Struct training, float[] anchor,
-            float[] correction, Optimizer optimizer) throws CodecError {
+            float[] correction, Optimizer optimizer, double rate) throws CodecError {
         float[][] found = statistics > 0 ? run(gradient, "gradient", inputs, model.length, 1, statistics)
                 : run(gradient, "gradient", inputs, model.length, 1);
         float[] g = found[0];
@@ -176,7 +177,7 @@ final class Trainer implements AutoCloseable {
                 Arrays.fill(g, tensor.from, tensor.to, 0);
             }
         }
-        optimizer.step(model, g);
+        optimizer.step(model, g, rate);
         int at = 0;
         for (Layout.Tensor tensor : bundle.layout.tensors) {
             if (tensor.statistic) {

@@ -21,9 +21,9 @@ public final class Bundle {
             PACKED.required("files", Type.map(Type.bytes(0, MAX_BYTES), MAX_FILES));
 
     private static final Schema ROW = Schema.whole();
-    private static final Field<String> DTYPE = ROW.required("dtype", Type.text(0, 64));
+    private static final Field<String> DTYPE = ROW.required("dtype", Type.oneOf("float32", "int64"));
     private static final Field<List<Long>> SHAPE =
-            ROW.required("shape", Type.list(Type.integer(Long.MIN_VALUE, Long.MAX_VALUE), 0, 64));
+            ROW.required("shape", Type.list(Type.integer(1, 1 << 28), 0, 32));
 
     private static final Schema PROGRAM = Schema.whole();
     private static final Field<String> PROGRAM_NAME =
@@ -51,7 +51,8 @@ public final class Bundle {
     private static final Field<Long> BATCH_SIZE = SCHEMA.required("batch_size", Type.integer(1, 65536));
     private static final Field<Struct> INPUT = SCHEMA.required("input", ROW);
     private static final Field<Struct> TARGET = SCHEMA.required("target", Type.orNil(ROW));
-    private static final Field<Long> NUM_CLASSES = SCHEMA.required("num_classes", Type.COUNT);
+    private static final Field<Long> NUM_CLASSES =
+            SCHEMA.required("num_classes", Type.integer(0, 1L << 50));
     private static final Field<Boolean> USES_BATCH_STATISTICS =
             SCHEMA.required("uses_batch_statistics", Type.BOOL);
     private static final Field<Long> NOISE = SCHEMA.optional("noise", Type.integer(0, 1 << 28), 0L);

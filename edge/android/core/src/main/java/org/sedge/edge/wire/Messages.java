@@ -72,6 +72,10 @@ public final class Messages {
         public static final Field<Double> CLIP_NORM = SCHEMA.optional("clip_norm", Type.number(0, false, 1e9), 0.0);
         public static final Field<String> OPTIMIZER_STATE =
                 SCHEMA.optional("optimizer_state", Type.oneOf("reset", "keep"), "reset");
+        public static final Field<Long> WARMUP_STEPS =
+                SCHEMA.optional("warmup_steps", Type.integer(0, 100_000), 0L);
+        public static final Field<Double> END_FACTOR =
+                SCHEMA.optional("end_factor", Type.number(0, false, 1000), 1.0);
 
         private static Type<Double> below1() {
             return Type.number(0, false, Math.nextDown(1.0));

@@ -126,7 +126,8 @@ public class HostileCoordinatorTest {
         Struct decline = sent.get(0).message();
         assertEquals("BodyError", decline.get(Decline.REASON));
         assertEquals(2L, (long) decline.get(Decline.ROUND));
-        assertTrue(decline.get(Decline.DETAIL).startsWith("select: "));
+        assertEquals("ORDER: run run, round 2: needs select, which this device has not announced",
+                decline.get(Decline.DETAIL));
         assertArrayEquals(before, disk.load());
     }
 

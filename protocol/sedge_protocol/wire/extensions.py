@@ -1,0 +1,48 @@
+"""The words of spec/extensions.md: what an order needs that a device must have announced (rule 5.9)."""
+
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.errors import BodyError
+from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.messages import Order, Training, Work
+
+# The order has a vector that is added to every gradient.
+CORRECTION = "correction"
+# What an order may ask for beyond one training.
+FEATURES = (
+    "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", CORRECTION,
+    "optimizer", "schedule",
+)  # fmt: skip
+# Every device supports these value codings; it must announce all others.
+COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
+
+
+def needed_by_work(work: Work, training: Training) -> frozenset[str]:
+    """The words that a device must have announced for this work; ``training`` is the round's."""
+    trainings = (work.training or training, *work.trainings)
+    wanted = {
+        "schedule": any(phase.schedules_steps for phase in trainings),
+        "optimizer": not all(phase.plain for phase in trainings),
+        "freeze": any(phase.freeze for phase in trainings),
+        "phases": bool(work.then),
+        "own_model": work.own_model is not None,
+        "select": work.select is not None,
+        "scoring": work.scoring is not None,
+        "remember": work.remember,
+        "choice": work.choice is not None,
+    }
+    return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
+
+
+def unannounced(order: Order, announced: frozenset[str]) -> BodyError | None:
+    """Why a device that has announced these words cannot read an order; ``frozen`` is its bundle's."""
+    wanted = {
+        CORRECTION: order.correction is not None,
+        "select": bool(order.context) or order.patch_context is not None,
+        order.codec.values.value: order.codec.values not in COMMON_VALUES,
+    }
+    needed = needed_by_work(order.work, order.training)
+    needed |= {feature for feature, is_wanted in wanted.items() if is_wanted}
+    if not (lacking := needed - announced):
+        return None
+    why = f"needs {', '.join(sorted(lacking))}, which this device has not announced"
+    return BodyError(Kind.ORDER.name, b"", f"run {order.run}, round {order.round}: {why}")

@@ -1,0 +1,41 @@
+"""What an order needs of a device, in the words that it announces."""
+
+import pytest
+
+from sedge_protocol.wire.extensions import needed_by_work
+from sedge_protocol.wire.messages import (
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    Training,
+    UpdateSelection,
+    Work,
+)
+
+FROZEN = Training(freeze=("w",))
+
+
+@pytest.mark.parametrize(
+    ("work", "needed"),
+    [
+        (Work(), ""),
+        (Work(training=FROZEN), "freeze"),
+        (Work(then=(Training(), FROZEN)), "freeze phases"),
+        (Work(own_model=OwnModel()), "own_model"),
+        (Work(own_model=OwnModel(training=FROZEN)), "freeze own_model"),
+        (Work(select=UpdateSelection(), remember=True), "remember select"),
+        (Work(scoring=DeviceScoring(quantile=0.5)), "scoring"),
+        (Work(choice=PatchChoice(0.1)), "choice"),
+        (Work(own_model=OwnModel(training=Training(warmup_steps=2))), "own_model schedule"),
+        (Work(then=(Training(end_factor=0.5),)), "phases schedule"),
+    ],
+)
+def test_what_a_device_must_be_able_to_do(work: Work, needed: str) -> None:
+    assert needed_by_work(work, Training()) == frozenset(needed.split())
+    run_freezes = needed_by_work(work, FROZEN)
+    assert run_freezes - {"freeze"} == frozenset(needed.split()) - {"freeze"}
+    assert "freeze" in run_freezes
+
+
+def test_a_training_takes_the_place_of_the_runs() -> None:
+    assert needed_by_work(Work(training=Training()), FROZEN) == frozenset()

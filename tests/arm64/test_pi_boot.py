@@ -39,12 +39,12 @@ SERVE = """
 [serve]
 socket = "/run/sedge-edge/model.sock"
 """
-MEMORY = """\
-systemctl show -p MainPID,NRestarts,MemoryCurrent sedge-edge
-echo peak=$(cat /sys/fs/cgroup/system.slice/sedge-edge.service/memory.peak)
-pid=$(systemctl show --value -p MainPID sedge-edge)
-echo resident=$(($(sed -n 's/VmHWM:\\(.*\\) kB/\\1/p' /proc/$pid/status) * 1024))
-"""
+MEMORY = "; ".join((
+    "systemctl show -p MainPID,NRestarts,MemoryCurrent sedge-edge",
+    "echo peak=$(cat /sys/fs/cgroup/system.slice/sedge-edge.service/memory.peak)",
+    "pid=$(systemctl show --value -p MainPID sedge-edge)",
+    r"echo resident=$(($(sed -n 's/VmHWM:\(.*\) kB/\1/p' /proc/$pid/status) * 1024))",
+))  # fmt: skip
 AS_NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups"
 OWN_MODEL = ROOT / "docs/own-model.md"
 # The training of a round takes long enough to be cut short.
@@ -95,7 +95,7 @@ class Fleet(MixedFleet):
     def ask(self, command: str) -> dict[str, str]:
         """The lines NAME=VALUE that a command prints in the machine."""
         before = len(self.machine.log())
-        self.machine.tell(f"{command.strip()}; echo answer $((6 * 7))")
+        self.machine.tell(f"{command}; echo answer $((6 * 7))")
         wait_until(lambda: "answer 42" in self.machine.log()[before:], 120, command)
         return dict(re.findall(r"^(\w+)=(.*)$", self.machine.log()[before:], re.MULTILINE))
 

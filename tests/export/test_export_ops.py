@@ -232,6 +232,10 @@ SEQUENCES = [
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "convolutions of a few channels": lambda: convolutions(3),
     "convolutions of many": lambda: nn.Sequential(conv(12), nn.Tanh(), convolutions(12)),
+    # Each input's gradient is one product over the batch.
+    "convolutions of small maps": lambda: nn.Sequential(
+        conv(9), nn.Tanh(), nn.AvgPool2d(2), convolutions(9)
+    ),
     "depthwise and transposed convolutions": lambda: nn.Sequential(
         conv(12),
         Beside(

@@ -268,7 +268,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _conformance(arguments: argparse.Namespace) -> int:
+    kept: list[bool] = []
+
     def tell(finding: Finding) -> None:
+        kept.append(finding.good)
         verdict = "ok    " if finding.good else "BROKEN"
         print(f"{verdict}  {finding.rule:<5} {finding.act:<12} {finding.text}", flush=True)
 
@@ -278,6 +281,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
         flush=True,
     )
     conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
+    print(f"{sum(kept)} of {len(kept)} kept")
     if arguments.gate is None:
         print("not played: a cut of the connection, which needs --gate")
     return 0 if conforms else 1

@@ -1,4 +1,7 @@
-"""``sedge-edge``: the agent's command line."""
+"""``sedge-edge``: the agent's command line.
+
+What only some devices or commands need is imported where it is used: a running agent's memory counts.
+"""
 
 import argparse
 import logging
@@ -18,10 +21,8 @@ from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
-from sedge_edge.doctor import examine
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.model_socket import ModelSocket
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
@@ -186,6 +187,8 @@ def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContext
     """The model's socket while the agent runs, if the configuration names one."""
     if config.serve.socket is None:
         return nullcontext()
+    from sedge_edge.model_socket import ModelSocket
+
     name, threads = config.backend.name, config.backend.threads
     return ModelSocket(config.serve.socket, lambda: Model(folder, None, name, threads, code))
 
@@ -233,6 +236,8 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    from sedge_edge.doctor import examine
+
     def report(good: bool, text: str) -> None:
         print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
 

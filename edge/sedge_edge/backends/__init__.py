@@ -4,7 +4,6 @@ A backend loads its library when it is opened, so importing the agent loads none
 """
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -99,8 +98,7 @@ BACKENDS = {
 
 def installed_backends() -> dict[str, str]:
     """The installed backends and their versions, found without loading any."""
-    found = {name: row for name, row in BACKENDS.items() if find_spec(row.package) is not None}
-    return {name: _version(row.distribution) for name, row in found.items()}
+    return {name: _version(BACKENDS[name].distribution) for name in _installed()}
 
 
 def allowed_backends(backend: str) -> list[str]:
@@ -113,7 +111,7 @@ def allowed_backends(backend: str) -> list[str]:
 def usable_backends(backend: str) -> tuple[str, ...]:
     """The installed backends that the setting allows: what a device announces."""
     allowed = allowed_backends(backend)
-    return tuple(name for name in installed_backends() if name in allowed)
+    return tuple(name for name in _installed() if name in allowed)
 
 
 def impossible_features(backend: str, folder: Path) -> frozenset[str]:
@@ -128,7 +126,14 @@ def impossible_features(backend: str, folder: Path) -> frozenset[str]:
     return NEVER | (set(HONOURABLE) - honours(backend, folder))
 
 
+def _installed() -> list[str]:
+    return [name for name, row in BACKENDS.items() if find_spec(row.package) is not None]
+
+
 def _version(distribution: str) -> str:
+    # Only for people, and a MiB of memory.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(distribution)
     except PackageNotFoundError:  # onnxruntime has a distribution for each accelerator

@@ -22,8 +22,8 @@ def memory_mb() -> int:
 def release_memory() -> None:
     """Give freed memory back to the system, where the C library can; glibc keeps it by default.
 
-    Of 99 MiB after a job with the 4-layer CNN in ONNX Runtime, 79 are left, in a few ms: the interpreter
-    with the agent (45), the runtime's library (19), data and sessions. Closing the sessions as well would
+    Of 98 MiB in a job with the 4-layer CNN in ONNX Runtime, 78 are left, in a few ms: the interpreter
+    with the agent (44), the runtime's library (19), data and sessions. Closing the sessions as well would
     free 1 MiB more, and opening them again takes 20 ms.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

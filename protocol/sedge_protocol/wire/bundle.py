@@ -42,7 +42,7 @@ EXECUTORCH = "executorch"
 TORCH = "torch"
 FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
-# What an agent takes that has opened nothing yet: 45 MiB measured on x86-64. With it, the figure of the
+# What an agent takes that has opened nothing yet: 44 MiB measured on x86-64. With it, the figure of the
 # 4-layer CNN is 105 MB and that of ResNet-8 159 (batch 32); measured were 102 and 152 (agent_memory.py).
 AGENT_BYTES = 48 * 10**6
 PROGRAM_NAMES = ("gradient", "evaluate", "predict")

@@ -101,6 +101,7 @@ def _readable() -> Iterator[Json]:
         ("a header of 72 bytes", GOODBYE, by_hand(extra=b"appended")),
         ("reserved bytes that mean something later", GOODBYE, by_hand(reserved=2**63)),
         ("flags that mean something later", GOODBYE, by_hand(flags=0x8000)),
+        ("UNKEYED beside a MAC", GOODBYE, by_hand(flags=1)),
         ("a key that is unknown", more, by_hand(more)),
     ):
         entry = _entry(name, UP, KEYS.up, Frame(Kind.GOODBYE, body, BOOT, 1), sealed)

@@ -186,6 +186,11 @@ def uploads() -> Events:
             ("connected", {}), ("have", {"number": 1, "held": [], "credit": 4}),
             ("have", {"number": 0, "held": [1, 3], "credit": 4}),
         ]),
+        ("a chunk that was sent again is behind those that were sent before", 8, [
+            ("connected", {}), ("have", {"number": 1, "held": [], "credit": 4}),
+            ("have", {"number": 0, "held": [1], "credit": 4}),
+            ("have", {"number": 0, "held": [1, 2], "credit": 4}),
+        ]),
         ("silence: another offer, then what it does not have", 5, [
             ("connected", {}), ("have", {"number": 1, "held": [], "credit": 2}), ("timer", {}),
             ("have", {"number": 2, "held": [0], "credit": 2}),

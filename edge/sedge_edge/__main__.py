@@ -38,7 +38,6 @@ from sedge_protocol.host.console import reader_may_leave
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
-from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr, notify
@@ -263,6 +262,8 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from sedge_protocol.host.model_files import write_model
+
     model = _personal_model(load_config(arguments.config), arguments.run)
     with as_caller():
         write_model(model.bundle, model.theta, arguments.out)

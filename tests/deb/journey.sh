@@ -1,6 +1,7 @@
 # In a fresh Debian, in a network of its own: from the packages to a round that a device has trained.
 set -eu
 cd /journey
+ls /opt/sedge/*/lib/sedge_protocol/__pycache__/errors.*.pyc
 sedge-cloud --version
 sedge-edge --version
 systemd-analyze verify /lib/systemd/system/sedge-cloud.service /lib/systemd/system/sedge-edge.service

@@ -46,6 +46,8 @@ def test_from_the_packages_to_a_round(tmp_path: Path) -> None:
         "mosquitto 600 /etc/mosquitto/sedge/passw",
     ):
         assert line in said
+    _run(["chroot", str(root), "dpkg", "--purge", "sedge-edge", "sedge-cloud"])
+    assert not (root / "opt/sedge").exists()
 
 
 def _run(words: list[str], folder: Path | None = None) -> str:

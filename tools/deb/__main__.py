@@ -1,7 +1,7 @@
 """``python -m tools.deb``: sedge-cloud and sedge-edge as .deb, for amd64 and arm64, in dist/.
 
 Each holds the project's wheel and the wheels that it needs, at the versions of constraints.txt, for the
-Python of Debian 12. Nothing is compiled, so either machine's packages are built on any.
+Python of Debian 12. Nothing is compiled here, so either machine's packages are built on any.
 """
 
 import argparse
@@ -36,6 +36,8 @@ PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m 
 POSTINST = """\
 #!/bin/sh
 set -e
+# The service may not write here: without bytecode it would compile everything at every start.
+/usr/bin/python3 -m compileall -q -x /tests/ /opt/sedge/{part}/lib
 {user}if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 """
 USER = "adduser --system --quiet --group --no-create-home --home /nonexistent sedge-cloud\n"
@@ -43,6 +45,7 @@ PRERM = """\
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now sedge-{part}; fi
+find /opt/sedge/{part}/lib -name __pycache__ -prune -exec rm -r {{}} +
 """
 
 
@@ -96,7 +99,7 @@ def build(part: str, architecture: str, wheel: Path, stage: Path, out: Path) -> 
     )
     _write(stage / "DEBIAN/control", control)
     user = USER if part == "cloud" else ""
-    _write(stage / "DEBIAN/postinst", POSTINST.format(user=user), 0o755)
+    _write(stage / "DEBIAN/postinst", POSTINST.format(part=part, user=user), 0o755)
     _write(stage / "DEBIAN/prerm", PRERM.format(part=part), 0o755)
     stage.chmod(0o755)
     package = out / f"sedge-{part}_{version}_{architecture}.deb"

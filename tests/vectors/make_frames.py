@@ -47,12 +47,12 @@ ABOUT = (
     "Vectors of WIRE.md for an implementation in any language. Bytes are hex; inside a message or "
     'report, where they stand beside text, they are {"hex": ...}. A field that is missing has its '
     "default. keys: what follows from a device's secret. layouts: `packed` is the MessagePack that "
-    "`hash` is the SHA-256 of. manifests: byte i of the blob is (31 * i + (i >> 8)) & 255; `packed` is "
-    "the MessagePack that the transfer id is cut from. bitmaps: `indices` are the set bits of `count`. "
-    "updates: `blob` holds report and payload, to be read, not made. frames: `sealed` is the whole "
-    "frame under `key` on `topic` and must come out again, byte for byte. readable: frames to be "
-    "read, not made. refused_*: each breaks `rule`; refused_frames with `version` true are answered with REFUSED. "
-    "Written by make_frames.py."
+    "`hash` is the SHA-256 of. manifests: byte i of the blob is (31 * i + (i >> 8)) & 255; `packed` "
+    "is the MessagePack that the transfer id is cut from. bitmaps: `indices` are the set bits of "
+    "`count`. updates: `blob` holds report and payload, to be read, not made. frames: `sealed` is "
+    "the whole frame under `key` on `topic` and must come out again, byte for byte. readable: "
+    "frames to be read, not made. refused_*: each breaks `rule`; refused_frames with `version` true "
+    "are answered with REFUSED. Written by make_frames.py."
 )
 
 

@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a device enrolled for this alone: what its client keeps of other runs makes room",
     )
     conformance.add_argument(
-        "--bundle", type=Path, required=True, help="folder made by sedge-export"
+        "--bundle", type=Path, required=True, help="folder made by sedge-export or bundle"
     )
     help_text = "port that passes the client on to the broker, and can be cut; open to the network"
     conformance.add_argument("--gate", type=int, metavar="PORT", help=help_text)

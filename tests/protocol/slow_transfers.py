@@ -41,7 +41,7 @@ def memory_mb(case: Case) -> int:
     sizes = [size for name, backend, size in case["programs"]
              if name == "gradient" and backend in case["backends"]]  # fmt: skip
     least = min(sizes, default=0)
-    return -(-(48 * 10**6 + case["frozen_bytes"] + least) // 10**6) if least else 0
+    return -(-(64 * 10**6 + case["frozen_bytes"] + least) // 10**6) if least else 0
 
 
 def stepped(base: str, step: str) -> bytes:

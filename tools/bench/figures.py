@@ -203,9 +203,13 @@ def snapshots(found: dict[str, Any]) -> list[Figure]:
 def train_step(path: Path) -> list[Figure]:
     """A step in each runtime against eager torch."""
     figures: list[Figure] = []
-    for name, rows in loaded(path)["train_step"].items():
+    found = loaded(path)
+    for name, rows in found["train_step"].items():
         for runtime, row in rows.items():
-            what = f"a training step of {name}, {RUNTIMES[runtime]} against eager torch, one thread"
+            runs = (
+                f"{RUNTIMES[runtime]} against eager torch, one thread with {found['instructions']}"
+            )
+            what = f"a training step of {name}, {runs}"
             met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
             figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
     return figures

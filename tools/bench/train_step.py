@@ -4,8 +4,10 @@
 
 All sides run on one thread, batch 32, SGD with momentum 0.7, strictly in turn; the figures are medians.
 The clock is the thread's CPU time, so that other load on the machine counts for no side. Only ratios are
-meaningful; absolute times are this machine's. The export before the timing verifies the programs against
-autograd, so a program that is fast but wrong is never timed.
+meaningful, and between processors with the same instructions: absolute times are this machine's, and eager
+torch takes half as long with AVX-512 as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.89. The
+export before the timing verifies the programs against autograd, so a program that is fast but wrong is
+never timed.
 """
 
 import argparse
@@ -61,7 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         for runtime, row in results[name].items():
             times = f"{row['ms']:>8.2f}{row['eager_ms']:>12.2f}{row['ratio']:>8.2f}"
             print(f"{name:<20}{runtime:<14}{times}{row['target']:>8.2f}", flush=True)
-    print(json.dumps({"train_step": results}))
+    instructions = torch.backends.cpu.get_cpu_capability()
+    print(json.dumps({"train_step": results, "instructions": instructions}))
     rows = [row for runtimes in results.values() for row in runtimes.values()]
     return int(any(row["ratio"] > row["target"] for row in rows))
 

@@ -76,7 +76,8 @@ def _configure(root: Path) -> None:
     etc = root / "etc"
     (etc / "machine-id").write_text("5ed9e" + "0" * 26 + "1\n")
     (etc / "hostname").write_text("pi-1\n")
-    (etc / "fstab").write_text("LABEL=stick /media ext4 ro 0 0\n")
+    # On a busy host the emulated machine takes longer than systemd waits for a disk.
+    (etc / "fstab").write_text("LABEL=stick /media ext4 ro,x-systemd.device-timeout=900 0 0\n")
     (etc / "systemd/network/any.network").write_text(_NETWORK)
     units = etc / "systemd/system"
     (units / "install.service").write_text(_INSTALL)

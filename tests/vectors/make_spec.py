@@ -36,7 +36,7 @@ ABOUT = (
     "backoffs: 7.2, the longest wait after each offer, with `new` where something new is held between two. "
     "patience: 8.3, the patience after each but the first of a blob's chunks, which arrive so many seconds "
     "after the first GET. rounds: T1 to T11 over T13's line, order after order of one run; declined is the "
-    "reason, owed null where nothing is kept of it, before and after are loss, metric and number of examples. "
+    "reason, owed null where none is kept, before and after are loss, metric and number of examples. "
     "needs: 8.1 and 8.2, what is fetched for an order whose steps are pairs of base and delta and whose "
     "model is v3; holds are blobs and versions on the disk, chain the deltas that lead to the device's "
     "version. verdicts: 9.3, the reason of the REJECT, empty where the update is taken; model is the "

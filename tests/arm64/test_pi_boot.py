@@ -64,6 +64,7 @@ values = "bf16"
 fraction = 0.04
 """
 EXAMPLES = 160
+MAX_BYTES = 98 * 2**20  # measured: 95, of an aim of 96; with the pages of shared libraries
 SECONDS = 900
 
 
@@ -188,10 +189,10 @@ def test_a_machine_of_512_mb_takes_part_and_survives(
     used = int(memory["MemTotal"].split()[0]) - int(memory["MemAvailable"].split()[0])
     note(
         f"the unit's memory: {first['MemoryCurrent'] / 1e6:.0f} MB, peak {first['peak'] / 1e6:.0f}; "
-        f"the process's peak {first['resident'] / 1e6:.0f}"
+        f"the process's peak {first['resident'] / 2**20:.1f} MiB"
     )
     note(f"the machine's: {used / 1e3:.0f} of {int(memory['MemTotal'].split()[0]) / 1e3:.0f} MB")
-    assert first["NRestarts"] == 0 and first["peak"] < 224e6
+    assert first["NRestarts"] == 0 and first["peak"] < 224e6 and first["resident"] <= MAX_BYTES
     note(f"nobody, in ten lines of Python, asks the model: {fleet.asked_by_nobody()}")
 
     fleet.working_on(2)
@@ -201,8 +202,8 @@ def test_a_machine_of_512_mb_takes_part_and_survives(
     wait_until(lambda: fleet.incarnation() > start, SECONDS, "the agent is back")
     assert order is not None and order == fleet.order()
     wait_until(lambda: len(fleet.rounds()) == 2, SECONDS, "round 2 closes")
-    note("systemd restarted it, and it ended the round")
     second, start = fleet.service(), fleet.incarnation()
+    note(f"systemd restarted it, and it ended the round; peak {second['resident'] / 2**20:.1f} MiB")
     assert second["NRestarts"] == 1 and second["MainPID"] != first["MainPID"]
 
     fleet.working_on(3)

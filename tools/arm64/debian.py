@@ -1,12 +1,14 @@
 """An arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
 
 No arm64 program runs to make it, so no package's own scripts either: there are no accounts but the ones
-below, no initramfs, no ld.so.cache. Python, and systemd as the first process, need none of them.
+below, no initramfs, no ld.so.cache. Python, and systemd as the first process, need none of them. Python's
+own modules are compiled, as its package does it: otherwise every process would compile what it imports.
 """
 
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +35,8 @@ def debian(name: str, packages: Sequence[str]) -> Path:
         shutil.rmtree(folder / "debootstrap")
         _complete(folder)
 
-    return kept(name, [RELEASE.encode(), *(word.encode() for word in packages)], make)
+    words = (RELEASE, *packages)
+    return kept(name, [Path(__file__).read_bytes(), *(word.encode() for word in words)], make)
 
 
 def _complete(folder: Path) -> None:
@@ -50,3 +53,6 @@ def _complete(folder: Path) -> None:
         shutil.copy(folder / f"usr/share/base-passwd/{name}.master", etc / name)
     shutil.copy(folder / "usr/share/libc-bin/nsswitch.conf", etc / "nsswitch.conf")
     (etc / "hosts").write_text("127.0.0.1 localhost\n")
+    # Bytecode is the same on every processor; it is the release's where this Python is of its version.
+    compiled = [sys.executable, "-m", "compileall", "-q", "-s", str(folder), "-p", "/"]
+    subprocess.run([*compiled, *map(str, folder.glob("usr/lib/python3*"))], check=True)

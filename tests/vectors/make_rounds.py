@@ -146,9 +146,10 @@ class Device:
     def order(
         self, training: Training = PLAIN, theta: Theta | None = None, task: messages.Task = "train",
         keep: tuple[str, ...] = (), upload: bool = True, codec: Codec | None = None,
-        patch: dict[int, float] | None = None, bundled: str = "a",
+        patch: dict[int, float] | None = None, bundled: str = "a", work: Work | None = None,
+        correction: Theta | None = None,
     ) -> None:  # fmt: skip
-        """Do an order and write it down, and what comes of it."""
+        """Do an order and write it down, and what comes of it; ``work`` is for what extensions ask."""
         theta = self.theta() if theta is None else theta
         codec = codec or Codec(compression=Compression.NONE)
         model = encode(SparseVector(5, None, theta), ValueCoding.FP32, Compression.NONE)
@@ -158,24 +159,41 @@ class Device:
             where = np.array(list(patch), np.uint32)
             coded = encode(SparseVector(5, where, values), ValueCoding.FP32, Compression.NONE)
         form = bundle(bundled, self.batch_size, self.statistics)
+        asked = work or Work(keep=keep, upload=upload, training=training)
         order = Order(
             run="line", round=len(self.orders) + 1, task=task,
             bundle=self.blobs.manifest(pack(form)), model=self.blobs.manifest(model),
             model_hash=hashlib.sha256(theta.tobytes()).digest(), patch=coded,
             patch_hash=hashlib.sha256(coded).digest() if coded else b"",
-            work=Work(keep=keep, upload=upload, training=training), codec=codec,
-            seed=self.seed + len(self.orders),
+            work=asked, codec=codec, seed=self.seed + len(self.orders),
         )  # fmt: skip
+        if work is not None:
+            order = self._extended(order, correction)
         self.store.accept(order)
         self.orders.append({
-            "bundle": bundled, "task": task, "model": hexed(theta), "patch": coded.hex(), "keep": keep,
-            "upload": upload, "training": msgspec.to_builtins(training), "seed": order.seed,
+            "bundle": bundled, "task": task, "model": hexed(theta), "patch": coded.hex(),
+            "keep": asked.keep, "upload": asked.upload, "seed": order.seed,
+            "training": msgspec.to_builtins(asked.training),
             "codec": {"values": codec.values, "fraction": codec.fraction, "threshold": codec.threshold,
                       "error_feedback": codec.error_feedback},
-            **self._done(order, form),
         })  # fmt: skip
+        if work is not None:
+            added = "" if correction is None else hexed(correction)
+            self.orders[-1] |= {"work": msgspec.to_builtins(work), "correction": added}
+            self.orders[-1] |= {"context": order.context.hex()}
+        self.orders[-1] |= self._done(order, form, work is not None)
 
-    def _done(self, order: Order, form: Bundle) -> dict[str, Any]:
+    def _extended(self, order: Order, correction: Theta | None) -> Order:
+        """With a correction, and the mask that the coordinator has seen."""
+        seen = self.store.state.kept_for(order).mask
+        if order.work.select is not None and seen is not None:
+            order = msgspec.structs.replace(order, context=seen)
+        if correction is None:
+            return order
+        coded = encode(SparseVector(5, None, correction), ValueCoding.FP32, Compression.NONE)
+        return msgspec.structs.replace(order, correction=self.blobs.manifest(coded))
+
+    def _done(self, order: Order, form: Bundle, extended: bool) -> dict[str, Any]:
         def load(signature: Signature) -> LoadedProgram:
             return Line(signature)
 
@@ -192,16 +210,37 @@ class Device:
             return {"declined": type(exc).__name__}
         self.store.finish(order, outcome)
         report, payload = decode_update(self.blobs.read(outcome.update))
-        owed = outcome.kept.residual
-        return {
+        kept = outcome.kept
+        told: dict[str, Any] = {
             "before": msgspec.structs.astuple(report.before),
             "after": msgspec.structs.astuple(report.after),
             "train_loss": report.train_loss,
             "steps": report.steps,
             "num_examples": report.num_examples,
             "payload": bytes(payload).hex(),
-            "owed": None if owed is None else self.blobs.read(owed).hex(),
+            "owed": self._kept(kept.residual),
         }
+        if extended:
+            sparse = None if report.sparse is None else msgspec.structs.astuple(report.sparse)
+            told |= {"mix": report.mix, "sparse": sparse, "remembered": self._kept(kept.patch)}
+            told |= {"predicts_with": self._kept(kept.model), "own_part": self._kept(kept.part)}
+        return told
+
+    def _kept(self, name: bytes | None) -> str | None:
+        return None if name is None else self.blobs.read(name).hex()
+
+
+def play(name: str, device: Device, *orders: dict[str, Any]) -> dict[str, Any]:
+    """The orders of a run, in turn."""
+    for order in orders:
+        device.order(**order)
+    train, test = device.examples
+    return {
+        "name": name, "batch_size": device.batch_size, "uses_batch_statistics": device.statistics,
+        "train": {"x": hexed(train.inputs.ravel()), "y": hexed(train.targets)},
+        "test": {"x": hexed(test.inputs.ravel()), "y": hexed(test.targets)},
+        "orders": device.orders,
+    }  # fmt: skip
 
 
 def rounds() -> Events:
@@ -209,15 +248,7 @@ def rounds() -> Events:
     found: Events = []
 
     def played(name: str, device: Device, *orders: dict[str, Any]) -> None:
-        for order in orders:
-            device.order(**order)
-        train, test = device.examples
-        found.append({
-            "name": name, "batch_size": device.batch_size, "uses_batch_statistics": device.statistics,
-            "train": {"x": hexed(train.inputs.ravel()), "y": hexed(train.targets)},
-            "test": {"x": hexed(test.inputs.ravel()), "y": hexed(test.targets)},
-            "orders": device.orders,
-        })  # fmt: skip
+        found.append(play(name, device, *orders))
 
     again = Device(2, 8, 5).theta()
     played("a round", Device(1, 8, 5), {})

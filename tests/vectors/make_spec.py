@@ -15,6 +15,7 @@ import numpy as np
 from tests.protocol.wire.test_program import REFUSED, model
 from tests.vectors import make_choices as choices
 from tests.vectors import make_rounds as rounds
+from tests.vectors.make_extensions import extended_rounds
 
 from sedge_edge.training.batches import batches, permutations
 from sedge_edge.training.selection import select_elements
@@ -37,7 +38,10 @@ ABOUT = (
     "patience: 8.3, the patience after each but the first of a blob's chunks, which arrive so many seconds "
     "after the first GET. rounds: T1 to T11 over T13's line, order after order of one run; declined is the "
     "reason, owed null where none is kept, before and after are loss, metric and number of examples. "
-    "needs: 8.1 and 8.2, what is fetched for an order whose steps are pairs of base and delta and whose "
+    "extended_rounds: the same with work as an ORDER has it, the last mask that the device has sent as "
+    "context, and its correction, decoded; then the report's mix and sparse, what X10 keeps, what it "
+    "predicts with and a mixture's own part. needs: 8.1 and 8.2, what is fetched for an order whose steps "
+    "are pairs of base and delta and whose "
     "model is v3; holds are blobs and versions on the disk, chain the deltas that lead to the device's "
     "version. verdicts: 9.3, the reason of the REJECT, empty where the update is taken; model is the "
     "order's. join_texts: E7, null is refused. agreements: 3.4, the version of a control frame before the "
@@ -432,7 +436,8 @@ def vectors() -> dict[str, object]:
         "replay": replays(), "uploads": uploads(), "backoffs": backoffs(), "downloads": downloads(),
         "patience": patience(),
         "bundles": bundles(), "programs": programs(), "versions": rounds.versions(),
-        "rounds": rounds.rounds(), "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
+        "rounds": rounds.rounds(), "extended_rounds": extended_rounds(),
+        "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
         "memory": choices.memory(), "halvings": choices.halvings(), "join_texts": choices.join_texts(),
         "agreements": choices.agreements(),

@@ -64,7 +64,8 @@ values = "bf16"
 fraction = 0.04
 """
 EXAMPLES = 160
-MAX_BYTES = 98 * 2**20  # measured: 95, of an aim of 96; with the pages of shared libraries
+# Measured: 95.4 to 96.3 MiB, pages of shared libraries included; the aim is 96.
+MAX_BYTES = 98 * 2**20
 SECONDS = 900
 
 

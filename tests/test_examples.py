@@ -13,8 +13,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from sedge_cloud.config import load_run
 from sedge_emulate.__main__ import main as emulate
+from sedge_emulate.config import load_emulation
 from sedge_emulate.data.datasets import find_fashion_mnist
 from sedge_emulate.headline import headline
 from sedge_emulate.result import Result, read_json
@@ -70,6 +73,14 @@ def test_own_model(tmp_path: Path) -> None:
         assert len(strategy.rounds) == 5
         assert strategy.before.mean > 0.8
     assert sum(device.num_train + device.num_test for device in fedobp.devices) == 178
+
+
+def test_own_model_run() -> None:
+    """``own_model_run.toml`` asks of two real devices what ``own_model.toml`` asks of emulated ones."""
+    fleet = load_emulation(EXAMPLES / "own_model.toml")
+    emulated = fleet.run(fleet.strategies[0])
+    run = load_run(EXAMPLES / "own_model_run.toml")
+    assert replace(run, min_available_devices=fleet.devices) == emulated
 
 
 def test_regression(tmp_path: Path) -> None:

@@ -142,10 +142,14 @@ def test_a_folder_with_two_kinds_of_results(runs: Path) -> None:
         compared([runs])
 
 
-def test_the_tables(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["compare", str(runs)]) == 0
     said = capsys.readouterr().out
     assert "58.0 ± 7.2" in said
+    assert "\nfedavg " in said, "a name is broken"
     assert "over 3 seeds (42, 43, 44)" in said
     assert main(["compare", str(runs), "--latex"]) == 0
     lines = capsys.readouterr().out.splitlines()

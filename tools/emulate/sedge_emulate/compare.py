@@ -45,6 +45,8 @@ _TABLES: Sequence[Mapping[str, str]] = (
         "before_worst_tenth": "worst 10 %",
         "after": "after",
         "after_worst_tenth": "worst 10 %",
+    },
+    {
         "bytes_up": "up",
         "bytes_down": "down",
     },

@@ -302,7 +302,7 @@ class Agent:
         if (unable := unannounced(order, self._announced)) is not None:
             return [Note(logging.ERROR, str(unable)), self._decline(order, unable)]
         if self.state.attempts_exhausted(order):  # our decline was lost
-            return self._refuse(order)
+            return self._refusal(order)
         try:
             evicted = self._store.accept(order)
         except TooManyRuns as exc:
@@ -367,7 +367,8 @@ class Agent:
         effects: list[AgentEffect] = []
         for order in orders:
             if self.state.attempts_exhausted(order):
-                effects += self._refuse(order)
+                self._store.refuse(order.run)
+                effects += self._refusal(order)
             elif not self._fetches.missing(order):
                 effects += self._handshake.waits(why := self._gate(), now)
                 if why:
@@ -379,9 +380,8 @@ class Agent:
                 return [*effects, *notes, StartJob(job)]
         return effects
 
-    def _refuse(self, order: Order) -> list[AgentEffect]:
-        """Refuse an order that keeps killing the agent, so that the other runs can go on."""
-        self._store.refuse(order.run)
+    def _refusal(self, order: Order) -> list[AgentEffect]:
+        """Decline an order that keeps killing the agent, so that the other runs can go on."""
         where = f"run {order.run}, round {order.round}"
         text = f"{where}: the agent was killed or lost power in each of {MAX_STARTS} attempts"
         error = TooManyStarts(f"{text}, expected one to finish; is there enough memory?")

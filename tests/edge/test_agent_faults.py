@@ -491,8 +491,11 @@ def test_a_job_that_kills_the_agent_is_declined_and_the_other_runs_go_on(device:
         "TooManyStarts"
     ]
     assert device.on_disk().orders == {"fine": good}
-    # The next round is another order.
-    assert only(device.tell(device.order(3, run="too-large")), Subscribe)
+    # The next round is another order, and stays when the bad one comes once more.
+    following = device.order(3, run="too-large")
+    assert only(device.tell(following), Subscribe)
+    assert only(device.messages(device.tell(bad)), Decline)
+    assert device.on_disk().orders == {"fine": good, "too-large": following}
 
 
 def test_what_the_agent_survives_does_not_count(device: Harness) -> None:

@@ -295,7 +295,7 @@ def mismatched(run: Run) -> Act:
         "remember": {"work": messages.Work(remember=True)},
     }
     orders += [
-        ("5.9", f"that needs {word}, which was not announced", fields)
+        ("5.7", f"that needs {word}, which was not announced", fields)
         for word, fields in unannounced.items()
         if word not in announced
     ]

@@ -304,7 +304,7 @@ public final class AgentCore {
             declines.send(run, round, new BodyError("ORDER: " + GlobalModel.where(order) + ": needs " + unknown
                     + ", which this device has not announced", new byte[0]));
         } else if (store.attemptsExhausted(order)) { // our decline was lost
-            refuse(order);
+            declineExhausted(order);
         } else {
             try {
                 String evicted = store.accept(order);
@@ -377,7 +377,8 @@ public final class AgentCore {
         waits.jobTried();
         for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
             if (store.attemptsExhausted(order)) {
-                refuse(order);
+                store.refuse(order.get(Order.RUN));
+                declineExhausted(order);
             } else if (fetches.missing(order).isEmpty()) {
                 handshake.waits("", now, effects);
                 store.begin(order);
@@ -389,9 +390,8 @@ public final class AgentCore {
         }
     }
 
-    /** Refuses an order that keeps killing the agent, so that the other runs can go on. */
-    private void refuse(Struct order) throws StorageError {
-        store.refuse(order.get(Order.RUN));
+    /** Declines an order that keeps killing the agent, so that the other runs can go on. */
+    private void declineExhausted(Struct order) {
         SedgeException error = new TooManyStarts(GlobalModel.where(order) + ": the agent was killed or lost power in "
                 + "each of " + StateStore.MAX_STARTS + " attempts, expected one to finish; is there enough memory?");
         effects.note(Level.SEVERE, error.getMessage());

@@ -134,7 +134,12 @@ def too_many_starts(harness: Harness) -> list[Any]:
     harness.feed(order.bundle, order.model)
     for _ in range(2):
         harness.reboot()
-    return harness.reboot()
+    effects = harness.reboot()
+    following = harness.order(2)
+    harness.tell(following)
+    effects += harness.tell(order)
+    assert harness.tell(following) == [], "it is kept: a repeat"
+    return effects
 
 
 def another_process(harness: Harness) -> list[Any]:

@@ -87,11 +87,17 @@ class Outbox:
         return min((at for at in due if at is not None), default=None)
 
     def _sending(self) -> set[Pending]:
-        """Of each run the update to send: one already begun, or else the newest; none awaiting the disk."""
+        """Of each run the update to send: one already begun, or else the newest; none awaiting the disk.
 
-        def rank(waiting: Pending) -> tuple[bool, int]:
+        One that the coordinator has put off comes after the others: their open transfers may be what it
+        waits for.
+        """
+
+        def rank(waiting: Pending) -> tuple[bool, bool, int]:
             upload = self._uploads.get(waiting)
-            return upload is not None and upload.begun, waiting.round
+            if upload is None:
+                return True, False, waiting.round
+            return not upload.put_off, upload.begun, waiting.round
 
         first: dict[str, Pending] = {}
         for waiting in sorted(self._store.state.outbox, key=rank):

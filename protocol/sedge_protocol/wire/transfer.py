@@ -152,6 +152,7 @@ class Upload:
         self._answered = True
         self._tried = self._progress = False
         self._credit = 0
+        self.put_off = False  # the receiver cannot take it now, and has not said otherwise since
         self._have: set[int] = set()
         self._in_flight: list[tuple[int, int]] = []  # chunk, number of the offer before it
 
@@ -181,7 +182,7 @@ class Upload:
             self.fruitless = 0
         elif self._tried:
             self.fruitless += 1
-        self._tried = self._progress = False
+        self._tried = self._progress = self.put_off = False
         self._attempt = self._credit = 0
         self._due = now
 
@@ -212,13 +213,13 @@ class Upload:
             if index in received or offered < number
         ]
         self._in_flight = self._in_flight[max(settled, default=-1) + 1 :]
-        self._credit = credit
+        self._credit, self.put_off = credit, False
         self._due = now + SILENCE_S
 
     def busy(self, retry_s: float, now: float) -> None:
         """The receiver cannot take it now: offer again after ``retry_s``."""
         if self._due is not None:
-            self._credit, self._due = 0, now + retry_s
+            self._credit, self._due, self.put_off = 0, now + retry_s, True
 
     def poll(self, now: float) -> list[int | None]:
         """What to send now."""

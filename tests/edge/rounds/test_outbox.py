@@ -13,7 +13,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import Frame, open_frame
-from sedge_protocol.wire.messages import Have, Message, Offer, decode_body
+from sedge_protocol.wire.messages import Busy, Have, Message, Offer, decode_body
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, to_bitmap
 
@@ -94,6 +94,32 @@ def test_of_a_run_one_update_sends_and_all_are_offered(bench: Bench) -> None:
     bench.memory.remove_update(old)
     sent = bench.frames(bench.outbox.poll(3.0))
     assert {frame.transfer for frame, _ in sent} == {offer.manifest.transfer}
+
+
+def test_what_is_put_off_leaves_the_link_to_the_others(bench: Bench) -> None:
+    """Two transfers of a device are open, and only their end makes room for its third."""
+    waiting = [bench.add(20 * 4096, number=number) for number in (1, 2, 3)]
+    offers = {offer.round: offer for offer in bench.offers(bench.connect(0.0, 5_000))}
+    transfers = {offer.manifest.transfer: number for number, offer in offers.items()}
+
+    def sending(now: float) -> set[int]:
+        sent = bench.frames(bench.outbox.poll(now))
+        return {transfers[frame.transfer] for frame, message in sent if message is None}
+
+    def have(number: int, now: float) -> None:
+        answer = Have(offers[number].number, to_bitmap(set(), 20), 2)
+        bench.outbox.have(offers[number].manifest.transfer, answer, now)
+
+    have(1, 0.1)
+    have(2, 0.1)
+    assert sending(0.1) == set(), "the newest is first"
+    bench.outbox.busy(offers[3].manifest.transfer, Busy(30_000, "too many transfers"), 0.2)
+    assert sending(0.2) == {2}
+    bench.memory.remove_update(waiting[1])
+    assert sending(0.3) == {1}
+    (offers[3],) = (o for o in bench.offers(bench.outbox.poll(30.3)) if o.round == 3)
+    have(3, 30.4)
+    assert sending(30.4) == {3}
 
 
 def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:

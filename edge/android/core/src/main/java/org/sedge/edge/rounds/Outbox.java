@@ -121,7 +121,10 @@ final class Outbox {
         return Hex.encode(waiting.get(Pending.BLOB));
     }
 
-    /** Of each run the update that sends: one already begun, or else the newest. */
+    /**
+     * Of each run the update that sends: one already begun, or else the newest. One that the coordinator has put off
+     * comes after the others: their open transfers may be what it waits for.
+     */
     private Map<String, Struct> sending() {
         Map<String, Struct> found = new HashMap<>();
         for (Struct waiting : store.get(State.OUTBOX)) {
@@ -135,7 +138,8 @@ final class Outbox {
 
     private long rank(Struct waiting) {
         Upload upload = uploads.get(name(waiting));
-        return waiting.get(Pending.ROUND) + (upload != null && upload.begun() ? 1L << 32 : 0);
+        return waiting.get(Pending.ROUND) + (upload != null && upload.begun() ? 1L << 32 : 0)
+                + (upload == null || !upload.putOff() ? 1L << 33 : 0);
     }
 
     private void push(Struct waiting, double now, boolean sends, Effects effects) throws StorageError {

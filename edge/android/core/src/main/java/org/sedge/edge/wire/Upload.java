@@ -24,6 +24,7 @@ public final class Upload {
     private boolean tried;
     private boolean progress;
     private int credit;
+    private boolean putOff;
 
     public Upload(Manifest manifest, Random random) {
         this.manifest = manifest;
@@ -45,6 +46,11 @@ public final class Upload {
         return !have.isEmpty();
     }
 
+    /** Whether the receiver cannot take it now, and has not said otherwise since. */
+    public boolean putOff() {
+        return putOff;
+    }
+
     /** Whether the newest offer carries the whole blob: the first one does where the blob is small. */
     public boolean inline() {
         return number == 1 && manifest.size <= Math.min(Messages.MAX_INLINE_BYTES, manifest.chunkBytes);
@@ -59,6 +65,7 @@ public final class Upload {
         }
         tried = false;
         progress = false;
+        putOff = false;
         attempt = 0;
         credit = 0;
         due = now;
@@ -96,6 +103,7 @@ public final class Upload {
         }
         inFlight.subList(0, settled + 1).clear();
         credit = newCredit;
+        putOff = false;
         due = now + Backoff.SILENCE_S;
     }
 
@@ -103,6 +111,7 @@ public final class Upload {
     public void busy(double retryS, double now) {
         if (!Double.isNaN(due)) {
             credit = 0;
+            putOff = true;
             due = now + retryS;
         }
     }

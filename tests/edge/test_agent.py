@@ -261,6 +261,17 @@ def test_a_job_that_was_cancelled_leaves_nothing(device: Harness) -> None:
     assert device.blob_files() == set()
 
 
+def test_a_round_ordered_again_ends_with_the_job_that_was_cancelled(device: Harness) -> None:
+    order = device.order()
+    device.tell(order)
+    (work,) = only(device.feed(order.bundle, order.model), StartJob)
+    device.tell(Cancel("run", 1, ""))
+    device.tell(order)
+    (offer,) = [m for m in device.messages(device.work(work.job)) if isinstance(m, Offer)]
+    assert (offer.run, offer.round) == ("run", 1)
+    assert device.on_disk().orders == {}
+
+
 # Uploads and receipts.
 
 

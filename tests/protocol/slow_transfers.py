@@ -95,15 +95,16 @@ def longest(events: list[str]) -> Iterator[float]:
             a += 1
 
 
-def halved(connections: list[str]) -> Iterator[int]:
+def halved(case: Case) -> Iterator[int]:
     """7.5: chunk_bytes after each connection."""
     size, vain = 16384, 0
-    for what in connections:
+    for what in case["connections"]:
         if what == "arrived":
             vain = 0
         elif what == "sent":
             vain += 1
-        if vain == 2 and size > 4096:
+        fits = 4096 * size // 2 >= case["size"]
+        if vain == 2 and size > 4096 and fits:
             size, vain = size // 2, 0
         yield size
 

@@ -162,7 +162,7 @@ def of_transfers(module: Reader) -> Iterator[bool]:
         found = cast(list[float], read(module, "patience", case["arrivals"]))
         yield [round(seconds, 9) for seconds in found[1:]] == case["timers"]
     for case in vectors["halvings"]:
-        yield read(module, "halved", case["connections"]) == case["chunk_bytes"]
+        yield read(module, "halved", case) == case["chunk_bytes"]
     for case in vectors["needs"]:
         yield read(module, "needed", case) == case["fetches"]
     for case in vectors["verdicts"]:

@@ -317,21 +317,24 @@ def takes(device: Peer, kind: str, incarnation: int, seq: int, about: str) -> bo
 
 def halvings() -> Events:
     """7.5: connections with what happens on each, and chunk_bytes at the next."""
-    cases: dict[str, list[str]] = {
-        "two in vain": ["sent", "sent"],
-        "one in vain": ["sent"],
-        "something arrives between them": ["sent", "arrived", "sent"],
-        "one on which nothing is sent neither counts nor ends the row": ["sent", "offered", "sent"],
-        "nothing is ever sent": ["offered", "offered", "offered"],
-        "two, then two of the smaller": ["sent", "sent", "sent", "sent"],
-        "not below 4096": ["sent"] * 9,
+    small = 40_000
+    cases: dict[str, tuple[int, list[str]]] = {
+        "two in vain": (small, ["sent", "sent"]),
+        "one in vain": (small, ["sent"]),
+        "something arrives between them": (small, ["sent", "arrived", "sent"]),
+        "one on which nothing is sent neither counts nor ends the row": (
+            small,
+            ["sent", "offered", "sent"],
+        ),
+        "nothing is ever sent": (small, ["offered", "offered", "offered"]),
+        "two, then two of the smaller": (small, ["sent", "sent", "sent", "sent"]),
+        "not below 4096": (small, ["sent"] * 9),
+        "not to more than 4096 chunks": (20_000_000, ["sent"] * 6),
     }
     found: Events = []
-    for name, connections in cases.items():
-        upload, sizes = (
-            Upload(describe(bytes(40_000), 16384), np.random.default_rng(0)),
-            list[int](),
-        )
+    for name, (size, connections) in cases.items():
+        blob, sizes = bytes(size), list[int]()
+        upload = Upload(describe(blob, 16384), np.random.default_rng(0))
         upload.connected(0.0)
         for what in connections:
             upload.poll(0.0)
@@ -344,10 +347,10 @@ def halvings() -> Events:
             upload.connected(0.0)
             if upload.wants_smaller_chunks:
                 smaller = upload.manifest.chunk_bytes // 2
-                upload = Upload(describe(bytes(40_000), smaller), np.random.default_rng(0))
+                upload = Upload(describe(blob, smaller), np.random.default_rng(0))
                 upload.connected(0.0)
             sizes.append(upload.manifest.chunk_bytes)
-        found.append({"name": name, "connections": connections, "chunk_bytes": sizes})
+        found.append({"name": name, "size": size, "connections": connections, "chunk_bytes": sizes})
     return found
 
 

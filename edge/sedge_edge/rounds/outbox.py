@@ -14,7 +14,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.messages import Busy, Have, Offer
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, Upload, describe
+from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, Upload, chunk_size, describe
 
 
 class Outbox:
@@ -40,7 +40,8 @@ class Outbox:
             self._max_chunk_bytes //= 2
         for waiting, upload in list(self._uploads.items()):
             upload.connected(now)
-            if upload.manifest.chunk_bytes > self._max_chunk_bytes:
+            manifest = upload.manifest
+            if manifest.chunk_bytes > chunk_size(manifest.size, self._max_chunk_bytes):
                 del self._uploads[waiting]
 
     def disconnected(self) -> None:

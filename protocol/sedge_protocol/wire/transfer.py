@@ -91,6 +91,11 @@ def _digest(chunk: bytes) -> bytes:
     return hashlib.sha256(chunk).digest()[:DIGEST_BYTES]
 
 
+def chunk_size(size: int, wanted: int) -> int:
+    """The chunks of a blob of ``size`` bytes: ``wanted``, or larger if 4096 of these would not hold it."""
+    return max(wanted, 1 << (-(-size // MAX_CHUNKS) - 1).bit_length())
+
+
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
     """The manifest of a blob; chunks are larger if 4096 of ``chunk_bytes`` would not hold it.
 
@@ -98,8 +103,7 @@ def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
     """
     if not 0 < len(blob) <= MAX_CHUNKS * MAX_CHUNK_BYTES:
         raise LocalError(f"a blob of {len(blob)} bytes, limit {MAX_CHUNKS * MAX_CHUNK_BYTES}")
-    while len(blob) > MAX_CHUNKS * chunk_bytes:
-        chunk_bytes *= 2
+    chunk_bytes = chunk_size(len(blob), chunk_bytes)
     digests = b"".join(
         hashlib.sha256(blob[i : i + chunk_bytes]).digest()[:DIGEST_BYTES]
         for i in range(0, len(blob), chunk_bytes)
@@ -159,7 +163,8 @@ class Upload:
     @property
     def wants_smaller_chunks(self) -> bool:
         """Whether two connections in a row lost every chunk: whole ones do not get through (fault N7)."""
-        return self.fruitless >= 2 and self.manifest.chunk_bytes > MIN_CHUNK_BYTES
+        least = chunk_size(self.manifest.size, MIN_CHUNK_BYTES)
+        return self.fruitless >= 2 and self.manifest.chunk_bytes > least
 
     @property
     def begun(self) -> bool:
@@ -170,18 +175,14 @@ class Upload:
     def inline(self) -> bool:
         """Whether the current offer carries the whole blob: the first one does if the blob is small.
 
-        Repeated offers do not, so that a slow link, or one that drops large frames, does not carry the same
-        bytes again and again.
+        A slow link, or one that drops large frames, is not to carry the same bytes again and again.
         """
         limit = min(MAX_INLINE_BYTES, self.manifest.chunk_bytes)
         return self.number == 1 and self.manifest.size <= limit
 
     def connected(self, now: float) -> None:
         """The link is up (again): offer at once."""
-        if self._progress:
-            self.fruitless = 0
-        elif self._tried:
-            self.fruitless += 1
+        self.fruitless = 0 if self._progress else self.fruitless + self._tried
         self._tried = self._progress = self.put_off = False
         self._attempt = self._credit = 0
         self._due = now
@@ -202,11 +203,9 @@ class Upload:
             return
         if received - self._have:
             self._progress, self._attempt = True, 0
-        if number == self.number and not self._answered:
-            self._answered = True
-            self._have = received
-        else:
-            self._have |= received
+        first = number == self.number and not self._answered
+        self._have = received if first else self._have | received
+        self._answered = self._answered or first
         settled = [
             place
             for place, (index, offered) in enumerate(self._in_flight)

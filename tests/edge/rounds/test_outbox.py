@@ -142,6 +142,20 @@ def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:
     assert offer.manifest.chunk_bytes == MIN_CHUNK_BYTES
 
 
+def test_an_update_of_4096_chunks_is_not_cut_anew(bench: Bench) -> None:
+    """Its chunks are larger than those of the other updates, and its offers are counted on."""
+    bench.add(20_000_000)
+    bench.memory.set_chunk_bytes(MIN_CHUNK_BYTES)
+    for number in (1, 2, 3, 4):
+        (offer,) = bench.offers(bench.connect(0.0))
+        assert (offer.number, offer.manifest.chunk_bytes) == (number, 8192)
+        have = Have(number, to_bitmap([], offer.manifest.count), 4)
+        bench.outbox.have(offer.manifest.transfer, have, 0.0)
+        assert len(bench.frames(bench.outbox.poll(0.0))) == 4
+        bench.outbox.disconnected()
+    assert bench.memory.state.chunk_bytes == MIN_CHUNK_BYTES
+
+
 def unreadable(bench: Bench, blob: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One blob cannot be read, and is not gone either."""
     real = BlobFolder.read

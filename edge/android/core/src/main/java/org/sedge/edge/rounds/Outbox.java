@@ -53,7 +53,7 @@ final class Outbox {
         for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
             Upload upload = all.next();
             upload.connected(now);
-            if (upload.manifest.chunkBytes > chunkBytes) {
+            if (upload.manifest.chunkBytes > Manifest.chunkSize(upload.manifest.size, chunkBytes)) {
                 all.remove();
             }
         }

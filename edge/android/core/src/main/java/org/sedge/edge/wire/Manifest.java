@@ -72,12 +72,18 @@ public final class Manifest implements MsgPack.Packed {
         transfer = Arrays.copyOf(Digests.sha256(packed.encode()), 16);
     }
 
-    /** The manifest of a blob that is not empty; chunks are larger where 4096 of {@code chunkBytes} would not hold it. */
-    public static Manifest describe(byte[] blob, int chunkBytes) {
-        int chunk = chunkBytes;
-        while (blob.length > (long) MAX_CHUNKS * chunk) {
+    /** The chunks of a blob of {@code size} bytes: {@code wanted}, or larger where 4096 of these would not hold it. */
+    public static int chunkSize(int size, int wanted) {
+        int chunk = wanted;
+        while (size > (long) MAX_CHUNKS * chunk) {
             chunk *= 2;
         }
+        return chunk;
+    }
+
+    /** The manifest of a blob that is not empty; chunks are larger where 4096 of {@code chunkBytes} would not hold it. */
+    public static Manifest describe(byte[] blob, int chunkBytes) {
+        int chunk = chunkSize(blob.length, chunkBytes);
         int count = (blob.length + chunk - 1) / chunk;
         byte[] digests = new byte[count * DIGEST_BYTES];
         for (int i = 0; i < count; i++) {

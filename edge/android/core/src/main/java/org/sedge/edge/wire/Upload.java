@@ -38,7 +38,8 @@ public final class Upload {
 
     /** Whether two connections in a row lost every chunk: whole ones do not get through. */
     public boolean wantsSmallerChunks() {
-        return fruitless >= 2 && manifest.chunkBytes > Manifest.MIN_CHUNK_BYTES;
+        return fruitless >= 2
+                && manifest.chunkBytes > Manifest.chunkSize(manifest.size, Manifest.MIN_CHUNK_BYTES);
     }
 
     /** Whether the receiver is known to have a part of it. */

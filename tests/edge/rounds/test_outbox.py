@@ -142,8 +142,8 @@ def test_a_link_that_loses_every_chunk_gets_smaller_ones(bench: Bench) -> None:
     assert offer.manifest.chunk_bytes == MIN_CHUNK_BYTES
 
 
-def test_an_update_of_4096_chunks_is_not_cut_anew(bench: Bench) -> None:
-    """Its chunks are larger than those of the other updates, and its offers are counted on."""
+def test_an_update_too_large_for_the_smallest_chunks_is_not_cut_anew(bench: Bench) -> None:
+    """It has larger ones than the other updates, and goes on counting its offers."""
     bench.add(20_000_000)
     bench.memory.set_chunk_bytes(MIN_CHUNK_BYTES)
     for number in (1, 2, 3, 4):

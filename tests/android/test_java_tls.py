@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.android.java import JAVA
 from tests.android.java_fleet import MAIN, MEANS, JavaFleet
-from tests.system.harness import RealFleet, accepts, free_port, wait_until
+from tests.system.harness import RealFleet, free_port, wait_until
 from tests.system.test_mosquitto_conf import Authority
 
 pytestmark = pytest.mark.fleet
@@ -32,8 +32,7 @@ def test_an_agent_joins_over_tls_and_only_its_own_broker(
     more = [f"listener {port} 127.0.0.1", *certificate, *accounts]
     conf.write_text("\n".join([*lines, *more]) + "\n")
     fleet.kill("broker")
-    fleet.start_broker()
-    wait_until(lambda: accepts(port), 10, "Mosquitto listens")
+    fleet.start_broker(port)
     fleet.start_cloud()
     java = JavaFleet(fleet, class_path)
     for number, (device, authority) in enumerate((("good", own), ("wrong", other))):

@@ -1,6 +1,5 @@
 """What a link says of itself: where it cannot connect, how long it waits, what it has counted."""
 
-import socket
 import sys
 import time
 from types import SimpleNamespace
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, settings, settle
+from tests.system.harness import free_port
 
 from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import ConfigError
@@ -23,13 +23,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reconnect at once: how long it waits is a test of its own."""
     monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.02)
     monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe_socket:
-        probe_socket.bind(("127.0.0.1", 0))
-        port: int = probe_socket.getsockname()[1]
-        return port
 
 
 def test_a_port_where_nobody_listens() -> None:

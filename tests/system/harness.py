@@ -15,7 +15,9 @@ import numpy as np
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_emulate.broker.brokers import find_mosquitto
+from sedge_emulate.broker.ports import LOOPBACK, wait_until_accepting
 from sedge_emulate.data.datasets import Dataset, digits
+from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.messages import Hello
 
 # One thread each: several processes share two cores.
@@ -64,12 +66,10 @@ class RealFleet:
         options = ["-c", str(self.folder / "cloud.toml")] if config else []
         return command("sedge_cloud", *options, *words, folder=self.folder)
 
-    def start_broker(self) -> None:
-        """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote."""
-        mosquitto = find_mosquitto()
-        assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"
-        self.start("broker", [mosquitto, "-c", str(self.folder / "mosquitto.conf")])
-        wait_until(lambda: accepts(self.port), 10, "Mosquitto listens")
+    def start_broker(self, *more: int) -> None:
+        """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote, and ports added to it."""
+        conf, log = self.folder / "mosquitto.conf", self.folder / "broker.log"
+        self.processes["broker"] = start_mosquitto(conf, log, self.port, *more)
 
     def start_cloud(self) -> None:
         """Start the coordinator."""
@@ -198,13 +198,32 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    """A port that nobody listens on, and that the system gives to nobody for a minute (30 s on macOS).
+
+    The server ends a connection first, so that the port waits (TIME-WAIT): who asks for any port gets
+    another, and who asks for this one with SO_REUSEADDR, as servers do, gets it.
+    """
+    with socket.create_server((LOOPBACK, 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            server.accept()[0].close()
+            client.recv(1)
         port: int = server.getsockname()[1]
         return port
 
 
-def accepts(port: int) -> bool:
-    """Whether somebody listens on a loopback port."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def start_mosquitto(conf: Path, log: Path, *ports: int) -> subprocess.Popen[bytes]:
+    """Start Mosquitto in a group of its own; it listens on these ports, or the test fails with its log."""
+    mosquitto = find_mosquitto()
+    assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [mosquitto, "-c", conf], stdout=output, stderr=output, process_group=0, cwd=log.parent
+        )
+    try:
+        for port in ports:
+            wait_until_accepting(LOOPBACK, port, 30, lambda: process.poll() is None)
+    except LinkError as exc:
+        process.kill()
+        process.wait()
+        raise AssertionError(f"{exc}\n{log.read_text()}") from exc
+    return process

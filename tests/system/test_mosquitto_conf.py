@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.harness import accepts, free_port, wait_until
+from tests.system.harness import free_port, start_mosquitto
 
 from sedge_cloud.admin.templates import MOSQUITTO_LIMITS
-from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.host.probe import probe
@@ -93,13 +92,7 @@ class Broker:
             text = "user root\n" + text
         (folder / "mosquitto.conf").write_text(text)
         self.log = folder / "log"
-        binary = find_mosquitto()
-        assert binary is not None, "these tests need Mosquitto: apt-get install mosquitto"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [binary, "-c", str(folder / "mosquitto.conf")], stdout=log, stderr=log
-            )
-        wait_until(lambda: accepts(self.port), 10, "Mosquitto listens")
+        self.process = start_mosquitto(folder / "mosquitto.conf", self.log, self.port)
 
     def settings(self, user: str, name: str = "", certificate: bool = True) -> BrokerSettings:
         """How this device connects."""

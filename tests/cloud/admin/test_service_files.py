@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 from tests.cloud.helper import mode
-from tests.system.harness import accepts, free_port, wait_until
+from tests.system.harness import free_port, start_mosquitto
 
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.config import broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_edge.config import load_config
-from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
@@ -50,11 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     main = root / "mosquitto.conf"
     main.write_text(f"user {ME}\npersistence true\npersistence_location {root}/\n"
                     f"include_dir {there.drop_in.parent}\n")  # fmt: skip
-    mosquitto = find_mosquitto()
-    assert mosquitto is not None
-    with (root / "log").open("wb") as log:
-        process = subprocess.Popen([mosquitto, "-c", str(main)], stdout=log, stderr=log)
-    wait_until(lambda: accepts(port), 10, "Mosquitto listens")
+    process = start_mosquitto(main, root / "log", port)
     yield Installed(there, port, process)
     process.terminate()
     process.wait()

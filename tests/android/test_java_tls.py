@@ -48,4 +48,4 @@ def test_an_agent_joins_over_tls_and_only_its_own_broker(
     wait_until(lambda: ": PKIX path" in fleet.log("wrong"), 30, "refusal")
     assert "joined" not in fleet.log("wrong")
     assert fleet.stop("good") == 143  # of SIGTERM, after the agent has said goodbye
-    wait_until(lambda: "good" in fleet.log("cloud"), 10, "the coordinator knows the device")
+    wait_until(lambda: "good" in fleet.log("cloud"), 30, "the coordinator knows the device")

@@ -87,7 +87,7 @@ def main(folder: Path, bundle: Path, seconds: float) -> None:
     try:
         threading.Thread(target=watch, args=(fleet.port, found), daemon=True).start()
         with socket.socket(type=socket.SOCK_DGRAM) as control:
-            wait_until(lambda: bool(control.sendto(b"seen", ELSEWHERE) and found), 5, "the watch")
+            wait_until(lambda: bool(control.sendto(b"seen", ELSEWHERE) and found), 30, "the watch")
         fleet.start_cloud()
         fleet.add_device("pi-1", 0)
         fleet.start_agent("pi-1")

@@ -106,13 +106,13 @@ def test_passwords_that_the_broker_has_not_read(fleet: RealFleet) -> None:
     assert found.startswith(f"passwords: {fleet.url} refuses pi-4: the broker has not read ")
     assert found.endswith("again: pkill -HUP mosquitto")
     fleet.processes["broker"].send_signal(signal.SIGHUP)
-    wait_until(lambda: not cloud(fleet), 10, "the broker has read them")
+    wait_until(lambda: not cloud(fleet), 30, "the broker has read them")
 
 
 def test_revoked(fleet: RealFleet) -> None:
     """Told while it is still let in; then cut off, at once, and let in again when it is issued anew."""
     fleet.cloud("device", "revoke", "pi-3")  # without a reload
-    wait_until(lambda: "device pi-3 is revoked" in fleet.log("cloud"), 10, "it has read that")
+    wait_until(lambda: "device pi-3 is revoked" in fleet.log("cloud"), 30, "it has read that")
     (found,) = edge(fleet, "pi-3")
     assert "pi-3 is revoked: `sedge-cloud device reissue pi-3` there, then copy" in found
     (found,) = cloud(fleet)
@@ -129,4 +129,4 @@ def test_revoked(fleet: RealFleet) -> None:
     new = fleet.folder / "pi-1-again"
     fleet.cloud("device", "reissue", "pi-1", "--out", str(new))
     shutil.copy(new / "secret", fleet.folder / "pi-1" / "secret")
-    wait_until(lambda: not edge(fleet, "pi-1"), 10, "the new secret is let in")
+    wait_until(lambda: not edge(fleet, "pi-1"), 30, "the new secret is let in")

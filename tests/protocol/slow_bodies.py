@@ -6,13 +6,15 @@ from typing import Any
 
 import msgspec
 
+NIL = msgspec.Raw(b"\xc0")
 # Key: type and limit; a key that ends in ? has a default.
 HELLO = {
     "nonce": "bytes 16 16", "version": "text 64", "backends?": "list 16 text 64",
     "compressions?": "list 16 text 64", "codecs?": "list 16 text 64", "num_train?": "count",
-    "num_test?": "count", "memory_mb?": "count", "versions?": "versions", "waits?": "text 1000",
+    "num_test?": "count", "memory_mb?": "count", "versions?": "some 16 integer 1 255",
+    "waits?": "text 1000",
 }  # fmt: skip
-WELCOME = {"nonce": "bytes 16 16", "version": "text 64", "versions?": "versions"}
+WELCOME = {"nonce": "bytes 16 16", "version": "text 64", "versions?": "some 16 integer 1 255"}
 TRAINING = {
     "local_epochs?": "integer 1 1000", "learning_rate?": "above 0 1000", "momentum?": "below 0 1",
     "prox?": "number 0 1e6", "last_batch?": "one pad fill drop", "freeze?": "list 4096 text 256",
@@ -90,42 +92,47 @@ def must(rule: bool, name: str) -> None:
 
 
 def body(kind: int, data: bytes) -> dict[str, Any]:
-    """5.1: the map of a body; msgspec refuses what is behind it and text that is not UTF-8."""
-    found: object = msgspec.msgpack.decode(data)
-    must(isinstance(found, dict), "a map")
-    assert isinstance(found, dict)
-    table(found, KINDS[kind])
-    return found
+    """5.1: the map of a body; msgspec refuses what is behind it, and text that is read and not UTF-8."""
+    return table(data, KINDS[kind])
 
 
-def table(found: Any, keys: dict[str, str]) -> None:
+def table(raw: bytes | msgspec.Raw, keys: dict[str, str]) -> dict[str, Any]:
     """A map whose known keys have the types of a table; the others are ignored."""
-    must(isinstance(found, dict), "a map")
+    found = msgspec.msgpack.decode(raw, type=dict[str, msgspec.Raw])
+    known: dict[str, Any] = {}
     for key, kind in keys.items():
         name = key.rstrip("?")
         if name in found:
-            value(found[name], kind.split())
+            known[name] = value(found[name], kind.split())
         else:
             must(key.endswith("?"), f"{name} is missing")
     if keys is MANIFEST:
-        size, chunk = found["size"], found["chunk_bytes"]
+        size, chunk = known["size"], known["chunk_bytes"]
         must(chunk & (chunk - 1) == 0, "a power of two")
-        must(len(found["digests"]) == 16 * -(-size // chunk), "digests")
+        must(len(known["digests"]) == 16 * -(-size // chunk), "digests")
+    return known
 
 
-def value(found: Any, kind: list[str]) -> None:
+def value(raw: msgspec.Raw, kind: list[str]) -> Any:
     """One value of a table."""
     name, *rest = kind
     if name == "nil":
-        if found is not None:
-            value(found, rest)
-    elif name == "map":
-        table(found, NAMED[rest[0]])
-    elif name == "list":
-        must(isinstance(found, list) and len(found) <= int(rest[0]), "list")
-        for one in found:
-            value(one, rest[1:])
-    elif name == "bytes":
+        return None if raw == NIL else value(raw, rest)
+    if name == "map":
+        return table(raw, NAMED[rest[0]])
+    if name in ("list", "some"):
+        items = msgspec.msgpack.decode(raw, type=list[msgspec.Raw])
+        must(len(items) <= int(rest[0]), "list")
+        must(name == "list" or len(items) > 0, "some")
+        return [value(item, rest[1:]) for item in items]
+    found = msgspec.msgpack.decode(raw)
+    plain(found, name, rest)
+    return found
+
+
+def plain(found: Any, name: str, rest: list[str]) -> None:
+    """A value that holds no others."""
+    if name == "bytes":
         must(isinstance(found, bytes) and int(rest[0]) <= len(found) <= int(rest[1]), "bytes")
     elif name == "text":
         must(isinstance(found, str) and len(found) <= int(rest[0]), "text")
@@ -136,10 +143,6 @@ def value(found: Any, kind: list[str]) -> None:
         must(found in rest, "enumeration")
     elif name == "bool":
         must(isinstance(found, bool), "bool")
-    elif name == "versions":
-        must(isinstance(found, list) and 1 <= len(found) <= 16, "versions")
-        for one in found:
-            value(one, ["integer", "1", "255"])
     elif name in ("integer", "count", "round"):
         low, high = {"count": (0, 2**40), "round": (1, 2**31)}.get(name) or map(int, rest)
         must(isinstance(found, int) and not isinstance(found, bool), "integer")

@@ -97,12 +97,15 @@ def _frames() -> Iterator[Json]:
 
 def _readable() -> Iterator[Json]:
     more = b"\x82" + GOODBYE[1:] + b"\xa5later\x93\x01\x02\xc0"
+    # A map with a key that is no text, text that is not UTF-8, an ext type.
+    anything = b"\x82" + GOODBYE[1:] + b"\xa5later\x93\x81\x01\x02\xa1\xff\xd4\x05\x00"
     for name, body, sealed in (
         ("a header of 72 bytes", GOODBYE, by_hand(extra=b"appended")),
         ("reserved bytes that mean something later", GOODBYE, by_hand(reserved=2**63)),
         ("flags that mean something later", GOODBYE, by_hand(flags=0x8000)),
         ("UNKEYED beside a MAC", GOODBYE, by_hand(flags=1)),
         ("a key that is unknown", more, by_hand(more)),
+        ("an unknown key with a value of any kind", anything, by_hand(anything)),
     ):
         entry = _entry(name, UP, KEYS.up, Frame(Kind.GOODBYE, body, BOOT, 1), sealed)
         yield {**entry, "message": _fields(messages.Goodbye(NONCE))}

@@ -26,6 +26,9 @@ from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.messages import Decline, Hello, Offer, Training, Welcome, Work
 
 UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
+NOT_UTF_8 = msgspec.Raw(b"\xa1\xff")
+# What the value of an unknown key may be: anything.
+LATER = [1, {2: msgspec.msgpack.Ext(5, b"later")}, NOT_UTF_8]
 # How long a client is to leave a busy receiver alone: three times its usual silence.
 BUSY_S = 8.0
 
@@ -253,19 +256,24 @@ def unknown(run: Run) -> Act:
     yield stage.say_raw(Kind.ORDER, body, UNKNOWN_VERSION)
     text = "an order in a version that was not agreed on is dropped"
     yield from stage.quiet("3.3", text, run.is_about, QUIET_S)
-    yield stage.say_raw(Kind.ORDER, msgspec.msgpack.encode({**fields, "later": [1, 2]}))
+    yield stage.say_raw(Kind.ORDER, msgspec.msgpack.encode({**fields, "later": LATER}))
     heard = yield from run.offered(1)
     stage.check("3.5", True, "an unknown kind and an unknown key are ignored")
     uploaded = yield from run.take(order, heard)
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
-    body = msgspec.msgpack.encode({**fields, "round": 2, "task": "dream"})
-    yield stage.say_raw(Kind.ORDER, body)
-    text = "DECLINE of an order with an unknown value"
-    yield from stage.expect("3.5", text, run.mine(Decline, 2), SOON_S)
+    for number, what, wrong in (
+        (2, "an unknown value", {"task": "dream"}),
+        (3, "a key that is no text", {"codec": {1: 2}}),
+        (4, "text that is not UTF-8", {"task": NOT_UTF_8}),
+    ):
+        body = msgspec.msgpack.encode({**fields, "round": number, **wrong})
+        yield stage.say_raw(Kind.ORDER, body)
+        text = f"DECLINE of an order with {what}"
+        yield from stage.expect("3.5", text, run.mine(Decline, number), SOON_S)
     garbage = stage.shelf.put(b"no bundle")
-    yield stage.say(msgspec.structs.replace(order, round=3, bundle=garbage))
+    yield stage.say(msgspec.structs.replace(order, round=5, bundle=garbage))
     text = "DECLINE of an order whose bundle is none"
-    yield from stage.expect("B4", text, run.mine(Decline, 3), SOON_S)
+    yield from stage.expect("B4", text, run.mine(Decline, 5), SOON_S)
 
 
 def repeated(run: Run) -> Act:

@@ -146,7 +146,7 @@ public final class MsgPack {
             } else if (tag < 0xa0) {
                 return list(tag & 15, depth, type);
             } else if (tag < 0xc0) {
-                return text(tag & 31);
+                return text(tag & 31, type);
             } else if (tag >= 0xe0) {
                 return (long) (byte) tag;
             }
@@ -192,7 +192,7 @@ public final class MsgPack {
                 case 0xd9:
                 case 0xda:
                 case 0xdb:
-                    return text(unsigned(1 << tag - 0xd9));
+                    return text(unsigned(1 << tag - 0xd9), type);
                 case 0xdc:
                 case 0xdd:
                     return list(unsigned(2 << tag - 0xdc), depth, type);
@@ -220,10 +220,12 @@ public final class MsgPack {
             return data;
         }
 
-        private String text(long count) {
+        /** Text; what no type asks for may be in any encoding. */
+        private String text(long count, Type<?> type) {
+            byte[] data = bytes(count);
             try {
-                return StandardCharsets.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPORT)
-                        .decode(ByteBuffer.wrap(bytes(count))).toString();
+                return type == null ? null : StandardCharsets.UTF_8.newDecoder()
+                        .onMalformedInput(CodingErrorAction.REPORT).decode(ByteBuffer.wrap(data)).toString();
             } catch (CharacterCodingException error) {
                 throw new IllegalArgumentException("text that is not UTF-8", error);
             }
@@ -255,8 +257,8 @@ public final class MsgPack {
             }
             Map<String, Object> found = new LinkedHashMap<>();
             for (long i = 0; i < count; i++) {
-                Object key = value(depth + 1, null);
-                if (!(key instanceof String)) {
+                Object key = value(depth + 1, type);
+                if (type != null && !(key instanceof String)) {
                     throw new IllegalArgumentException("a map's key that is no text");
                 }
                 Type<?> part = type == null ? null : type.part((String) key);

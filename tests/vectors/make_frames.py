@@ -50,7 +50,8 @@ ABOUT = (
     "`hash` is the SHA-256 of. manifests: byte i of the blob is (31 * i + (i >> 8)) & 255; `packed` "
     "is the MessagePack that the transfer id is cut from. bitmaps: `indices` are the set bits of "
     "`count`. updates: `blob` holds report and payload, to be read, not made. frames: `sealed` is "
-    "the whole frame under `key` on `topic` and must come out of `body` again, byte for byte. readable: "
+    "the whole frame under `key` on `topic` and must come out of `body` again, byte for byte; "
+    "a body may spell out what is a default. readable: "
     "frames to be read, not made. refused_*: each breaks `rule`; refused_frames with `version` true "
     "are answered with REFUSED. Written by make_frames.py."
 )

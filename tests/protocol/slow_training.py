@@ -286,6 +286,7 @@ def done(case: Case, order: Case, kept: Case) -> Case:
     if not set(order["keep"]) <= TENSORS.keys():
         raise Declined("CodecError")
     if kept.get("bundle") != order["bundle"]:
+        kept = kept if order["task"] == "train" else {}
         kept.clear()
     start = floats(order["model"])
     if order["patch"]:

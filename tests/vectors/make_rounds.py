@@ -318,6 +318,13 @@ def rounds() -> Events:
         {"codec": some, "bundled": "b", "keep": ("slope",)},
     )
     played(
+        "an evaluation with another bundle leaves what is kept",
+        Device(21, 8, 4),
+        {"codec": some},
+        {"task": "evaluate", "bundled": "b", "keep": ("slope",)},
+        {"codec": some, "keep": ("slope",)},
+    )
+    played(
         "int8",
         Device(13, 8, 4),
         *[{"codec": Codec(ValueCoding.INT8, compression=Compression.NONE)}] * 2,

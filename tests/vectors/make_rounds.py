@@ -210,7 +210,7 @@ class Device:
             return {"declined": type(exc).__name__}
         self.store.finish(order, outcome)
         report, payload = decode_update(self.blobs.read(outcome.update))
-        kept = outcome.kept
+        kept = self.store.state.runs[order.run].kept
         told: dict[str, Any] = {
             "before": msgspec.structs.astuple(report.before),
             "after": msgspec.structs.astuple(report.after),

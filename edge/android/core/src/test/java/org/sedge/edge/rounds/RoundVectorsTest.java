@@ -141,7 +141,7 @@ public class RoundVectorsTest {
         assertEquals(where, wanted.get("train_loss"), outcome.report.get(Report.TRAIN_LOSS));
         assertEquals(where, wanted.get("steps"), outcome.report.get(Report.STEPS));
         assertEquals(where, wanted.get("num_examples"), outcome.report.get(Report.NUM_EXAMPLES));
-        byte[] owed = outcome.kept.get(Run.RESIDUAL);
+        byte[] owed = store.get(State.RUNS).get("line").get(Run.RESIDUAL);
         assertArrayEquals(where, wanted.get("owed") == null ? null : Hex.decode((String) wanted.get("owed")),
                 owed == null ? null : disk.read(owed));
     }

@@ -49,9 +49,9 @@ ABOUT = (
     "the version of a control frame before the WELCOME and after it, null where none is in common. "
     "openings: 3.6 and 3.8, frames as kind, incarnation, seq and what of them: a bad body, or the nonce "
     "that the device awaits. memory: 10.2, in MB, 0 where it is not known; programs are name, backend "
-    "and memory_bytes. noises: T12. further_seeds: T6. halvings: 7.5, chunk_bytes of an update of so "
-    "many bytes (16384 at first) on the connection after each, on which nothing was sent (offered), a "
-    "chunk was sent, or one arrived. Seeds may be above 2^53."
+    "and memory_bytes. noises: T12. further_seeds: T6. halvings: 7.5, on each connection nothing is sent "
+    "(offered), a chunk is sent, or one arrives; chunk_bytes, 16384 at first, of an update of so many "
+    "bytes on the next one. Seeds may be above 2^53."
 )
 Events = list[dict[str, Any]]
 

@@ -56,6 +56,27 @@ def test_mean_and_sample_standard_deviation(runs: Path) -> None:
     assert avg["global_model"].mean == 0.75
 
 
+def test_the_first_strategy_minus_another_run_by_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shifted(result: Result) -> Result:
+        [first, *rest] = result.strategies
+        gain = {42: 0.01, 43: 0.02, 44: 0.03}[result.seed]
+        better = replace(first, before=replace(first.before, mean=first.before.mean + gain))
+        return replace(result, strategies=[better, *rest])
+
+    folder = written(tmp_path, *(of_seed(seed, shifted) for seed in BEFORE))
+    found = compared([folder])
+    assert [row.name for row in found.differences] == ["local - fedavg", "local - fedobp"]
+    # The seeds differ by 14 points and the strategies by 1 to 3.
+    before = found.differences[0].figures["before"]
+    assert before.mean == pytest.approx(0.02)
+    assert before.std == pytest.approx(0.01)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", str(folder)]) == 0
+    assert "+2.0 ± 1.0" in capsys.readouterr().out
+
+
 def test_one_run_has_no_spread(runs: Path) -> None:
     found = compared([runs / "seed-43"])
     assert found.strategies[0].figures["before"].std is None
@@ -154,10 +175,12 @@ def test_the_tables(
     assert main(["compare", str(runs), "--latex"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("% fashion-mnist, 12 devices")
-    assert lines[1] == r"\begin{tabular}{lrrrrrrrrr}"
-    assert lines[3].startswith(r"Strategy & Before, \% & Worst 10 \% & After, \% &")
-    assert lines[5].startswith(r"local & 58.0 $\pm$ 7.2 & 25.0 $\pm$ 0.0 &")
-    assert lines[5].count("&") == 9
+    assert lines[1] == r"\begin{tabular}{lrrrrrrrrrrr}"
+    assert lines[3].startswith(
+        r"Strategy & Before, pooled, \% & Mean, \% & Worst 10 \% & After, pooled"
+    )
+    assert lines[5].startswith(r"local & 85.1 $\pm$ 0.0 & 58.0 $\pm$ 7.2 & 25.0 $\pm$ 0.0 &")
+    assert lines[5].count("&") == 11
     assert lines[5].endswith(r"\\")
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert main(["compare", str(runs), "--json"]) == 0
@@ -173,7 +196,7 @@ def test_another_metric_is_no_percentage(
     assert main(["compare", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "0.55 ± 0.071" in said
-    assert "mean absolute error, and bytes" in said
+    assert "mean absolute error, pooled over all test examples" in said
 
 
 def test_names_are_text() -> None:

@@ -19,6 +19,11 @@ def measured(value: float, metric: Metric) -> str:
     return percent(value) if metric.share else f"{value:.4g}"
 
 
+def change(value: float, metric: Metric, sign: str = "+") -> str:
+    """A difference of two measured values: 0.0131 -> ``+1.3``, in points for a share."""
+    return f"{100 * value:{sign}.1f}" if metric.share else f"{value:{sign}.3g}"
+
+
 def size(num_bytes: float) -> str:
     """2328104 -> ``2.33 MB``: three digits that count."""
     value = float(num_bytes)

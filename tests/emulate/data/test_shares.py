@@ -50,6 +50,13 @@ def test_the_same_seed_gives_the_same_parts_and_another_one_others(config: DataC
     assert not np.array_equal(first.train, other.train)
 
 
+def test_a_split_with_a_seed_of_its_own_is_the_same_under_every_seed_of_the_fleet() -> None:
+    config = msgspec.structs.replace(DIRICHLET, seed=1)
+    first, again = (share_out(config, 6, seed, BASE)[1] for seed in (2, 3))
+    np.testing.assert_array_equal(first.train, again.train)
+    np.testing.assert_array_equal(first.train, share_out(DIRICHLET, 6, 1, BASE)[1].train)
+
+
 def test_fewer_examples_of_every_class() -> None:
     config = msgspec.structs.replace(DIRICHLET, examples=500, alpha=1.0)
     dataset, shares = share_out(config, 4, 0, BASE)

@@ -100,21 +100,34 @@ def test_it_is_sound_html_and_needs_nothing() -> None:
 
 def test_the_table_says_what_the_result_says() -> None:
     cells = outline(usual_page()).cells
-    # before mean and worst tenth, after likewise; both ways, of dense, up, down; first round; time
+    # before pooled, mean, worst tenth, after likewise; both ways, of dense, up, down; first round; time
     rows = {
-        "local": "85.1 % 31.0 % 90.0 % 90.0 % 3.03 MB 37.9 % 30.0 kB 3.00 MB 20.0 kB 2.00 MB 1:15",
-        "fedavg": "70.8 % 25.0 % 93.0 % 60.0 % 3.03 MB 37.9 % 30.0 kB 3.00 MB 20.0 kB 2.00 MB 1:15",
-        "fedobp": "90.0 % 35.0 % 94.2 % 80.0 % 3.03 MB 37.9 % 30.0 kB 3.00 MB 20.0 kB 2.00 MB 1:15",
+        "local": "85.1 % 85.1 % 31.0 % 90.0 % 90.0 % 90.0 %",
+        "fedavg": "70.8 % 70.8 % 25.0 % 93.0 % 93.0 % 60.0 %",
+        "fedobp": "89.9 % 90.0 % 35.0 % 94.2 % 94.2 % 80.0 %",
     }
+    moved = "3.03 MB 37.9 % 30.0 kB 3.00 MB 20.0 kB 2.00 MB 1:15"
     for name, expected in rows.items():
         at = cells.index(name)
-        assert " ".join(cells[at + 1 : at + 12]) == expected
+        assert " ".join(cells[at + 1 : at + 14]) == f"{expected} {moved}"
 
 
 def test_the_best_of_each_column_is_marked() -> None:
     best = re.findall(r'<td class="best">([^<]*)', usual_page())
-    assert best == ["90.0 %", "90.0 %", "35.0 %", "94.2 %"]
+    assert best == ["90.0 %", "89.9 %", "90.0 %", "35.0 %", "94.2 %", "94.2 %"]
     assert 'class="best"' not in spaced(without_fedavg())
+
+
+def test_the_first_strategy_stands_against_the_others_device_by_device() -> None:
+    result = the_usual()
+    first, second, _ = result.strategies
+    html = spaced(replace(result, strategies=[first, second]))
+    # 0.15 on ten devices, 0.65 on one and -0.44 on the one where local training alone fails.
+    assert rows(html, "local minus") == [
+        ["fedavg", "+14.3", "+14.3 ± 6.7", "11", "1", "-3.0", "-3.0 ± 3.0", "1", "11"]
+    ]
+    assert "The device with the fewest has 300 test examples." in html
+    assert "local minus" not in spaced(replace(result, strategies=[first]))
 
 
 def test_drawings_stand_alone() -> None:
@@ -130,20 +143,22 @@ def test_it_is_honest_about_fedavg() -> None:
     assert (
         "FedAvg followed by local training reaches 93.0 % here (60.0 % for the worst tenth)" in html
     )
-    assert "a strong competitor" in html
+    assert "both are strong competitors" in html
     assert "This run has no FedAvg" in spaced(without_fedavg())
 
 
 def test_the_lead_names_both_winners() -> None:
     html = usual_page()
-    assert re.search(r"as it arrives</em> comes from <strong>fedobp</strong> \(90\.0 % on", html)
-    assert re.search(r"local training</em> from <strong>fedobp</strong> \(94\.2 % on", html)
+    assert re.search(r"as it arrives</em> comes from <strong>fedobp</strong> \(89\.9 % over", html)
+    assert re.search(r"local training</em> from <strong>fedobp</strong> \(94\.2 % over", html)
 
 
 def test_one_strategy_is_not_called_the_best() -> None:
     result = the_usual()
     html = spaced(replace(result, strategies=result.strategies[:1]))
-    assert re.search(r"As it arrives</em> the model is right in \d\d\.\d % on average, ", html)
+    assert re.search(
+        r"As it arrives</em> the model is right in \d\d\.\d % over all test examples, ", html
+    )
     assert "comes from" not in html
 
 
@@ -261,7 +276,7 @@ def test_a_single_round_says_nothing_of_later_ones() -> None:
     result = the_usual()
     first = [replace(s, rounds=s.rounds[:1]) for s in result.strategies]
     [row, *_] = rows(spaced(replace(result, strategies=first)), "A device and round")
-    assert row[5:] == ["", "", "", "", "20.0 kB", "2.00 MB", "1:15"]
+    assert row[7:] == ["", "", "", "", "20.0 kB", "2.00 MB", "1:15"]
 
 
 def test_kinds_by_class() -> None:

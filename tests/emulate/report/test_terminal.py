@@ -22,9 +22,17 @@ def printed(width: int = 80) -> list[str]:
 def test_the_table_fits_a_terminal_of_80_columns() -> None:
     lines = printed()
     rows = [" ".join(line.split()) for line in lines]
-    assert "local 85.1 % 31.0 % 90.0 % 90.0 % 30.0 kB 3.00 MB 37.9 % 1:15" in rows
-    assert "fedavg 70.8 % 25.0 % 93.0 % 60.0 % 30.0 kB 3.00 MB 37.9 % 1:15" in rows
-    assert "fedobp 90.0 % 35.0 % 94.2 % 80.0 % 30.0 kB 3.00 MB 37.9 % 1:15" in rows
+    assert "local 85.1 % 85.1 % 31.0 % 90.0 % 90.0 % 90.0 % 30.0 kB 3.00 MB 1:15" in rows
+    assert "fedavg 70.8 % 70.8 % 25.0 % 93.0 % 93.0 % 60.0 % 30.0 kB 3.00 MB 1:15" in rows
+    assert "fedobp 89.9 % 90.0 % 35.0 % 94.2 % 94.2 % 80.0 % 30.0 kB 3.00 MB 1:15" in rows
+
+
+def test_the_first_strategy_stands_against_the_others() -> None:
+    lines = printed(40)
+    before = "before +14.3 pooled, +14.3 ± 6.7 mean (better on 11, worse on 1)"
+    after = "after -3.0 pooled, -3.0 ± 3.0 mean (better on 1, worse on 11)"
+    assert f"local - fedavg: {before}; {after}" in lines
+    assert any("(300 test examples or more each)" in line for line in lines)
 
 
 def test_the_worst_devices_and_the_reports_place_are_named() -> None:
@@ -32,8 +40,8 @@ def test_the_worst_devices_and_the_reports_place_are_named() -> None:
     assert "worst under local: dev-03, 31.0 % -> 90.0 %" in lines
     assert "worst under fedavg: dev-07, 25.0 % -> 60.0 %" in lines
     assert "worst under fedobp: dev-11, 35.0 % -> 95.5 %" in lines
-    first = "a device's first round 20.0 kB up, 2.00 MB down"
-    assert f"local: {first}; the coordinator 2.00 MB up, 60.0 kB down a round" in lines
+    first = "37.9 % of dense both ways; a device's first round 20.0 kB up, 2.00 MB down"
+    assert f"local: {first}; the coordinator 2.00 MB up, 60.0 kB down per round" in lines
     assert lines[-1] == "report: runs/demo/report.html"
 
 

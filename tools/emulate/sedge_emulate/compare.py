@@ -2,9 +2,10 @@
 
     a run's figure    of its final evaluation over all devices, and of a device and round after its first
     spread            the sample standard deviation over the runs (n - 1); none of a single run
+    difference        the first strategy's figure minus another's, run by run: seeds move both alike
 
-Runs are compared only where nothing but the seed differs. What is compared of strategies is their label, so
-runs of one strategy each can be compared with each other.
+Runs are compared only where nothing but the seed differs. Strategies are matched by their label, so runs of
+one strategy each can be compared with each other.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -22,14 +23,19 @@ from rich.text import Text
 
 from sedge_cloud.status.numbers import listed, size
 from sedge_emulate.headline import rates_of
+from sedge_emulate.paired import pooled
 from sedge_emulate.result import Result, StrategyResult, read_json
 from sedge_emulate.settings import conditions, conditions_of
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import Metric
 
+# A run's figures by name.
+_Figures: TypeAlias = dict[str, float]
 _FIGURES: Mapping[str, Callable[[StrategyResult], float | None]] = {
+    "before_pooled": lambda s: pooled(s.devices, "before"),
     "before": lambda s: s.before.mean,
     "before_worst_tenth": lambda s: s.before.worst_tenth,
+    "after_pooled": lambda s: pooled(s.devices, "after"),
     "after": lambda s: s.after.mean,
     "after_worst_tenth": lambda s: s.after.worst_tenth,
     "central_before": lambda s: s.central.before.mean if s.central else None,
@@ -41,9 +47,13 @@ _FIGURES: Mapping[str, Callable[[StrategyResult], float | None]] = {
 # The tables, and the columns of each.
 _TABLES: Sequence[Mapping[str, str]] = (
     {
-        "before": "before",
+        "before_pooled": "before, pooled",
+        "before": "mean",
         "before_worst_tenth": "worst 10 %",
-        "after": "after",
+    },
+    {
+        "after_pooled": "after, pooled",
+        "after": "mean",
         "after_worst_tenth": "worst 10 %",
     },
     {
@@ -56,6 +66,13 @@ _TABLES: Sequence[Mapping[str, str]] = (
         "global_model": "global model",
     },
 )
+# The table of differences.
+_DIFFERENCES: Mapping[str, str] = {
+    "before_pooled": "before, pooled",
+    "before": "mean",
+    "after_pooled": "after, pooled",
+    "after": "mean",
+}
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -79,13 +96,17 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All strategies of runs that differ in their seeds alone."""
+    """All strategies of runs that differ in their seeds alone.
+
+    ``differences`` are the first strategy's figures minus those of each other one, over common seeds.
+    """
 
     dataset: str
     split: str
     devices: int
     metric: Metric
     strategies: list[Row]
+    differences: list[Row] = []
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -125,10 +146,13 @@ def compared(folders: Sequence[Path]) -> Comparison:
                 name = strategy.name
                 _require_same(conditions_of(one, name), conditions_of(result, name), other, path)
             seeds[result.seed] = path, result, strategy
-    rows = [
-        _row(name, {seed: s for seed, (_, _, s) in found.items()}) for name, found in runs.items()
-    ]
-    return Comparison(first.dataset, first.split, first.devices, first.metric, rows)
+    figures = {
+        name: {seed: _figures(strategy) for seed, (_, _, strategy) in found.items()}
+        for name, found in runs.items()
+    }
+    rows = [_row(name, found) for name, found in figures.items()]
+    about = first.dataset, first.split, first.devices, first.metric
+    return Comparison(*about, rows, list(_differences(figures)))
 
 
 def _results(folder: Path) -> list[Path]:
@@ -153,10 +177,30 @@ def _require_same(
         )
 
 
-def _row(name: str, runs: Mapping[int, StrategyResult]) -> Row:
+def _figures(strategy: StrategyResult) -> _Figures:
+    """A run's figures, without those that it does not have."""
+    found = {key: of(strategy) for key, of in _FIGURES.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _differences(runs: Mapping[str, Mapping[int, _Figures]]) -> Iterator[Row]:
+    """The first strategy against each other one with which it has seeds in common."""
+    first, *others = runs
+    for other in others:
+        seeds = runs[first].keys() & runs[other].keys()
+        by_seed = {seed: _minus(runs[first][seed], runs[other][seed]) for seed in seeds}
+        if by_seed:
+            yield _row(f"{first} - {other}", by_seed)
+
+
+def _minus(one: _Figures, other: _Figures) -> _Figures:
+    return {key: one[key] - other[key] for key in _DIFFERENCES if key in one and key in other}
+
+
+def _row(name: str, runs: Mapping[int, _Figures]) -> Row:
     figures: dict[str, Figure] = {}
-    for key, of in _FIGURES.items():
-        values = [value for value in map(of, runs.values()) if value is not None]
+    for key in _FIGURES:
+        values = [found[key] for found in runs.values() if key in found]
         if len(values) == len(runs):
             std = statistics.stdev(values) if len(values) > 1 else None
             figures[key] = Figure(statistics.fmean(values), std)
@@ -164,22 +208,27 @@ def _row(name: str, runs: Mapping[int, StrategyResult]) -> Row:
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
-    """Print the strategies as a table, and as another one with the central test set."""
+    """Print the strategies as tables: accuracies, bytes, the central test set, then the differences."""
     _say(console, f"{found.dataset}, {found.devices} devices, {found.split}")
     for columns in _columns(found):
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        table.add_column("", overflow="fold")
-        for column in columns:
-            table.add_column(column.head, justify="right", no_wrap=True)
-        for place, row in enumerate(found.strategies):
-            cells = (column.cells[place] for column in columns)
-            table.add_row(Text(row.name, style="bold"), *cells)
-        console.print(table)
+        _print_table(console, found.strategies, columns)
+    if found.differences:
+        _print_table(console, found.differences, _difference_columns(found))
     _say(
         console,
-        f"{found.metric.words}, and bytes of a device and round after its first: mean ± sample standard "
-        f"deviation over {_seeds(found)}",
+        f"{found.metric.words}, pooled over all test examples and as a mean over devices, and bytes per "
+        f"device and round after its first: mean ± sample standard deviation over {_seeds(found)}",
     )
+
+
+def _print_table(console: Console, rows: Sequence[Row], columns: Sequence["_Column"]) -> None:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("", overflow="fold")
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
+    for place, row in enumerate(rows):
+        table.add_row(Text(row.name, style="bold"), *(column.cells[place] for column in columns))
+    console.print(table)
 
 
 def latex(found: Comparison) -> str:
@@ -203,6 +252,16 @@ def latex(found: Comparison) -> str:
 def escaped(text: str) -> str:
     """Text as LaTeX writes it."""
     return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _difference_columns(found: Comparison) -> list["_Column"]:
+    scale, style = (100.0, "+.1f") if found.metric.share else (1.0, "+.4g")
+    columns: list[_Column] = []
+    for key, head in _DIFFERENCES.items():
+        figures = [row.figures.get(key) for row in found.differences]
+        if any(figures):
+            columns.append(_Column(head, [_cell(figure, scale, style) for figure in figures]))
+    return columns
 
 
 class _Column(NamedTuple):
@@ -245,7 +304,8 @@ def _cell(figure: Figure | None, scale: float, style: str) -> str:
     mean = format(scale * figure.mean, style)
     if figure.std is None:
         return mean
-    return f"{mean} ± {format(scale * figure.std, '.2g' if style == '.4g' else style)}"
+    spread = style.removeprefix("+")
+    return f"{mean} ± {format(scale * figure.std, '.2g' if spread == '.4g' else spread)}"
 
 
 def _seeds(found: Comparison) -> str:

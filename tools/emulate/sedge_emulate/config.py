@@ -54,7 +54,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by Dir(``alpha``) of every class, by ``classes_per_device``, at random (iid), by the groups that the
     source names, such as persons (natural), or as the file ``partition`` says (given: .npy, .json, or
     FL-bench's .pkl). Every device has at least ``min_examples``, unless they are given, and keeps
-    ``test_fraction`` of them for testing, unless the file or PFLlib says which.
+    ``test_fraction`` of them for testing, unless the file or PFLlib says which. ``seed`` draws the split;
+    without it, the fleet's seed does. With it, ``--seeds`` compares first models on one split.
 
     ``central_test``, a share of the examples that no device gets or another source, is a test set for every
     device's model and for the global one, besides the devices' own.
@@ -69,6 +70,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_examples: Annotated[int, Meta(ge=2)] = 10
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.25
     central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sedge_emulate.paired import pooled
 from sedge_emulate.result import DeviceResult, RoundResult, Spread, StrategyResult
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.objective import ACCURACY, Metric
@@ -32,12 +33,16 @@ class Rates(msgspec.Struct, frozen=True):
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """What the table says of one strategy.
 
-    ``of_dense`` relates a device's bytes in a round, both ways, to one dense model each way.
+    ``before`` and ``after`` count each device once; ``before_pooled`` and ``after_pooled`` are over all
+    test examples together, None where their number is unknown. ``of_dense`` relates a device's bytes in a
+    round, both ways, to one dense model each way.
     """
 
     name: str
     before: Spread
     after: Spread
+    before_pooled: float | None
+    after_pooled: float | None
     rates: Rates
     of_dense: float
     seconds: float
@@ -54,7 +59,7 @@ def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceR
 
 
 def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
-    """The strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
+    """Return the strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
     if not strategy.devices:
         raise LocalError(f"{strategy.name}: a result without devices")
     rates = rates_of(strategy.rounds)
@@ -63,6 +68,8 @@ def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
         name=strategy.name,
         before=strategy.before,
         after=strategy.after,
+        before_pooled=pooled(strategy.devices, "before"),
+        after_pooled=pooled(strategy.devices, "after"),
         rates=rates,
         of_dense=rates.device.both / dense if dense else 0.0,
         seconds=strategy.seconds,

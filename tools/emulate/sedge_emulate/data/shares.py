@@ -120,11 +120,12 @@ class Shares:
 
 
 def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
-    """The data set and every device's part of it; the same seed gives the same parts.
+    """Return the data set and every device's part of it; the same seed gives the same parts.
 
-    A source of the user's own and a partition are looked up in ``base``.
+    The seed is ``config.seed`` if it is set, else ``seed``. A source of the user's own and a partition are
+    looked up in ``base``.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed if config.seed is None else config.seed)
     dataset, apart = load(config.dataset, base=base), config.central_test
     other = load(apart, base=base) if isinstance(apart, str) else apart
     dataset = replace(dataset, sha256=_fingerprint(dataset, other, base / config.partition))

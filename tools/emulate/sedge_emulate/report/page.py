@@ -12,8 +12,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 
 from sedge_cloud.status import pages
+from sedge_cloud.status.numbers import change
 from sedge_cloud.status.pages import percent_text
 from sedge_emulate.headline import headline
+from sedge_emulate.paired import against_first
 from sedge_emulate.report import plots
 from sedge_emulate.result import DeviceResult, Result, StrategyResult, classes_of, write_whole
 from sedge_emulate.settings import flat
@@ -44,6 +46,8 @@ def page(result: Result) -> str:
         result=result,
         metric=result.metric,
         rows=rows,
+        pairs=list(against_first(strategies, result.metric)),
+        fewest=min((device.num_test for s in strategies for device in s.devices), default=0),
         plain=next((row for row in rows if _is_fedavg(row.name)), None),
         end_s=max((r.closed_s for s in strategies for r in s.rounds), default=0.0),
         devices=[(name, [found.get(name) for found in by_name]) for name in shown],
@@ -73,7 +77,7 @@ def environment() -> Environment:
     }  # fmt: skip
     return pages.environment(
         names,
-        {"of": _part_of},
+        {"of": _part_of, "change": change},
         PackageLoader("sedge_emulate", "report/templates"),
     )
 

@@ -1,5 +1,6 @@
 """The table in the terminal at the end of an emulation."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -7,38 +8,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sedge_cloud.status.numbers import duration, listed, measured, percent, size
+from sedge_cloud.status.numbers import change, duration, listed, measured, percent, size
 from sedge_emulate.headline import Headline, headline
+from sedge_emulate.paired import Difference, against_first
 from sedge_emulate.result import CentralTest, Result, Spread, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
+_COLUMNS = (
+    "before\npooled", "\nmean", "worst\n10 %", "after\npooled", "\nmean", "worst\n10 %", "up", "down",
+    "time",
+)  # fmt: skip
+
 
 def print_table(result: Result, console: Console, report: Path) -> None:
-    """Print the strategies' figures, the device each serves worst, and where the report lies."""
+    """Print the strategies' figures, the device that each serves worst, and the report's path."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("strategy")
-    for column in (
-        "before",
-        "worst\n10 %",
-        "after",
-        "worst\n10 %",
-        "up",
-        "down",
-        "of dense,\nboth ways",
-        "time",
-    ):
+    for column in _COLUMNS:
         table.add_column(column, justify="right")
     rows = [headline(strategy, result.metric) for strategy in result.strategies]
     for row in rows:
         table.add_row(
             Text(row.name, style="bold"),
-            *_measured(row.before, result.metric),
-            *_measured(row.after, result.metric),
+            *_measured(row.before_pooled, row.before, result.metric),
+            *_measured(row.after_pooled, row.after, result.metric),
             *_bytes(row),
             duration(row.seconds),
         )
     _say(console, f"{result.dataset}, {result.devices} devices, {result.split}")
     console.print(table)
+    for line in _differences(result):
+        _say(console, line)
     for row in rows:
         _say(console, _worst(row, result.metric))
     for row in rows:
@@ -50,30 +50,52 @@ def print_table(result: Result, console: Console, report: Path) -> None:
             _say(console, _central(strategy.name, strategy.central, result.metric))
     _say(
         console,
-        f"{result.metric.words} before and after local training, over all devices; "
-        "bytes of a device and round after its first",
+        f"{result.metric.words} before and after local training: pooled over all test examples, mean over "
+        f"devices{_tested(result)}; bytes per device and round, after a device's first",
     )
     _say(console, f"report: {report}")
 
 
-def _measured(found: Spread, metric: Metric) -> tuple[str, str]:
-    return measured(found.mean, metric), measured(found.worst_tenth, metric)
+def _measured(pooled: float | None, found: Spread, metric: Metric) -> tuple[str, str, str]:
+    whole = "-" if pooled is None else measured(pooled, metric)
+    return whole, measured(found.mean, metric), measured(found.worst_tenth, metric)
+
+
+def _differences(result: Result) -> Iterator[str]:
+    """The first strategy against each other one, device by device."""
+    metric = result.metric
+    for name, before, after in against_first(result.strategies, metric):
+        words = f"before {_difference(before, metric)}; after {_difference(after, metric)}"
+        yield f"{result.strategies[0].name} - {name}: {words}"
+
+
+def _difference(found: Difference, metric: Metric) -> str:
+    """Pooled, then the mean over devices with its standard error."""
+    pooled = "" if found.pooled is None else f"{change(found.pooled, metric)} pooled, "
+    error = "" if found.error is None else f" ± {change(found.error, metric, sign='')}"
+    mean = f"{change(found.mean, metric)}{error} mean"
+    return f"{pooled}{mean} (better on {found.better}, worse on {found.worse})"
+
+
+def _tested(result: Result) -> str:
+    """How few test examples the device with the fewest has."""
+    fewest = min((d.num_test for s in result.strategies for d in s.devices), default=0)
+    return f" ({fewest:,} test examples or more each)" if fewest else ""
 
 
 def _bytes(row: Headline) -> tuple[str, ...]:
     """Of one round alone nothing is known of a device's later ones."""
     device = row.rates.device
-    if not device.both:
-        return ("-",) * 3
-    return size(device.up), size(device.down), percent(row.of_dense)
+    return (size(device.up), size(device.down)) if device.both else ("-", "-")
 
 
 def _links(row: Headline) -> str:
-    """What newcomers and the coordinator move."""
+    """The share of a dense exchange, and the bytes of newcomers and of the coordinator."""
     new, own = row.rates.newcomer, row.rates.coordinator
+    dense = f"{percent(row.of_dense)} of dense both ways; " if row.rates.device.both else ""
     return (
-        f"{row.name}: a device's first round {size(new.up)} up, {size(new.down)} down; "
-        f"the coordinator {size(own.up)} up, {size(own.down)} down a round"
+        f"{row.name}: {dense}a device's first round {size(new.up)} up, {size(new.down)} down; "
+        f"the coordinator {size(own.up)} up, {size(own.down)} down per round"
     )
 
 

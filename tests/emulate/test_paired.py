@@ -1,0 +1,68 @@
+"""Pooled and paired figures, by hand: a small device must not decide what a table says."""
+
+import math
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from sedge_emulate.paired import against_first, difference, pooled
+from sedge_emulate.result import DeviceResult, StrategyResult, read_json, spread
+from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
+
+_SAMPLE = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
+
+
+def strategy(name: str, *tested: tuple[int, float]) -> StrategyResult:
+    """Devices with so many test examples, and this metric before and after."""
+    devices = [
+        replace(_SAMPLE.strategies[0].devices[0], device=f"dev-{i}", num_test=n, before=m, after=m)
+        for i, (n, m) in enumerate(tested)
+    ]
+    before = spread([device.before for device in devices])
+    return replace(_SAMPLE.strategies[0], name=name, devices=devices, before=before, after=before)
+
+
+ONE = strategy("one", (95, 0.8), (5, 1.0))
+OTHER = strategy("other", (95, 0.9), (5, 0.4))
+
+
+def test_a_device_with_five_examples_turns_the_mean_and_not_the_pooled_figure() -> None:
+    assert ONE.before.mean > OTHER.before.mean
+    assert pooled(ONE.devices, "before") == pytest.approx(0.81)
+    assert pooled(OTHER.devices, "before") == pytest.approx(0.875)
+    [(name, before, after)] = against_first([ONE, OTHER], ACCURACY)
+    assert (name, before) == ("other", after)
+    assert before.pooled == pytest.approx(-0.065)
+    assert before.mean == pytest.approx(0.25)  # of -0.1 and 0.6
+    assert before.error == pytest.approx(0.7 / math.sqrt(2) / math.sqrt(2))
+    assert (before.devices, before.better, before.worse) == (2, 1, 1)
+
+
+def test_of_an_error_less_is_better() -> None:
+    found = difference(ONE, OTHER, "after", ABSOLUTE_ERROR)
+    assert found is not None
+    assert (found.better, found.worse) == (1, 1)
+    smaller = strategy("smaller", (95, 0.1), (5, 0.1))
+    found = difference(smaller, OTHER, "after", ABSOLUTE_ERROR)
+    assert found is not None
+    assert (found.better, found.worse) == (2, 0)
+
+
+def test_only_devices_that_both_evaluated_are_compared() -> None:
+    fewer = replace(OTHER, devices=OTHER.devices[:1])
+    found = difference(ONE, fewer, "before", ACCURACY)
+    assert found is not None
+    assert (found.devices, found.error) == (1, None)
+    assert found.mean == found.pooled == pytest.approx(-0.1)
+    strangers = [replace(device, device="x") for device in OTHER.devices]
+    assert difference(ONE, replace(OTHER, devices=strangers), "before", ACCURACY) is None
+
+
+def test_unknown_numbers_of_test_examples_give_no_pooled_figure() -> None:
+    untold: list[DeviceResult] = [replace(device, num_test=0) for device in ONE.devices]
+    assert pooled(untold, "before") is None
+    found = difference(replace(ONE, devices=untold), OTHER, "before", ACCURACY)
+    assert found is not None
+    assert found.pooled is None
+    assert found.mean == pytest.approx(0.25)

@@ -32,6 +32,7 @@ from starlette.routing import Route
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status import actions, page
+from sedge_cloud.status.connections import ACCEPTED, Connection, Listener, LoopErrors
 from sedge_cloud.status.guard import Guard, is_same_origin
 from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.openapi import document
@@ -81,9 +82,9 @@ class StatusServer:
         self._socket = _listen(host, port)
         guard = Guard(self._app(), token, cloud.http.hosts)
         config = uvicorn.Config(
-            guard, log_config=None, access_log=False, lifespan="off", ws="none", http="h11",
+            guard, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
             loop="asyncio", proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
-            limit_concurrency=4 * MAX_STREAMS,
+            backlog=ACCEPTED,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="status page", daemon=True)
@@ -96,7 +97,8 @@ class StatusServer:
 
     def start(self) -> None:
         """Begin to serve."""
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        # Its warnings are about requests that are no HTTP: strangers could fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._thread.start()
         _log.info("status page on http://%s", self._cloud.http.listen)
 
@@ -108,9 +110,13 @@ class StatusServer:
 
     def _run(self) -> None:
         try:
-            self._server.run(sockets=[self._socket])
+            asyncio.run(self._serve())
         except Exception:  # a page that has broken down is no reason for the coordinator to do so
             _log.exception("the status page has ended")
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(LoopErrors())
+        await self._server.serve(sockets=[self._socket])
 
     def _app(self) -> Starlette:
         return Starlette(
@@ -221,11 +227,11 @@ class StatusServer:
         return _json(document())
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> Listener:
     """A socket bound here, so that a taken port ends the command with one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return Listener(fileno=socket.create_server((host, port), family=family).detach())
     except OSError as exc:
         raise ConfigError("http.listen", f"{host}:{port}", f"an address to bind ({exc})") from exc
 

@@ -1,0 +1,101 @@
+"""Bounds on the status page's connections, so that strangers cannot take the coordinator's file handles.
+
+The page runs in the coordinator's process, whose database, blobs and link need file handles too. The page
+keeps to a share of them: beyond it the connection that has been idle longest is closed. A connection is
+idle until its first request is complete, and again after each answer.
+"""
+
+import asyncio
+import logging
+import resource
+import socket
+import time
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# This part of the process's file handles, and no more than so many.
+SHARE, MAX_CONNECTIONS = 4, 256
+# asyncio accepts so many connections before it serves the first of them: they come on top of the share.
+# Many more may wait to be accepted, which costs no file handle.
+ACCEPTED, WAITING = 32, 2048
+# How long a connection may stay idle, in seconds.
+IDLE_S = 5.0
+# A condition that lasts is logged this often, in seconds.
+QUIET_S = 60.0
+_log = logging.getLogger("sedge.http")
+
+
+def max_connections() -> int:
+    """How many connections the page may hold."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, soft // SHARE)
+
+
+class Listener(socket.socket):
+    """A listening socket with a long queue: asyncio would shorten it to what it accepts at once."""
+
+    def listen(self, backlog: int = WAITING, /) -> None:
+        """Listen, with room for all who wait."""
+        super().listen(WAITING)
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, which closes when it idles and makes room for a newer one."""
+
+    _idle = True
+    _since = 0.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take part, in the place of the longest idle connection if there are too many."""
+        super().connection_made(transport)
+        self._rest()
+        others = cast("set[Connection]", self.connections)
+        if len(others) > max_connections():
+            oldest = min(others, key=lambda it: (not it._idle, it._since))
+            others.discard(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave."""
+        self._cancel()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Serve what has arrived: a complete request ends the idling, single bytes do not."""
+        super().handle_events()
+        if self._idle and self.conn.our_state is h11.SEND_RESPONSE:
+            self._idle, self._since = False, self.loop.time()
+            self._cancel()
+
+    def on_response_complete(self) -> None:
+        """Idle until the next request."""
+        self._rest()
+        super().on_response_complete()
+
+    def _rest(self) -> None:
+        self._cancel()
+        self._idle, self._since = True, self.loop.time()
+        self._timer = self.loop.call_later(IDLE_S, self.transport.abort)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class LoopErrors:
+    """The loop's exception handler: asyncio logs a traceback for each connection it cannot accept."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what went wrong: one line for connections that cannot be accepted."""
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + QUIET_S
+            _log.error("the status page cannot serve a connection: %s", error)

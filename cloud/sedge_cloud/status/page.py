@@ -14,6 +14,9 @@ from sedge_cloud.status.records import DeviceFacts, Fleet, RunFacts
 
 # Of larger fleets the page shows the devices that need a look; ?devices=all has every one.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
+# The stream of changes says at least this often, in seconds, that the coordinator is there. The page
+# believes so for three such times.
+BEAT_S = 5.0
 
 
 def status_page(facts: Fleet, run: str | None = None, all_devices: bool = False) -> str:
@@ -34,6 +37,7 @@ def status_page(facts: Fleet, run: str | None = None, all_devices: bool = False)
         at=partial(clock, now=facts.at),
         MAX_AWAITED=MAX_AWAITED,
         MAX_PROBLEMS=MAX_PROBLEMS,
+        BEAT_S=BEAT_S,
     )  # fmt: skip
 
 

@@ -41,8 +41,6 @@ from sedge_cloud.status.snapshot import FRESH_S, Snapshot
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
-# A stream says at least so often that there is nothing new.
-BEAT_S = 15.0
 # More open streams than this are refused: each has a page that also works by itself.
 MAX_STREAMS = 64
 # A form of the page is far smaller.
@@ -192,9 +190,9 @@ class StatusServer:
                         yield event
                     yield f"event: change\ndata: {changes}\n\n"
                     last, seen, said = facts, changes, time.monotonic()
-                elif time.monotonic() - said >= BEAT_S:
+                elif time.monotonic() - said >= page.BEAT_S:
                     said = time.monotonic()
-                    yield ": nothing new\n\n"
+                    yield "event: beat\ndata:\n\n"
         except StorageError as exc:
             _log.warning("the status page cannot read: %s", exc)
         finally:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -170,3 +170,38 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
         browser.open(f"{url}confirm?verb=stop&name=run", 400)
         browser.value("setTimeout(() => document.querySelector('button').click()) && 0")
         browser.until("document.querySelector('#run .chip.stopped') !== null")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_whose_coordinator_is_gone_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """It hangs with its connections open, or is dead: a red bar over a faded page, until it is back."""
+    monkeypatch.setattr("sedge_cloud.status.page.BEAT_S", 1.0)
+    seen = Seen(tmp_path / "cloud", CONFIG, NAMES)
+    seen.cloud.hello()
+    seen.record()
+    shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
+    bar = "document.querySelector('#lost')"
+    opacity = "getComputedStyle(document.querySelector('main')).opacity"
+    well = f"document.getElementById('live').textContent === 'live' && {bar} === null && {opacity} == 1"
+    gone = (
+        f"({bar}?.innerText ?? '').startsWith('No answer from the coordinator since '"
+        f" + last.toLocaleString()) && {opacity} < 0.5"
+    )
+    cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
+    with Browser(tmp_path / "profile") as browser, closing(Snapshot(cloud)) as snapshot:
+        server = StatusServer(cloud, snapshot)
+        server.start()
+        browser.open(f"http://127.0.0.1:{server.port}/", width)
+        browser.until(well)
+        with snapshot._lock:  # for which the server's thread waits
+            browser.until(gone)
+        browser.until(well)
+        server.close()
+        closed = browser.value("Date.now()")
+        browser.until(gone)
+        assert browser.value("last.getTime()") <= closed
+        assert browser.value("document.documentElement.scrollWidth - innerWidth") <= 0
+        browser.picture(shots / f"lost-{width}.png")
+    seen.cloud.store.close()

@@ -76,6 +76,9 @@ class Coordinator:
         self._uploads = Uploads(store, self.run_store, self._open_order)
         self._traffic = Traffic()
         self._log = LogQuota()
+        self._unadmitted: list[
+            Note
+        ] = []  # what the next poll logs of frames that were not admitted
         self._started = 0.0
         self._load_at = 0.0
         self._reload_at = math.inf  # finite while a run could not be read
@@ -137,7 +140,8 @@ class Coordinator:
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
-        effects: list[CloudEffect] = []
+        effects: list[CloudEffect] = [*self._unadmitted]
+        self._unadmitted.clear()
         for device, transfer, have in self._uploads.poll(now):
             effects.append(self.devices[device].peer.message(have, transfer))
         effects += self.rounds.poll(now)
@@ -146,20 +150,32 @@ class Coordinator:
         effects += [*self._housekeeping.poll(now), *self._log.poll(now), *self._serve(now, room)]
         return self._counted(effects)
 
+    def admits(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether a frame is to be received; asked once about each, before it is queued or its MAC checked.
+
+        It is not when it comes from a stranger, or from a device that has sent too much.
+        """
+        device = self.devices.sender(topic)
+        if device is None:
+            self.counters["foreign"] += 1
+            if self.devices.may_refuse(topic, payload, now):
+                return True
+            self._unadmitted += self._log.admit("unknown senders", [_stranger(topic)], now)
+            return False
+        if device.bucket.spend(now, cost(payload)):
+            return True
+        self.counters["flood"] += 1
+        self._unadmitted += self.devices.rate_limited(device, now)
+        return False
+
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
-        """Process a frame from the broker. Bad bytes are counted, logged and answered; they change nothing.
+        """Process an admitted frame. Bad bytes are counted, logged and answered; they change nothing.
 
         A frame that the disk refused counts as lost: its sender repeats it.
         """
         device = self.devices.sender(topic)
         if device is None:
-            self.counters["foreign"] += 1
-            text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
-            note = self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
-            return [*self.devices.refuse_revoked(topic, payload, now), *note]
-        if not device.bucket.spend(now, cost(payload)):
-            self.counters["flood"] += 1
-            return [*self.devices.rate_limited(device, now)]
+            return [*self.devices.refuse_revoked(topic, payload, now)]
         device.heard = now
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
@@ -362,7 +378,7 @@ class Coordinator:
 
     def _find_run(self, name: str, now: float) -> list[CloudEffect]:
         """Load a run that an offer names, even one that ended before this process started."""
-        if name in self.rounds.live:
+        if name in self.rounds.live or name not in self._names:
             return []
         row = next((row for row in self.store.runs() if row.run == name), None)
         return [] if row is None else self.rounds.add_run(row, now)
@@ -376,3 +392,8 @@ class Coordinator:
         if current is None or current.row.round != number or device not in current.orders:
             return None
         return current.orders[device], current.row
+
+
+def _stranger(topic: str) -> Note:
+    text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
+    return Note(logging.WARNING, text)

@@ -30,7 +30,7 @@ class Service:
         recorder: Recorder | None = None,
     ) -> None:
         self.coordinator = coordinator
-        self.link = MqttLink(settings, (all_up(coordinator.fleet),))
+        self.link = MqttLink(settings, (all_up(coordinator.fleet),), admit=self._admits)
         self._itself = up(coordinator.fleet, ITSELF)
         self._token = secrets.token_bytes(16)
         self._observe = observe
@@ -106,6 +106,10 @@ class Service:
         if text != self._status:
             self._status = text
             notify(f"STATUS={text}")
+
+    def _admits(self, topic: str, payload: bytes) -> bool:
+        """Whether a frame may be queued. Only our own account may publish on our own topic."""
+        return topic == self._itself or self.coordinator.admits(topic, payload, time.monotonic())
 
     def _answer(self, payload: bytes) -> None:
         """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""

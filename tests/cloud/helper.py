@@ -20,6 +20,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, WHOLE
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.events import CloudEffect
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
@@ -159,8 +160,12 @@ class Cloud:
 
     def give(self, name: str, payload: bytes) -> list[Message]:
         """These bytes arrive on a device's topic; what it is answered at once."""
-        found = self.core.receive(topics.up(FLEET, name), payload, self.now)
-        return self._keep(found, name)
+        return self._keep(self.arrive(topics.up(FLEET, name), payload), name)
+
+    def arrive(self, topic: str, payload: bytes) -> list[CloudEffect]:
+        """These bytes arrive on a topic; what the core does at once."""
+        admitted = self.core.admits(topic, payload, self.now)
+        return self.core.receive(topic, payload, self.now) if admitted else []
 
     def chunk(self, name: str, transfer: bytes, index: int, data: bytes) -> list[Message]:
         """A device sends a chunk; what it is answered at once."""

@@ -4,12 +4,14 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
 
 from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.devices.rate_limit import BURST, COST
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import RELOAD_S, Service
@@ -17,7 +19,7 @@ from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import NO_TRANSFER
+from sedge_protocol.wire.frame import NO_TRANSFER, Kind
 from sedge_protocol.wire.messages import Cancel, Get, Message, Offer, Order, Welcome
 from sedge_protocol.wire.topics import ITSELF, all_up, blob, down, up
 from sedge_protocol.wire.transfer import describe, to_bitmap
@@ -26,8 +28,14 @@ from sedge_protocol.wire.transfer import describe, to_bitmap
 class FakeLink:
     """A link whose events the test decides, and that keeps what it is given."""
 
-    def __init__(self, settings: BrokerSettings, subscriptions: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        subscriptions: tuple[str, ...],
+        admit: Callable[[str, bytes], bool],
+    ) -> None:
         self.settings = settings
+        self.admit = admit
         self.subscriptions = subscriptions
         self.events: list[LinkEvent] = []
         self.sent: list[Send] = []
@@ -69,7 +77,11 @@ class Bench:
 
     def happen(self, *events: LinkEvent) -> None:
         """The link reports these."""
-        self.link.events += events
+        self.link.events += [
+            event
+            for event in events
+            if not isinstance(event, Received) or self.link.admit(event.topic, event.payload)
+        ]
         self.service.step()
 
     def hear(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> None:
@@ -184,6 +196,20 @@ def test_it_runs_when_something_is_due(bench: Bench) -> None:
     now = time.monotonic()
     assert bench.cloud.core.timer() is None
     assert now < bench.service.timer() <= now + RELOAD_S
+
+
+def test_the_link_queues_nothing_of_strangers_and_floods(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sedge_cloud.devices.rate_limit.RATE", 0.0)
+    bench.hear("a", a_hello("a"))
+    floods = {up(FLEET, "stranger"): 0, up(FLEET, "a"): int(BURST) - COST[Kind.HELLO]}
+    for topic, allowed in floods.items():
+        assert sum(bench.link.admit(topic, bytes(64)) for _ in range(int(BURST))) == allowed
+    bench.hear("b", a_hello("b"))
+    assert [type(message) for message in bench.told("b")] == [Welcome, Welcome, Order]
+    assert bench.cloud.core.counters["foreign"] == BURST
+    assert bench.cloud.core.counters["flood"] == COST[Kind.HELLO]
 
 
 def test_a_lost_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

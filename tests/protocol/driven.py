@@ -87,9 +87,10 @@ def connected(
     *topics: str,
     will: Callable[[], tuple[str, bytes]] | None = None,
     version: MQTTProtocolVersion = V5,
+    admit: Callable[[str, bytes], bool] = lambda topic, payload: True,
 ) -> Generator[Driven]:
     """A link that is up, with its subscriptions made."""
-    link = MqttLink(settings(url, name), topics, will, np.random.default_rng(1))
+    link = MqttLink(settings(url, name), topics, will, np.random.default_rng(1), admit=admit)
     link._version = version
     driven = Driven(link)
     try:

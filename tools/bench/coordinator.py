@@ -216,7 +216,8 @@ class Bench:
         self.stages.seconds.clear()
         for device, frames in zip(self.devices, batches, strict=True):
             for frame in frames:
-                self.core.receive(device.topic, frame, self.now)
+                if self.core.admits(device.topic, frame, self.now):
+                    self.core.receive(device.topic, frame, self.now)
         self.effects += self.core.poll(self.now, 64)
         (summary,) = [e.summary for e in self.effects if isinstance(e, RoundClosed)]
         assert len(summary.devices) == len(self.devices) and not summary.failure

@@ -154,12 +154,17 @@ class Fleet:
             return []
         return [device.peer.message(self.welcome(hello.nonce))]
 
+    def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether ``refuse_revoked`` may have an answer to a frame that no device in force has sent."""
+        device = self._revoked.get(topic)
+        if device is None or (now < device.refuse_at and not asks(payload)):
+            return False
+        return device.bucket.spend(now, cost(payload))
+
     def refuse_revoked(self, topic: str, payload: bytes, now: float) -> list[Effect]:
         """Tell a revoked device that it is one, now and then, and its doctor at once; nobody else."""
         device = self._revoked.get(topic)
-        if device is None or not device.bucket.spend(now, cost(payload)):
-            return []
-        if now < device.refuse_at and not asks(payload):
+        if device is None:
             return []
         with suppress(RemoteError):
             device.peer.peek(payload, topic)
@@ -200,7 +205,7 @@ class Fleet:
         device.refuse_at = now + REFUSE_EVERY_S
         return [device.peer.message(Refusal("version", str(error))), note]
 
-    def rate_limited(self, device: Device, now: float) -> list[Effect]:
+    def rate_limited(self, device: Device, now: float) -> list[Note]:
         """A message above a device's rate limit was dropped; log it now and then."""
         if not device.bucket.warns(now):
             return []

@@ -5,7 +5,7 @@ lost, repeated or late, and the cores repair that. So everything travels at QoS 
 a new paho client and a clean session. With QoS 1, a Mosquitto whose queue for a client is full also drops
 the PUBACKs for that client, and its send window never opens again. The client id ends in 128 random bits,
 so that nobody can guess it and take over the session. MQTT 5 is tried first, then 3.1.1 where a broker
-refuses it or does not answer. Callbacks only append to a list.
+refuses it or does not answer. Callbacks only append to a list, after asking whether a message is wanted.
 """
 
 import secrets
@@ -115,7 +115,8 @@ class MqttLink:
     """A link to the broker, driven by ``step``; single-threaded.
 
     ``subscriptions`` are made on every connection. ``will``, if given, is called for a (topic, payload)
-    before every connection. With ``retain`` the broker keeps the will and all messages.
+    before every connection. With ``retain`` the broker keeps the will and all messages. ``admit`` is asked
+    about every message that arrives, by topic and payload; one that it refuses is dropped at once.
     """
 
     def __init__(
@@ -125,8 +126,10 @@ class MqttLink:
         will: Callable[[], tuple[str, bytes]] | None = None,
         rng: np.random.Generator | None = None,
         retain: bool = False,
+        admit: Callable[[str, bytes], bool] = lambda topic, payload: True,
     ) -> None:
         self.settings = settings
+        self._admit = admit
         self._retain = retain
         self.counters = LinkCounters()
         self._host, self._port, self._tls, self._path = settings.endpoint()
@@ -137,14 +140,11 @@ class MqttLink:
         self._events: list[LinkEvent] = []
         self._up = False
         self._random = secrets.token_hex(16)
-        self._unwritten = 0
+        self._unwritten = self._failures = 0
         self._leaving: int | None = None
         self._deaf_at: float | None = None
         self._patience_s = DEAF_S
-        self._failures = 0
-        self._retry_at = 0.0
-        self._serve_at = 0.0
-        self._connack_by = 0.0
+        self._retry_at = self._serve_at = self._connack_by = 0.0
         self._version = MQTTProtocolVersion.MQTTv5
         self._answered = self._heard = self._refuses_5 = False
         self._max_packet = DEFAULT_MAX_PACKET
@@ -408,7 +408,9 @@ class MqttLink:
             return
         self._heard, self._deaf_at, self._patience_s = True, None, DEAF_S
         self.counters.frames_received += 1
-        self._events.append(Received(topic, bytes(message.payload)))
+        payload = bytes(message.payload)
+        if self._admit(topic, payload):
+            self._events.append(Received(topic, payload))
 
     def _on_publish(
         self,

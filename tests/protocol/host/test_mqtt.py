@@ -39,6 +39,21 @@ def test_messages_go_both_ways(shared: Broker, version: MQTTProtocolVersion, siz
     assert device.link.counters.frames_sent == device.link.counters.frames_received == 1
 
 
+def test_what_is_not_admitted_is_dropped_as_it_arrives(shared: Broker) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    def admit(topic: str, payload: bytes) -> bool:
+        asked.append((topic, payload))
+        return payload == b"good"
+
+    with connected(shared.url, fresh(), "x/up", admit=admit) as driven:
+        for payload in (b"bad", b"good", b"bad"):
+            driven.link.send("x/up", payload)
+        drive(lambda: len(asked) == 3, driven)
+        assert driven.received() == [Received("x/up", b"good")]
+        assert asked == [("x/up", b"bad"), ("x/up", b"good"), ("x/up", b"bad")]
+
+
 def test_topics_are_added_and_taken_away(shared: Broker) -> None:
     with connected(shared.url, fresh(), "own") as driven:
         driven.link.subscribe("blob/1")

@@ -64,7 +64,8 @@ class VirtualCloud:
         self._alarm.set(self._clock.now)
 
     def _receive(self, topic: str, frame: bytes) -> None:
-        self._do(self.core.receive(topic, frame, self._clock.now))
+        if self.core.admits(topic, frame, self._clock.now):
+            self._do(self.core.receive(topic, frame, self._clock.now))
         self._alarm.set(self._clock.now)
 
     def _poll(self) -> None:
